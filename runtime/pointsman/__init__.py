@@ -1,0 +1,1 @@
+"""Pointsman: teams of LLM agents over NATS JetStream."""

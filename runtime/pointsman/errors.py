@@ -1,0 +1,118 @@
+"""The error tree. It says whose fault something is.
+
+    PointsmanError
+    ├── ContractError            an event or a value does not fit the wire contract (pointsman_schemas.errors)
+    │   ├── InvalidToken         a name cannot stand in a subject
+    │   ├── UndecodableEvent     headers or body cannot be read
+    │   ├── UnknownEventType     a type or version this release does not know
+    │   ├── OversizeEvent        larger than the broker accepts
+    │   └── NotJson              a value that strict JSON cannot carry
+    ├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
+    ├── NotFound                 the workflow, agent or dead letter that was asked for does not exist
+    ├── PeerError                the other side's: broker or model provider
+    │   ├── BusUnavailable       the broker cannot be reached, or did not answer
+    │   │   └── UnknownOutcome   a publish was not answered: it may have been stored
+    │   ├── Conflict             a compare-and-set lost: somebody else wrote first
+    │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
+    ├── TaskError                raise it in a handler to say how the attempt failed
+    │   └── Refused              the agent will not do this
+    └── InvariantError           ours: a bug
+"""
+
+from __future__ import annotations
+
+from pointsman_schemas.errors import (
+    ContractError,
+    InvalidToken,
+    NotJson,
+    OversizeEvent,
+    PointsmanError,
+    UndecodableEvent,
+    UnknownEventType,
+)
+
+__all__ = [
+    "BusUnavailable", "ConfigurationError", "Conflict", "ContractError", "InvalidToken", "InvariantError", "ModelError",
+    "NotFound", "NotJson", "OversizeEvent", "PeerError", "PointsmanError", "Refused", "TaskError", "UndecodableEvent",
+    "UnknownEventType", "UnknownOutcome",
+]
+
+
+class ConfigurationError(PointsmanError):
+    """Settings, a team file, an agent definition or an existing stream does not fit. The message says what to change."""
+
+    kind = "configuration"
+
+
+class NotFound(PointsmanError):
+    """What was asked for does not exist."""
+
+    kind = "not_found"
+
+
+class PeerError(PointsmanError):
+    """The other side failed."""
+
+    kind = "peer"
+
+
+class BusUnavailable(PeerError):
+    """The broker cannot be reached or did not answer in time. Nothing is known to be lost."""
+
+    kind = "bus_unavailable"
+
+
+class UnknownOutcome(BusUnavailable):
+    """A publish was not acknowledged in time. It may have been stored: read again, then decide."""
+
+    kind = "unknown_outcome"
+
+
+class Conflict(PeerError):
+    """A publish expected the subject to end at another sequence: somebody else wrote first. Nothing was stored."""
+
+    kind = "conflict"
+
+
+class ModelError(PeerError):
+    """A model provider failed. `retryable` says whether the same call may succeed later; `retry_after` is in seconds."""
+
+    kind = "provider_error"
+
+    def __init__(self, message: str, *, retryable: bool, retry_after: float | None = None, status: int | None = None,
+                 kind: str | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.status = status
+        if kind is not None:
+            self.kind = kind
+
+
+class TaskError(PointsmanError):
+    """Raise it in a handler to end the attempt with a reason of your own.
+
+    `retryable` asks for another attempt; `retry_after` (seconds) for a pause before it.
+    """
+
+    kind = "handler_error"
+
+    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None,
+                 kind: str | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        if kind is not None:
+            self.kind = kind
+
+
+class Refused(TaskError):
+    """The agent understands the task and will not, or may not, do it."""
+
+    kind = "refused"
+
+
+class InvariantError(PointsmanError):
+    """A bug in Pointsman: something that can never be was seen."""
+
+    kind = "bug"

@@ -1,0 +1,292 @@
+"""What the engine needs from the world, as Protocols. Each has a real adapter and an in-memory twin."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from pydantic import JsonValue
+
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.events import Usage
+
+__all__ = [
+    "Bus", "Clock", "Consumer", "Delivery", "Model", "ModelReply", "ModelRequest", "QueueDepth", "Registry", "Service", "Stored",
+    "StreamKind", "ToolCall", "ToolSpec", "Turn",
+]
+
+StreamKind = Literal["work", "log", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message as a stream holds it. `sequence` is its place there, `at` the broker's own time of storing it.
+    `headers` are as they were sent."""
+
+    subject: str
+    body: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    at: datetime
+
+
+class Delivery(Protocol):
+    """A message handed to a durable consumer, to be settled once. `delivered` is 1 the first time.
+
+    Settling is at-least-once: a lost acknowledgement means the message comes again. None of the methods waits for the
+    broker, and none raises while disconnected.
+    """
+
+    @property
+    def message(self) -> Stored: ...
+    @property
+    def delivered(self) -> int: ...
+    async def ack(self) -> None:
+        """It is dealt with."""
+
+    async def nak(self, delay: float = 0.0) -> None:
+        """Hand it to somebody again, not before `delay` seconds."""
+
+    async def term(self, reason: str) -> None:
+        """Never deliver it again; the broker publishes an advisory with `reason`."""
+
+    async def in_progress(self) -> None:
+        """Still at it: the acknowledgement deadline starts anew."""
+
+
+class Consumer(Protocol):
+    """One durable pull consumer, shared with every process that opens the same name.
+
+    `take` keeps one long-lived pull open and never has more than the room it was given outstanding, so a message is
+    only ever delivered to somebody who can start on it now. It survives reconnects by itself.
+    """
+
+    async def take(self, room: int) -> Sequence[Delivery]:
+        """1 to `room` deliveries, waiting for the first as long as it takes; several when they are there at once."""
+
+    @property
+    def bound(self) -> bool:
+        """Whether the broker is serving this consumer now, as far as can be known: what readiness reports."""
+
+    async def close(self) -> None:
+        """Stop pulling. Deliveries already taken can still be settled; those not yet taken are handed back."""
+
+
+class Registry(Protocol):
+    """The agents alive now. A card is gone when its instance withdraws it or stops refreshing it for its time to live."""
+
+    async def announce(self, card: AgentCard) -> None:
+        """Publish or refresh `card`, keyed by its name and instance."""
+
+    async def withdraw(self, card: AgentCard) -> None:
+        """Take it off at once."""
+
+    async def cards(self) -> Sequence[AgentCard]:
+        """Every live instance's card, sorted by name and instance; kept current by a watch, so a call costs nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """What a durable consumer has before it: messages never delivered, and delivered but not settled."""
+
+    pending: int
+    in_flight: int
+
+
+class Bus(Protocol):
+    """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG` and `{ns}_DEAD` are its streams.
+
+    Every method raises `BusUnavailable` when the broker does not answer within the configured time.
+    """
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def max_payload(self) -> int:
+        """Bytes that headers and body of one message may have together."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    async def set_up(self) -> None:
+        """Create the streams and buckets that are missing. Idempotent, and safe from many processes at once.
+
+        Raises:
+            ConfigurationError: what exists does not fit, or the server is too old; one line that says what to change.
+        """
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *,
+                      expect: int | None = None, message_id: str | None = None) -> int:
+        """Store one message in the stream that has `subject` and return its sequence. Many may be in flight at once.
+
+        `expect` is the sequence the subject must end at now, 0 for none yet: the compare-and-set. `message_id` lets the
+        broker drop a second publish within its de-duplication window (the sequence of the first is returned).
+
+        Raises:
+            Conflict: the subject does not end at `expect`. Nothing was stored.
+            OversizeEvent: headers and body exceed `max_payload`. Nothing was sent.
+            InvalidToken: the subject holds white space, control characters, wildcards or an empty token.
+            UnknownOutcome: no answer in time; it may have been stored.
+        """
+
+    async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        """Have the broker publish the message on `target` at `at`; durable, once, at once when `at` is past.
+
+        `name` is a `schedule` subject. False when that schedule is still waiting there or when `target` already holds a
+        message: repeating the call after a crash is safe.
+        """
+
+    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        """The newest message of a subject (wildcards allowed), read from the stream's leader."""
+
+    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+        """The message at `sequence`, or None when it is gone."""
+
+    def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        """What a subject (wildcards allowed) holds now, in order, from the first sequence above `after`; then it ends."""
+
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0,
+               new_only: bool = False) -> AsyncIterator[Stored]:
+        """What the subjects hold, in order, then what comes, until the iterator is closed. Survives reconnects, gap-free.
+
+        `new_only` leaves out what is stored already.
+        """
+
+    async def consumer(self, name: str, stream: StreamKind, subject: str, *, ack_wait: float,
+                       max_in_flight: int = 1000) -> Consumer:
+        """Open the durable pull consumer `name` with the one filter `subject`, creating it if it is missing.
+
+        `ack_wait` is in seconds: an unsettled message is delivered again after that. Deliveries are unlimited: whoever
+        takes a message looks at `delivered` and gives up on it in the open.
+        """
+
+    async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+        """How much the durable consumer `name` has before it; None when there is no such consumer."""
+
+    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+        """Remove one message. False when it was gone already."""
+
+    async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Tell whoever listens now; nothing is kept and nobody may hear it."""
+
+    async def listen(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """Call `heard` for every broadcast on `subject` (wildcards allowed) until the context ends. `sequence` is 0."""
+
+    async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
+        """Answer `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` for `service` until the context ends (NATS ADR-32)."""
+
+    async def close(self) -> None:
+        """Flush what was published and leave. Bounded in time; safe to call twice."""
+
+
+@dataclass(slots=True)
+class Service:
+    """What the NATS micro protocol says of an agent. The counters are read when somebody asks; times are in seconds."""
+
+    name: str
+    id: str
+    version: str
+    description: str
+    subject: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    requests: int = 0
+    errors: int = 0
+    last_error: str = ""
+    processing_time: float = 0.0
+
+
+class Clock(Protocol):
+    """Time. `now` is for what crosses processes, `monotonic` for durations inside one."""
+
+    def now(self) -> datetime:
+        """The time, with zone UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start that never step back."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as a model is told of it. `parameters` is the JSON Schema of its arguments, an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's wish to use a tool. `arguments` is the raw text it wrote, to be parsed and checked by the caller."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation.
+
+    `user` and `assistant` carry `text`; an assistant turn may carry `calls`; a `tool` turn answers the call `call_id`.
+    """
+
+    role: Literal["user", "assistant", "tool"]
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call. `output_schema` asks for a JSON object of that schema by the provider's native way."""
+
+    model: str
+    instructions: str
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    output_schema: Mapping[str, JsonValue] | None = None
+    output_name: str = "answer"
+    max_tokens: int = 4096
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What a model answered. `data` is the parsed structured output when a schema was asked for.
+
+    `finish` is `stop`, `tool_calls`, `length` or `refusal`.
+    """
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    data: JsonValue = None
+    usage: Usage = Usage()
+    finish: str = "stop"
+    model: str = ""
+    id: str = ""
+
+
+class Model(Protocol):
+    """A model behind a provider's API. It makes one call and never retries by itself."""
+
+    @property
+    def provider(self) -> str:
+        """`openai`, `anthropic`, `offline`: the GenAI conventions' provider name."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """One call, one reply.
+
+        Raises:
+            ModelError: with `retryable` set for rate limits, overload, time-outs and dropped connections, and not set
+                for other refused requests, refusals, truncation and context overflow.
+        """
+
+    async def close(self) -> None: ...
+
+

@@ -1,0 +1,64 @@
+"""Configuration from the environment: every field is `POINTSMAN_` and its upper-case name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pointsman.errors import ConfigurationError
+from pointsman_schemas.ids import Token
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["Settings"]
+
+
+class Settings(BaseSettings):
+    """How a process finds its broker and behaves there. Times are in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="POINTSMAN_", frozen=True, extra="ignore")
+
+    url: str = "nats://127.0.0.1:4222"
+    """NATS servers, comma-separated."""
+    credentials: str | None = None
+    """Path of a NATS credentials file."""
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    namespace: Token = "pointsman"
+    """The tenant: a prefix on every subject and stream."""
+    replicas: Annotated[int, Field(ge=1, le=5)] = 1
+    """Copies the broker keeps of each stream this process creates. 3 on a cluster of three."""
+    ack_wait: Annotated[float, Field(gt=0)] = 30.0
+    """A message nobody settles or reports progress on for this long is handed to somebody else."""
+    deliveries: Annotated[int, Field(ge=1)] = 3
+    """Times a handoff may be delivered without a result before it is given up as one that kills its worker."""
+    request_timeout: Annotated[float, Field(gt=0)] = 5.0
+    """How long one answer of the broker is waited for."""
+    heartbeat: Annotated[float, Field(gt=0)] = 5.0
+    """How often an agent refreshes its card; it counts as gone after three times that."""
+    grace: Annotated[float, Field(ge=0)] = 10.0
+    """How long running work may go on after the first SIGTERM."""
+    max_running: Annotated[int, Field(ge=1)] = 1000
+    """Workflows one supervisor process admits before it stops taking requests."""
+    retention_days: Annotated[float, Field(gt=0)] = 30.0
+    """How long the log and the dead letters are kept. What is to be done is kept for 7 days at most."""
+    model: str | None = None
+    """`openai:NAME`, `anthropic:NAME` or `offline`, for the shipped agents. Unset: chosen by the keys that are set."""
+    log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+
+    @classmethod
+    def load(cls, **overrides: object) -> Settings:
+        """Settings from the environment, with `overrides` that are not None on top.
+
+        Raises:
+            ConfigurationError: a value is not of the form its field needs.
+        """
+        try:
+            return cls.model_validate({**cls().model_dump(exclude_unset=True),
+                                       **{name: value for name, value in overrides.items() if value is not None}})
+        except ValidationError as error:
+            raise ConfigurationError(
+                f"a setting does not fit: {describe(error)}; look at the POINTSMAN_ variables and options") from None

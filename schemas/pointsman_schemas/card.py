@@ -1,0 +1,48 @@
+"""An agent's card: what it can do and how to reach it, announced in the registry while it lives."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+
+from pointsman_schemas.ids import AgentName
+
+__all__ = ["AgentCard", "Role"]
+
+
+class Role(StrEnum):
+    """What a task asks of an agent. All but `work` are the orchestration's own roles, and no plan may use them."""
+
+    WORK = "work"
+    PLAN = "plan"
+    CLASSIFY = "classify"
+    SYNTHESIZE = "synthesize"
+    REFINE = "refine"
+
+
+class AgentCard(BaseModel):
+    """What an agent says of itself. The planner reads `description`, `skills` and `input_schema` to choose it.
+
+    `concurrency` is the number of tasks one instance runs at a time; `timeout` is in seconds and bounds one attempt;
+    `fallback` names the agent that gets the task when this one is exhausted.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: AgentName
+    version: str = "1.0.0"
+    description: str
+    role: Role = Role.WORK
+    skills: tuple[str, ...] = ()
+    intents: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    input_schema: dict[str, JsonValue] = {}
+    output_schema: dict[str, JsonValue] = {}
+    model: str | None = None
+    fallback: AgentName | None = None
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 8
+    timeout: Annotated[float, Field(gt=0)] = 120.0
+    instance: str = ""
+    started_at: AwareDatetime | None = None

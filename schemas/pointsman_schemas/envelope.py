@@ -1,0 +1,199 @@
+"""The CloudEvents 1.0 NATS binding: attributes in headers (binary mode) or around the data (structured mode).
+
+Writers send binary mode with lower-case names; readers match any case and take structured mode when `Content-Type`
+begins with `application/cloudevents`. Trace context travels twice, as the specification asks: `traceparent` for this
+hop and `ce-traceparent` for where the event came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from pydantic import JsonValue
+
+from pointsman_schemas.errors import UndecodableEvent
+from pointsman_schemas.strict_json import compact, parse_json
+
+__all__ = ["Envelope", "decode", "encode", "encode_structured"]
+
+_SPEC_VERSION = "1.0"
+_JSON = "application/json"
+_UNSAFE = re.compile(r'[^\x21\x23\x24\x26-\x7e]')  # all but printable ASCII, and of that not space, " or %
+_KNOWN = frozenset({"specversion", "id", "type", "source", "time", "subject", "datacontenttype", "dataschema",
+                    "correlationid", "causationid", "traceparent", "tracestate"})
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What is said about an event, apart from its data.
+
+    `subject` is the workflow id. `traceparent` and `tracestate` are those of this hop, in W3C form; `origin_traceparent`
+    is where the event was first made. `extensions` keeps attributes this release does not know.
+    """
+
+    id: str
+    type: str
+    source: str
+    time: datetime
+    subject: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    dataschema: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    origin_traceparent: str | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode(envelope: Envelope) -> dict[str, str]:
+    """The headers of a binary-mode event. Values are percent-encoded, so none can end its line."""
+    headers = {
+        "ce-specversion": _SPEC_VERSION,
+        "ce-id": _quote(envelope.id),
+        "ce-type": envelope.type,
+        "ce-source": _quote(envelope.source),
+        "ce-time": _rfc3339(envelope.time),
+        "ce-datacontenttype": _JSON,
+    }
+    if envelope.subject is not None:
+        headers["ce-subject"] = _quote(envelope.subject)
+    if envelope.correlation_id is not None:
+        headers["ce-correlationid"] = _quote(envelope.correlation_id)
+    if envelope.causation_id is not None:
+        headers["ce-causationid"] = _quote(envelope.causation_id)
+    if envelope.dataschema is not None:
+        headers["ce-dataschema"] = _quote(envelope.dataschema)
+    if envelope.origin_traceparent is not None:
+        headers["ce-traceparent"] = _quote(envelope.origin_traceparent)
+    if envelope.traceparent is not None:
+        headers["traceparent"] = _quote(envelope.traceparent)
+        if envelope.tracestate:
+            headers["tracestate"] = _quote_line(envelope.tracestate)
+    for name, value in envelope.extensions.items():
+        headers[f"ce-{name}"] = _quote(value)
+    return headers
+
+
+def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, str], bytes]:
+    """Headers and body of the same event in structured mode, for systems that keep the body only."""
+    event: dict[str, JsonValue] = {
+        "specversion": _SPEC_VERSION, "id": envelope.id, "type": envelope.type, "source": envelope.source,
+        "time": _rfc3339(envelope.time), "datacontenttype": _JSON, "data": data,
+    }
+    optional = {"subject": envelope.subject, "correlationid": envelope.correlation_id,
+                "causationid": envelope.causation_id, "dataschema": envelope.dataschema,
+                "traceparent": envelope.origin_traceparent, **envelope.extensions}
+    event.update({name: value for name, value in optional.items() if value is not None})
+    headers = {"Content-Type": "application/cloudevents+json"}
+    if envelope.traceparent:
+        headers["traceparent"] = _quote(envelope.traceparent)
+    return headers, compact(event)
+
+
+def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | None, bytes]:
+    """The envelope and the data of a message in either mode; no envelope when it carries no CloudEvents attribute.
+
+    Raises:
+        UndecodableEvent: attributes are missing or malformed, or the content is not JSON.
+    """
+    lower = {name.lower(): value for name, value in headers.items()} if headers else {}
+    content_type = lower.get("content-type", "").strip().lower()
+    if content_type.startswith("application/cloudevents"):
+        return _decode_structured(lower, content_type, body)
+    if "ce-specversion" not in lower and "ce-id" not in lower and "ce-type" not in lower:
+        if content_type and not _is_json(content_type):
+            raise UndecodableEvent(f"Content-Type is {content_type[:80]!r}; expected {_JSON}")
+        return None, body
+    attributes = {name[3:]: _unquote(value, name) for name, value in lower.items() if name.startswith("ce-")}
+    return _envelope(attributes, lower), body
+
+
+def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes) -> tuple[Envelope, bytes]:
+    if content_type.startswith("application/cloudevents-batch") or "json" not in content_type:
+        raise UndecodableEvent(
+            f"Content-Type is {content_type[:80]!r}; expected application/cloudevents+json with one event")
+    event = parse_json(body)
+    if not isinstance(event, dict):
+        raise UndecodableEvent(f"a structured CloudEvent is a JSON object; this one is a {type(event).__name__}")
+    if "data_base64" in event:
+        raise UndecodableEvent("the event carries data_base64; expected JSON in `data`")
+    data = event.pop("data", None)
+    attributes = {name.lower(): _text(name, value) for name, value in event.items() if value is not None}
+    return _envelope(attributes, lower), compact(data)
+
+
+def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelope:
+    if (version := attributes.get("specversion")) != _SPEC_VERSION:
+        raise UndecodableEvent(f"CloudEvents specversion is {version!r}; expected {_SPEC_VERSION!r}")
+    for name in ("id", "type", "source"):
+        if not attributes.get(name):
+            raise UndecodableEvent(f"the CloudEvents attribute {name!r} is missing or empty; every event needs it")
+    if not _is_json(attributes.get("datacontenttype", _JSON)):
+        raise UndecodableEvent(f"datacontenttype is {attributes['datacontenttype'][:80]!r}; expected {_JSON}")
+    return Envelope(
+        id=attributes["id"],
+        type=attributes["type"],
+        source=attributes["source"],
+        time=_instant(attributes.get("time")),
+        subject=attributes.get("subject"),
+        correlation_id=attributes.get("correlationid"),
+        causation_id=attributes.get("causationid"),
+        dataschema=attributes.get("dataschema"),
+        traceparent=lower.get("traceparent") or attributes.get("traceparent"),
+        tracestate=lower.get("tracestate") or attributes.get("tracestate"),
+        origin_traceparent=attributes.get("traceparent"),
+        extensions={name: value for name, value in attributes.items() if name not in _KNOWN},
+    )
+
+
+def _is_json(content_type: str) -> bool:
+    media = content_type.split(";")[0].strip().lower()
+    return media == _JSON or media.endswith("+json")
+
+
+def _instant(text: str | None) -> datetime:
+    if text is None:
+        return datetime.fromtimestamp(0, timezone.utc)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise UndecodableEvent(f"the attribute time is {text[:40]!r}; expected RFC 3339, as 2026-01-31T12:00:00Z") from None
+    if instant.tzinfo is None:
+        raise UndecodableEvent(f"the attribute time is {text[:40]!r} without a zone; expected RFC 3339 with Z or an offset")
+    return instant
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int):
+        return str(value)
+    raise UndecodableEvent(f"the attribute {name[:40]!r} is a {type(value).__name__}; expected text, a number or a boolean")
+
+
+def _rfc3339(instant: datetime) -> str:
+    return instant.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def _quote(value: str) -> str:
+    if not _UNSAFE.search(value):
+        return value
+    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "replace")), value)
+
+
+def _quote_line(value: str) -> str:
+    return "".join(char for char in value if 0x20 <= ord(char) <= 0x7E)
+
+
+def _unquote(value: str, name: str) -> str:
+    if "%" not in value:
+        return value
+    try:
+        return unquote_to_bytes(value).decode("utf-8")
+    except UnicodeDecodeError:
+        raise UndecodableEvent(f"the header {name} is not percent-encoded UTF-8") from None

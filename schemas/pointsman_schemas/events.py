@@ -1,0 +1,276 @@
+"""The bodies of the events on the bus. Unknown fields are ignored; times carry a zone; money is in US dollars."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+
+from pointsman_schemas.card import Role
+from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
+
+__all__ = [
+    "ArtifactRef", "AttemptError", "Budget", "Control", "DeadLetter", "ErrorKind", "Event", "Gap", "Handoff", "Outcome",
+    "Progress", "Request", "Result", "TaskReport", "TaskSummary", "Timer", "Usage",
+]
+
+Text = Annotated[str, Field(max_length=200_000)]
+
+
+class Event(BaseModel):
+    """A body that travels on its own. `event_type` is its CloudEvents type, version included."""
+
+    model_config = ConfigDict(frozen=True)
+    event_type: ClassVar[str]
+
+
+class Part(BaseModel):
+    """A piece of a body."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Usage(Part):
+    """What model calls used. `cost` is in US dollars, 0 where no price is known."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            calls=self.calls + other.calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost=self.cost + other.cost,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class Budget(Part):
+    """What may still be used; None is without a bound."""
+
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+
+class ArtifactRef(Part):
+    """A body kept in the object store instead of the event. `digest` is `sha256:` and 64 hexadecimal digits."""
+
+    name: str
+    size: int
+    digest: str
+    media_type: str = "application/json"
+
+
+class ErrorKind(StrEnum):
+    """Why an attempt did not succeed. Other kinds may come from other languages: the field is text."""
+
+    HANDLER = "handler_error"
+    INVALID_INPUT = "invalid_input"
+    INVALID_OUTPUT = "invalid_output"
+    OVERSIZE = "oversize"
+    TIMEOUT = "timeout"
+    CRASHED = "worker_crashed"
+    NO_WORKER = "no_worker"
+    REFUSED = "refused"
+    PROVIDER = "provider_error"
+    UNDECODABLE = "undecodable"
+    BAD_PLAN = "invalid_plan"
+    CANCELLED = "cancelled"
+    LIMIT = "limit"
+
+
+class AttemptError(Part):
+    """Why an attempt failed. `retry_after` is in seconds and comes from whoever asked to wait, such as a provider."""
+
+    kind: str
+    message: str
+    retryable: bool = False
+    retry_after: Annotated[float, Field(ge=0, le=86_400)] | None = None
+
+
+class Request(Event):
+    """What a caller wants. `deadline` is in seconds from admission; the team is named by the subject.
+
+    `correlation_id` may be given here by callers that send no headers. `reply_to` is a plain NATS subject that gets a
+    copy of the outcome.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.request.v1"
+
+    input: Annotated[str, Field(min_length=1)] | dict[str, JsonValue]
+    deadline: Annotated[float, Field(gt=0, le=2_592_000)] | None = None
+    budget: Budget | None = None
+    metadata: dict[str, JsonValue] = {}
+    correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    reply_to: Annotated[str, Field(pattern=r"^[!-)+-=?-~]{1,200}$")] | None = None
+
+
+class TaskReport(Part):
+    """What came of a task, as told to the tasks that depend on it and to the synthesizer."""
+
+    task_id: TaskId
+    agent: AgentName
+    intent: str
+    status: str
+    output: JsonValue = None
+    error: AttemptError | None = None
+
+
+class Handoff(Event):
+    """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries."""
+
+    event_type: ClassVar[str] = "io.pointsman.handoff.v1"
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: Annotated[int, Field(ge=1)]
+    from_agent: AgentName
+    to_agent: AgentName
+    role: Role = Role.WORK
+    intent: str
+    input: JsonValue = None
+    context: tuple[TaskReport, ...] = ()
+    artifacts: tuple[ArtifactRef, ...] = ()
+    return_to: str
+    deadline: AwareDatetime
+    idempotency_key: str
+    depth: int = 0
+    budget: Budget | None = None
+
+
+class Result(Event):
+    """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks the supervisor to plan again and says why."""
+
+    event_type: ClassVar[str] = "io.pointsman.result.v1"
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: Annotated[int, Field(ge=1)]
+    agent: AgentName
+    status: Literal["succeeded", "failed", "refused"]
+    output: JsonValue = None
+    error: AttemptError | None = None
+    artifacts: tuple[ArtifactRef, ...] = ()
+    usage: Usage = Usage()
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    replan_hint: str | None = None
+    started_at: AwareDatetime
+    ended_at: AwareDatetime
+
+
+class Control(Event):
+    """What a person or a system tells a running workflow."""
+
+    event_type: ClassVar[str] = "io.pointsman.control.v1"
+
+    action: Literal["cancel", "approve", "reject", "signal", "replay"]
+    task_id: TaskId | None = None
+    reason: str = ""
+    by: str = ""
+    data: JsonValue = None
+
+
+class Timer(Event):
+    """Time has come to look at a workflow's deadlines."""
+
+    event_type: ClassVar[str] = "io.pointsman.timer.v1"
+
+    name: Token
+    due: AwareDatetime
+
+
+class Progress(Event):
+    """Something an agent reports while it works; kept beside the log and shown by `watch` and `trace`.
+
+    `kind` is `progress`, `tool`, `chat` or a domain event's name. A `tool` or `chat` report covers the whole call:
+    `started_at` to `ended_at`.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.progress.v1"
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: int
+    agent: AgentName
+    kind: str
+    name: str = ""
+    message: str = ""
+    started_at: AwareDatetime
+    ended_at: AwareDatetime | None = None
+    error: str | None = None
+    usage: Usage | None = None
+    span_id: str = ""
+    parent_span_id: str = ""
+
+
+class TaskSummary(Part):
+    """One line of an outcome: a task, how it ended, and how long it took in seconds over all its attempts."""
+
+    task_id: TaskId
+    agent: AgentName
+    role: Role
+    intent: str
+    status: str
+    attempts: int
+    elapsed: float
+    usage: Usage = Usage()
+
+
+class Gap(Part):
+    """A task that gave nothing to the answer, and why."""
+
+    task_id: TaskId
+    agent: AgentName
+    reason: str
+
+
+class Outcome(Event):
+    """The one final answer of a workflow. `elapsed` and `sequential` are in seconds: wall time, and the sum of its tasks."""
+
+    event_type: ClassVar[str] = "io.pointsman.outcome.v1"
+
+    workflow_id: WorkflowId
+    team: TeamName
+    status: Literal["completed", "partial", "failed", "cancelled"]
+    answer: JsonValue = None
+    reason: str = ""
+    gaps: tuple[Gap, ...] = ()
+    tasks: tuple[TaskSummary, ...] = ()
+    usage: Usage = Usage()
+    correlation_id: str
+    trace_id: str
+    started_at: AwareDatetime
+    ended_at: AwareDatetime
+    elapsed: float
+    sequential: float
+
+
+class DeadLetter(Event):
+    """An event nobody could process. `body` is the original body in base64; `subject` and `headers` are the original's.
+
+    `stream` and `sequence` say where the original stood, when it stood in a stream.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.dead-letter.v1"
+
+    id: Token
+    origin: Token
+    workflow_id: WorkflowId | None = None
+    team: TeamName | None = None
+    task_id: TaskId | None = None
+    cause: AttemptError
+    attempts: int
+    subject: str
+    headers: dict[str, str] = {}
+    body: str
+    stream: str | None = None
+    sequence: int | None = None
+    at: AwareDatetime

@@ -1,0 +1,74 @@
+"""Every id is one subject token, and the ids of a workflow follow from the request that started it.
+
+Nothing here draws random numbers: the same request gives the same workflow id, and a workflow's trace and span ids
+follow from its id, so any process that holds the log can name them.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Annotated, TypeAlias
+
+from pydantic import StringConstraints
+
+from pointsman_schemas.errors import InvalidToken
+
+__all__ = [
+    "TOKEN_PATTERN",
+    "AgentName",
+    "EventId",
+    "TaskId",
+    "TeamName",
+    "Token",
+    "WorkflowId",
+    "derived_id",
+    "span_id_for",
+    "token",
+    "trace_id_for",
+    "workflow_id_for",
+]
+
+TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHOWN = 80  # characters of a refused value that an error message repeats
+
+Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
+WorkflowId: TypeAlias = Token
+TaskId: TypeAlias = Token
+AgentName: TypeAlias = Token
+TeamName: TypeAlias = Token
+EventId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+def token(value: str, what: str) -> str:
+    """`value` itself when it may stand in a subject.
+
+    Raises:
+        InvalidToken: it is empty, longer than 64 characters, or holds anything but letters, digits, `_` and `-`.
+    """
+    if _TOKEN.fullmatch(value):
+        return value
+    shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+    raise InvalidToken(f"{what} is {shown!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; choose a name of that form")
+
+
+def derived_id(*parts: str, length: int = 24) -> str:
+    """`length` hexadecimal digits that follow from `parts` and nothing else. Parts are kept apart by their length."""
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
+
+
+def workflow_id_for(team: str, request_id: str) -> WorkflowId:
+    """The id of the workflow that the request `request_id` starts in `team`: the same request, the same workflow."""
+    return "wf_" + derived_id("workflow", team, request_id)
+
+
+def trace_id_for(workflow: str) -> str:
+    """32 hexadecimal digits: the trace of a workflow whose request carried no `traceparent`."""
+    return derived_id("trace", workflow, length=32)
+
+
+def span_id_for(workflow: str, part: str) -> str:
+    """16 hexadecimal digits: the span of one part of a workflow, `workflow` itself or a task id."""
+    return derived_id("span", workflow, part, length=16)

@@ -1,0 +1,225 @@
+"""The entries of a workflow's log. They say what happened, in the past tense, and they ARE the workflow's state.
+
+One message on `{ns}.log.{team}.{workflow}` is one commit: the entries that one supervisor decided together. Every
+entry carries its own time, so that a log read later, anywhere, folds to the same state.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import AwareDatetime, Field, JsonValue
+
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result
+from pointsman_schemas.ids import AgentName, TaskId, TeamName, WorkflowId
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.team import Limits, Strategy
+
+__all__ = [
+    "AttemptFailed", "Commit", "Entry", "LimitReached", "PlanAccepted", "PlanRejected", "ResultIgnored",
+    "RetryScheduled", "TaskAbandoned", "TaskAdded", "TaskDispatched", "TaskFailed", "TaskReopened", "TaskSkipped",
+    "TaskSucceeded", "TimerArmed", "TraceOrigin", "WorkflowEnded", "WorkflowStarted",
+]
+
+
+class TraceOrigin(Part):
+    """Where a workflow's spans hang: its own trace and span, and the caller's span when there is one."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None = None
+    flags: int = 1
+    tracestate: str = ""
+
+
+class WorkflowStarted(Part):
+    """A request was admitted. Strategy and limits are kept as they were then: a team's new version changes no running
+    workflow."""
+
+    kind: Literal["workflow_started"] = "workflow_started"
+    at: AwareDatetime
+    workflow_id: WorkflowId
+    team: TeamName
+    request_id: str
+    correlation_id: str
+    input: str | dict[str, JsonValue]
+    metadata: dict[str, JsonValue] = {}
+    agents: Literal["*"] | tuple[AgentName, ...] = "*"
+    strategy: Strategy
+    limits: Limits
+    deadline: AwareDatetime
+    budget: Budget | None = None
+    reply_to: str | None = None
+    trace: TraceOrigin
+
+
+class TaskAdded(Part):
+    """A task outside the plan: the planner's, the classifier's, the synthesizer's own work."""
+
+    kind: Literal["task_added"] = "task_added"
+    at: AwareDatetime
+    task_id: TaskId
+    role: Role
+    agent: AgentName
+    intent: str
+    input: JsonValue = None
+
+
+class PlanAccepted(Part):
+    """A plan passed its checks and its tasks are now the workflow's."""
+
+    kind: Literal["plan_accepted"] = "plan_accepted"
+    at: AwareDatetime
+    revision: int
+    plan: Plan
+
+
+class PlanRejected(Part):
+    """A plan did not pass its checks. `raw` is what the planner sent, cut at 4,000 characters."""
+
+    kind: Literal["plan_rejected"] = "plan_rejected"
+    at: AwareDatetime
+    revision: int
+    problems: tuple[str, ...]
+    raw: str = ""
+
+
+class TaskDispatched(Part):
+    """An attempt at a task was handed to an agent."""
+
+    kind: Literal["task_dispatched"] = "task_dispatched"
+    at: AwareDatetime
+    task_id: TaskId
+    attempt: int
+    agent: AgentName
+    deadline: AwareDatetime
+    span_id: str
+
+
+class TaskSucceeded(Part):
+    kind: Literal["task_succeeded"] = "task_succeeded"
+    at: AwareDatetime
+    task_id: TaskId
+    attempt: int
+    event_id: str
+    result: Result
+
+
+class AttemptFailed(Part):
+    kind: Literal["attempt_failed"] = "attempt_failed"
+    at: AwareDatetime
+    task_id: TaskId
+    attempt: int
+    event_id: str
+    error: AttemptError
+    result: Result | None = None
+
+
+class RetryScheduled(Part):
+    """The task will be tried again, not before `not_before`, by `agent`."""
+
+    kind: Literal["retry_scheduled"] = "retry_scheduled"
+    at: AwareDatetime
+    task_id: TaskId
+    attempt: int
+    agent: AgentName
+    not_before: AwareDatetime
+    deadline: AwareDatetime
+    reason: str = ""
+
+
+class TaskFailed(Part):
+    """The task failed for good. `attempts` tries were made at it."""
+
+    kind: Literal["task_failed"] = "task_failed"
+    at: AwareDatetime
+    task_id: TaskId
+    error: AttemptError
+    attempts: int
+
+
+class TaskSkipped(Part):
+    """The task will not run, because `cause` did not succeed."""
+
+    kind: Literal["task_skipped"] = "task_skipped"
+    at: AwareDatetime
+    task_id: TaskId
+    cause: TaskId
+    reason: str
+
+
+class TaskAbandoned(Part):
+    """The workflow no longer waits for the task."""
+
+    kind: Literal["task_abandoned"] = "task_abandoned"
+    at: AwareDatetime
+    task_id: TaskId
+    reason: str
+
+
+class TaskReopened(Part):
+    """A person replayed the dead letter of a failed task; those skipped for it wait again."""
+
+    kind: Literal["task_reopened"] = "task_reopened"
+    at: AwareDatetime
+    task_id: TaskId
+    by: str = ""
+
+
+class ResultIgnored(Part):
+    """A result that counts for nothing: late, foreign, or a second one for the same attempt."""
+
+    kind: Literal["result_ignored"] = "result_ignored"
+    at: AwareDatetime
+    event_id: str
+    task_id: str
+    attempt: int
+    agent: str
+    reason: str
+
+
+class TimerArmed(Part):
+    """The supervisor will look at the workflow again at `due`, whatever happens until then."""
+
+    kind: Literal["timer_armed"] = "timer_armed"
+    at: AwareDatetime
+    name: str
+    due: AwareDatetime
+
+
+class LimitReached(Part):
+    """A limit ended the work; an answer is made of what there is."""
+
+    kind: Literal["limit_reached"] = "limit_reached"
+    at: AwareDatetime
+    limit: str
+    detail: str
+
+
+class WorkflowEnded(Part):
+    """The terminal entry. Nothing follows it."""
+
+    kind: Literal["workflow_ended"] = "workflow_ended"
+    at: AwareDatetime
+    outcome: Outcome
+
+
+Entry: TypeAlias = Annotated[
+    WorkflowStarted | TaskAdded | PlanAccepted | PlanRejected | TaskDispatched | TaskSucceeded | AttemptFailed
+    | RetryScheduled | TaskFailed | TaskSkipped | TaskAbandoned | TaskReopened | ResultIgnored | TimerArmed
+    | LimitReached | WorkflowEnded,
+    Field(discriminator="kind"),
+]
+
+
+class Commit(Event):
+    """One message of the log. `number` counts the workflow's commits from 1. A commit that carries a `snapshot` is the
+    whole state after its entries; `snapshot_sequence` is where in the stream the newest earlier one stands."""
+
+    event_type: ClassVar[str] = "io.pointsman.log.v1"
+
+    number: int
+    entries: tuple[Entry, ...]
+    snapshot: JsonValue = None
+    snapshot_sequence: int | None = None

@@ -1,0 +1,55 @@
+"""A plan as the planner writes it. Its names are plain text: whether they fit is decided by the core, with reasons."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+__all__ = ["Plan", "PlannedTask", "Selection", "SelectedAgent"]
+
+_Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
+
+
+class PlannedTask(BaseModel):
+    """One task of a plan. It starts when every task of `depends_on` has succeeded; a failure of one named in
+    `optional_dependencies` does not hold it back."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: _Name
+    agent: _Name
+    intent: Annotated[str, StringConstraints(strip_whitespace=True)]
+    input: JsonValue = None
+    depends_on: tuple[_Name, ...] = ()
+    optional_dependencies: tuple[_Name, ...] = ()
+
+
+class Plan(BaseModel):
+    """What is to be done. With no tasks, `cannot` says why nothing here can serve the request."""
+
+    model_config = ConfigDict(frozen=True)
+
+    goal: str = ""
+    tasks: tuple[PlannedTask, ...] = ()
+    final_instruction: str = ""
+    cannot: str = ""
+
+
+class SelectedAgent(BaseModel):
+    """An agent a classifier thinks can serve the request. `confidence` is from 0 to 1."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: _Name
+    confidence: Annotated[float, Field(ge=0, le=1)]
+    intent: str = ""
+
+
+class Selection(BaseModel):
+    """What a classifier answers: the agents that could serve the request, surest first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agents: tuple[SelectedAgent, ...] = ()
+    question: str = ""

@@ -1,0 +1,138 @@
+"""JSON in and out is strict: no NaN or Infinity, no lone surrogates, bounded depth, every digit of an integer kept."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime
+from enum import Enum
+from typing import Any, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import from_json, to_json
+
+from pointsman_schemas.errors import NotJson, UndecodableEvent
+
+__all__ = ["MAX_DEPTH", "as_json_value", "dump", "parse", "parse_json"]
+
+MAX_DEPTH = 128
+"""Nesting that a value may have: below the JSON parser's own bound of 200, so what we send can always be read."""
+
+# What a permissive JSON parser would take and a strict one must not: NaN, Infinity, and numbers that overflow to them.
+_NOT_FINITE = re.compile(rb"NaN|Infinity|[0-9][eE]\+?[0-9]{3}|[0-9]{309}")
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def parse(model: type[ModelT], body: bytes) -> ModelT:
+    """`body` as a `model`, read once, straight from the bytes.
+
+    Raises:
+        UndecodableEvent: not strict JSON, or not of the model's shape. The message names the first three fields.
+    """
+    if _NOT_FINITE.search(body):
+        parse_json(body)
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise UndecodableEvent(f"not a valid {model.__name__}: {describe(error)}") from None
+
+
+def parse_json(body: bytes) -> JsonValue:
+    """`body` as plain JSON data. Raises `UndecodableEvent` when it is not strict JSON."""
+    try:
+        value: JsonValue = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise UndecodableEvent(f"not JSON: {error}; send one UTF-8 encoded JSON value") from None
+    if _NOT_FINITE.search(body):
+        try:
+            as_json_value(value)
+        except NotJson as error:
+            raise UndecodableEvent(f"not strict JSON: {error}") from None
+    return value
+
+
+def dump(model: BaseModel) -> bytes:
+    """The JSON body of `model`, without fields that are unset or None."""
+    return model.__pydantic_serializer__.to_json(model, exclude_none=True)
+
+
+def describe(error: ValidationError) -> str:
+    """The first three problems of `error` in one line, without the offending values: they may be secret or huge."""
+    problems = error.errors(include_url=False, include_input=False)
+    shown = "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc']) or 'body'}: {problem['msg']}" for problem in problems[:3]
+    )
+    return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+
+
+def as_json_value(value: Any, path: str = "$") -> JsonValue:
+    """`value` as plain JSON data: models and dataclasses become objects, dates become text.
+
+    Raises:
+        NotJson: something in it cannot be carried as strict JSON. The message gives the path, never the content.
+    """
+    return _as_json_value(value, path, 0)
+
+
+def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
+    if depth > MAX_DEPTH:
+        raise NotJson(f"{path[:80]}... is nested deeper than {MAX_DEPTH} levels; flatten it or break the cycle")
+    match value:
+        case None | bool():
+            return value
+        case Enum():
+            return _as_json_value(value.value, path, depth)
+        case int():
+            return int(value)
+        case str():
+            return _checked_text(value, path)
+        case float():
+            if math.isfinite(value):
+                return float(value)
+            raise NotJson(f"{path} is {value!r}, which JSON cannot carry; return null or text instead")
+        case BaseModel():
+            if type(value).model_config.get("ser_json_inf_nan") is None:
+                return _as_json_value(value.model_dump(mode="python"), path, depth)
+            return _as_json_value(value.model_dump(mode="json"), path, depth)
+        case list() | tuple():
+            return [_as_json_value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+        case Mapping():
+            return {_key(key, path): _as_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        case datetime() if value.tzinfo is None:
+            raise NotJson(f"{path} is a time without a zone; give it one, for example datetime.now(timezone.utc)")
+        case datetime() | date():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {
+                field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", depth + 1)
+                for field in fields(value)
+            }
+    raise NotJson(f"{path} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
+                  "lists, objects or a pydantic model")
+
+
+def _key(key: Any, path: str) -> str:
+    if not isinstance(key, str):
+        raise NotJson(f"{path} has a key of type {type(key).__name__}; JSON keys are text")
+    return _checked_text(key, path)
+
+
+def _checked_text(text: str, path: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise NotJson(f"{path} holds half of a surrogate pair, which UTF-8 cannot carry; repair the text") from None
+    return text
+
+
+def compact(value: JsonValue) -> bytes:
+    """`value` as compact UTF-8 JSON bytes."""
+    return to_json(value)

@@ -1,0 +1,188 @@
+"""Every subject is built here, and every token in it is checked first.
+
+| Subject | Carries |
+|---|---|
+| `{ns}.request.{team}` | requests |
+| `{ns}.handoff.{agent}.{workflow}.{task}.{attempt}` | handoffs |
+| `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
+| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, approve, reject, signal, replay |
+| `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
+| `{ns}.schedule.{workflow}.{name}` | messages for later |
+| `{ns}.log.{team}.{workflow}` | commits |
+| `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
+| `{ns}.live.{workflow}.{name}` | text deltas, cancellations: not kept |
+| `{ns}.outcome.{team}.{workflow}` | the one outcome |
+| `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman_schemas.errors import ContractError
+from pointsman_schemas.ids import token
+
+__all__ = ["HandoffAddress", "InboxAddress", "Subjects"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffAddress:
+    """What the subject of a handoff says."""
+
+    agent: str
+    workflow: str
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class InboxAddress:
+    """What the subject of an inbox message says. `agent`, `task` and `attempt` are set for results only."""
+
+    team: str
+    workflow: str
+    kind: str
+    name: str = ""
+    agent: str = ""
+    task: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The subjects of one namespace. Every method raises `InvalidToken` for a name that may not stand in a subject."""
+
+    namespace: str = "pointsman"
+
+    def __post_init__(self) -> None:
+        token(self.namespace, "namespace")
+
+    # Streams and buckets
+
+    @property
+    def _upper(self) -> str:
+        return self.namespace.upper()
+
+    @property
+    def work_stream(self) -> str:
+        return f"{self._upper}_WORK"
+
+    @property
+    def log_stream(self) -> str:
+        return f"{self._upper}_LOG"
+
+    @property
+    def dead_stream(self) -> str:
+        return f"{self._upper}_DEAD"
+
+    @property
+    def agents_bucket(self) -> str:
+        return f"{self._upper}_AGENTS"
+
+    @property
+    def artifacts_bucket(self) -> str:
+        return f"{self._upper}_ARTIFACTS"
+
+    # One message
+
+    def request(self, team: str) -> str:
+        return f"{self.namespace}.request.{token(team, 'team')}"
+
+    def handoff(self, agent: str, workflow: str, task: str, attempt: int) -> str:
+        token(agent, "agent"), token(workflow, "workflow"), token(task, "task")
+        return f"{self.namespace}.handoff.{agent}.{workflow}.{task}.{attempt}"
+
+    def result(self, team: str, workflow: str, agent: str, task: str, attempt: int) -> str:
+        token(team, "team"), token(workflow, "workflow"), token(agent, "agent"), token(task, "task")
+        return f"{self.namespace}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}"
+
+    def control(self, team: str, workflow: str, name: str) -> str:
+        token(team, "team"), token(workflow, "workflow"), token(name, "control id")
+        return f"{self.namespace}.inbox.{team}.{workflow}.control.{name}"
+
+    def timer(self, team: str, workflow: str, name: str) -> str:
+        token(team, "team"), token(workflow, "workflow"), token(name, "timer")
+        return f"{self.namespace}.inbox.{team}.{workflow}.timer.{name}"
+
+    def schedule(self, workflow: str, name: str) -> str:
+        return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.{token(name, 'schedule')}"
+
+    def log(self, team: str, workflow: str) -> str:
+        return f"{self.namespace}.log.{token(team, 'team')}.{token(workflow, 'workflow')}"
+
+    def event(self, workflow: str, name: str) -> str:
+        return f"{self.namespace}.event.{token(workflow, 'workflow')}.{token(name, 'event')}"
+
+    def live(self, workflow: str, name: str) -> str:
+        return f"{self.namespace}.live.{token(workflow, 'workflow')}.{token(name, 'live event')}"
+
+    def outcome(self, team: str, workflow: str) -> str:
+        return f"{self.namespace}.outcome.{token(team, 'team')}.{token(workflow, 'workflow')}"
+
+    def dead(self, origin: str, workflow: str | None, name: str) -> str:
+        token(origin, "origin"), token(workflow or "none", "workflow"), token(name, "dead letter")
+        return f"{self.namespace}.dead.{origin}.{workflow or 'none'}.{name}"
+
+    # Many messages: filters for consumers and readers
+
+    def handoffs_of(self, agent: str) -> str:
+        return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
+
+    def inbox_of(self, team: str) -> str:
+        return f"{self.namespace}.inbox.{token(team, 'team')}.>"
+
+    def logs_of(self, team: str | None = None) -> str:
+        return f"{self.namespace}.log.{token(team, 'team') if team else '*'}.*"
+
+    def log_anywhere(self, workflow: str) -> str:
+        return f"{self.namespace}.log.*.{token(workflow, 'workflow')}"
+
+    def outcome_anywhere(self, workflow: str) -> str:
+        return f"{self.namespace}.outcome.*.{token(workflow, 'workflow')}"
+
+    def outcomes_of(self, team: str | None = None) -> str:
+        return f"{self.namespace}.outcome.{token(team, 'team') if team else '*'}.*"
+
+    def events_of(self, workflow: str) -> str:
+        return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
+
+    def live_of(self, workflow: str) -> str:
+        return f"{self.namespace}.live.{token(workflow, 'workflow')}.>"
+
+    @property
+    def cancellations(self) -> str:
+        return f"{self.namespace}.live.*.cancelled"
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.namespace}.dead.>"
+
+    # Reading an address back
+
+    def parse_handoff(self, subject: str) -> HandoffAddress:
+        """Raises `ContractError` when `subject` is not a handoff of this namespace."""
+        match self._tokens(subject):
+            case ["handoff", agent, workflow, task, attempt] if attempt.isdecimal():
+                return HandoffAddress(agent, workflow, task, int(attempt))
+        raise ContractError(f"subject is {subject!r}; expected {self.namespace}.handoff.AGENT.WORKFLOW.TASK.ATTEMPT")
+
+    def parse_inbox(self, subject: str) -> InboxAddress:
+        """Raises `ContractError` when `subject` is not an inbox message of this namespace."""
+        match self._tokens(subject):
+            case ["inbox", team, workflow, "result", agent, task, attempt] if attempt.isdecimal():
+                return InboxAddress(team, workflow, "result", f"{task}-{attempt}", agent, task, int(attempt))
+            case ["inbox", team, workflow, ("control" | "timer") as kind, name]:
+                return InboxAddress(team, workflow, kind, name)
+        raise ContractError(
+            f"subject is {subject!r}; expected {self.namespace}.inbox.TEAM.WORKFLOW followed by "
+            "result.AGENT.TASK.ATTEMPT, control.ID or timer.NAME"
+        )
+
+    def _tokens(self, subject: str) -> list[str]:
+        prefix = self.namespace + "."
+        if not subject.startswith(prefix):
+            raise ContractError(f"subject is {subject!r}; expected it to begin with {prefix!r}")
+        tokens = subject[len(prefix) :].split(".")
+        for part in tokens:
+            token(part, "a token of the subject")
+        return tokens

@@ -1,0 +1,78 @@
+"""A team: which agents a supervisor may use, where its plans come from, and what ends its workflows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pointsman_schemas.ids import AgentName, TeamName
+
+__all__ = ["ANY", "Limits", "Router", "Strategy", "Supervisor", "Team"]
+
+ANY: Literal["*"] = "*"
+"""Every live agent whose role is `work`."""
+
+
+class Limits(BaseModel):
+    """What ends a workflow. Times are in seconds; None is without a bound.
+
+    `attempts` is per task; `replans` counts plans after the first, `plan_repairs` counts refused plans sent back;
+    `breaker` is the number of failures in a row, over all tasks of a workflow, after which an agent gets no more work
+    of it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    deadline: Annotated[float, Field(gt=0)] = 600.0
+    task_timeout: Annotated[float, Field(gt=0)] = 120.0
+    attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    backoff: Annotated[float, Field(gt=0)] = 1.0
+    tasks: Annotated[int, Field(ge=1)] = 1_000
+    depth: Annotated[int, Field(ge=1)] = 100
+    replans: Annotated[int, Field(ge=0)] = 2
+    plan_repairs: Annotated[int, Field(ge=0)] = 2
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+
+class Supervisor(BaseModel):
+    """A planner agent writes the plan; it plans again on failure or on a hint; a synthesizer writes the answer."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["supervisor"] = "supervisor"
+    planner: AgentName = "planner"
+    synthesizer: AgentName | None = "synthesizer"
+    refiner: AgentName | None = None
+    instructions: str = ""
+
+
+class Router(BaseModel):
+    """A classifier picks agents. One above `threshold` answers by itself; several go to `escalate` or run side by side;
+    none goes to `fallback`, or back to the caller as a question."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["router"] = "router"
+    classifier: AgentName = "classifier"
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.4
+    fallback: AgentName | None = None
+    synthesizer: AgentName | None = "synthesizer"
+    escalate: Supervisor | None = None
+
+
+Strategy: TypeAlias = Annotated[Supervisor | Router, Field(discriminator="kind")]
+
+
+class Team(BaseModel):
+    """A supervisor's configuration. `agents` is a list of names, or `ANY` for every live agent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: TeamName
+    description: str = ""
+    agents: Literal["*"] | tuple[AgentName, ...] = ANY
+    strategy: Strategy = Supervisor()
+    limits: Limits = Limits()
