@@ -1,0 +1,78 @@
+"""What the supervisor tells the agents that plan, classify and synthesize: the `input` of their handoffs."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from pointsman_schemas.events import Gap, TaskReport
+from pointsman_schemas.ids import AgentName
+
+__all__ = ["ClassifierInput", "MenuItem", "PlannerInput", "RequestInput", "Synthesis", "SynthesizerInput"]
+
+RequestInput: TypeAlias = str | dict[str, JsonValue]
+
+
+class MenuItem(BaseModel):
+    """An agent as the planner sees it: the part of its card that helps to choose it and to write its input."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: AgentName
+    description: str
+    skills: tuple[str, ...] = ()
+    intents: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    input_schema: dict[str, JsonValue] = {}
+
+
+class PlannerInput(BaseModel):
+    """Everything a planner may know. Answers with a `Plan`.
+
+    `problems` says why its last plan was refused; `results` and `agents_used` are set when it plans again, and
+    `replan_reason` says why it must.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    request: RequestInput
+    metadata: dict[str, JsonValue] = {}
+    agents: tuple[MenuItem, ...] = ()
+    agents_used: tuple[AgentName, ...] = ()
+    results: tuple[TaskReport, ...] = ()
+    problems: tuple[str, ...] = ()
+    replan_reason: str = ""
+    max_tasks: int = 1_000
+    instructions: str = ""
+
+
+class ClassifierInput(BaseModel):
+    """What a classifier chooses from. Answers with a `Selection`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    request: RequestInput
+    metadata: dict[str, JsonValue] = {}
+    agents: tuple[MenuItem, ...] = ()
+    threshold: float = 0.4
+
+
+class SynthesizerInput(BaseModel):
+    """What an answer is made for. The results are the handoff's `context`. Answers with a `Synthesis`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    request: RequestInput
+    goal: str = ""
+    final_instruction: str = ""
+    gaps: tuple[Gap, ...] = ()
+    limit: str = ""
+
+
+class Synthesis(BaseModel):
+    """The answer to the request, in the words the caller reads."""
+
+    model_config = ConfigDict(frozen=True)
+
+    answer: str
