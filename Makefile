@@ -1,0 +1,65 @@
+# Every job of this repository, for people and for CI alike. Needs Python 3.11 or newer and make.
+#   make demo     see it work          make test     know it works          make help     the rest
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format schemas bench bench-smoke constraints clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+venv: $(STAMP)  ## make .venv with everything in it
+
+demo: $(STAMP)  ## a team at work on an embedded broker; needs no key
+	$(BIN)/pointsman demo
+
+test: check  ## all checks, then all tests
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(STAMP)  ## lint, format, types, architecture
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(STAMP)  ## repair what ruff can repair
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+schemas: $(STAMP)  ## write schemas/json anew from the models
+	$(BIN)/python -m pointsman_schemas.generate schemas/json
+
+bench: $(STAMP)  ## the benchmark, whole
+	$(BIN)/python -m benchmarks
+
+bench-smoke: $(STAMP)  ## the benchmark, short: does it run?
+	$(BIN)/python -m benchmarks --smoke
+
+# --universal: one file for every platform and for Python 3.11 and later. Index addresses are the business of the
+# machine that installs, so none is written.
+constraints: $(STAMP)  ## resolve constraints.txt anew, to the newest versions pyproject.toml allows
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
+		--only-binary :all: --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet \
+		--output-file constraints.txt
+
+clean:  ## remove what was built or measured here
+	rm -rf $(VENV) dist build bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Dependencies are wheels only: nothing is ever compiled here. The project itself is a folder, which uv always builds.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "There is no '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Pointsman needs Python 3.11 or newer; %s is %s. Name another: make PYTHON=python3.12" % (sys.executable, sys.version.split()[0]))'
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt uv
+	$(UV_PIP) --only-binary :all: --constraint constraints.txt --build-constraint constraints.txt \
+		--group dev --editable '.[embedded]'
+	@touch $(STAMP)
