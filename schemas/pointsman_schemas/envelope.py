@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -23,17 +23,32 @@ __all__ = ["Envelope", "decode", "encode", "encode_structured"]
 
 _SPEC_VERSION = "1.0"
 _JSON = "application/json"
-_UNSAFE = re.compile(r'[^\x21\x23\x24\x26-\x7e]')  # all but printable ASCII, and of that not space, " or %
-_KNOWN = frozenset({"specversion", "id", "type", "source", "time", "subject", "datacontenttype", "dataschema",
-                    "correlationid", "causationid", "traceparent", "tracestate"})
+_UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but printable ASCII, and of that not space, " or %
+_EXTENSION = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents wants lower-case letters and digits; so it can be a header
+_KNOWN = frozenset(
+    {
+        "specversion",
+        "id",
+        "type",
+        "source",
+        "time",
+        "subject",
+        "datacontenttype",
+        "dataschema",
+        "correlationid",
+        "causationid",
+        "traceparent",
+        "tracestate",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What is said about an event, apart from its data.
 
-    `subject` is the workflow id. `traceparent` and `tracestate` are those of this hop, in W3C form; `origin_traceparent`
-    is where the event was first made. `extensions` keeps attributes this release does not know.
+    `subject` is the workflow id. `traceparent` and `tracestate` are those of this hop, in W3C form;
+    `origin_traceparent` is where the event was first made. `extensions` keeps attributes this release does not know.
     """
 
     id: str
@@ -55,7 +70,7 @@ def encode(envelope: Envelope) -> dict[str, str]:
     headers = {
         "ce-specversion": _SPEC_VERSION,
         "ce-id": _quote(envelope.id),
-        "ce-type": envelope.type,
+        "ce-type": _quote(envelope.type),
         "ce-source": _quote(envelope.source),
         "ce-time": _rfc3339(envelope.time),
         "ce-datacontenttype": _JSON,
@@ -73,7 +88,7 @@ def encode(envelope: Envelope) -> dict[str, str]:
     if envelope.traceparent is not None:
         headers["traceparent"] = _quote(envelope.traceparent)
         if envelope.tracestate:
-            headers["tracestate"] = _quote_line(envelope.tracestate)
+            headers["tracestate"] = _printable(envelope.tracestate)
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = _quote(value)
     return headers
@@ -82,16 +97,28 @@ def encode(envelope: Envelope) -> dict[str, str]:
 def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, str], bytes]:
     """Headers and body of the same event in structured mode, for systems that keep the body only."""
     event: dict[str, JsonValue] = {
-        "specversion": _SPEC_VERSION, "id": envelope.id, "type": envelope.type, "source": envelope.source,
-        "time": _rfc3339(envelope.time), "datacontenttype": _JSON, "data": data,
+        "specversion": _SPEC_VERSION,
+        "id": envelope.id,
+        "type": envelope.type,
+        "source": envelope.source,
+        "time": _rfc3339(envelope.time),
+        "datacontenttype": _JSON,
+        "data": data,
     }
-    optional = {"subject": envelope.subject, "correlationid": envelope.correlation_id,
-                "causationid": envelope.causation_id, "dataschema": envelope.dataschema,
-                "traceparent": envelope.origin_traceparent, **envelope.extensions}
+    optional = {
+        "subject": envelope.subject,
+        "correlationid": envelope.correlation_id,
+        "causationid": envelope.causation_id,
+        "dataschema": envelope.dataschema,
+        "traceparent": envelope.origin_traceparent,
+        **envelope.extensions,
+    }
     event.update({name: value for name, value in optional.items() if value is not None})
     headers = {"Content-Type": "application/cloudevents+json"}
     if envelope.traceparent:
         headers["traceparent"] = _quote(envelope.traceparent)
+        if envelope.tracestate:
+            headers["tracestate"] = _printable(envelope.tracestate)
     return headers, compact(event)
 
 
@@ -116,7 +143,8 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
 def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes) -> tuple[Envelope, bytes]:
     if content_type.startswith("application/cloudevents-batch") or "json" not in content_type:
         raise UndecodableEvent(
-            f"Content-Type is {content_type[:80]!r}; expected application/cloudevents+json with one event")
+            f"Content-Type is {content_type[:80]!r}; expected application/cloudevents+json with one event"
+        )
     event = parse_json(body)
     if not isinstance(event, dict):
         raise UndecodableEvent(f"a structured CloudEvent is a JSON object; this one is a {type(event).__name__}")
@@ -144,10 +172,12 @@ def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelo
         correlation_id=attributes.get("correlationid"),
         causation_id=attributes.get("causationid"),
         dataschema=attributes.get("dataschema"),
-        traceparent=lower.get("traceparent") or attributes.get("traceparent"),
-        tracestate=lower.get("tracestate") or attributes.get("tracestate"),
+        traceparent=_printable(lower.get("traceparent") or attributes.get("traceparent") or "") or None,
+        tracestate=_printable(lower.get("tracestate") or attributes.get("tracestate") or "") or None,
         origin_traceparent=attributes.get("traceparent"),
-        extensions={name: value for name, value in attributes.items() if name not in _KNOWN},
+        extensions={
+            name: value for name, value in attributes.items() if name not in _KNOWN and _EXTENSION.fullmatch(name)
+        },
     )
 
 
@@ -158,14 +188,21 @@ def _is_json(content_type: str) -> bool:
 
 def _instant(text: str | None) -> datetime:
     if text is None:
-        return datetime.fromtimestamp(0, timezone.utc)
+        return datetime.fromtimestamp(0, UTC)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise UndecodableEvent(f"the attribute time is {text[:40]!r}; expected RFC 3339, as 2026-01-31T12:00:00Z") from None
+        raise UndecodableEvent(
+            f"the attribute time is {text[:40]!r}; expected RFC 3339, as 2026-01-31T12:00:00Z"
+        ) from None
     if instant.tzinfo is None:
-        raise UndecodableEvent(f"the attribute time is {text[:40]!r} without a zone; expected RFC 3339 with Z or an offset")
-    return instant
+        raise UndecodableEvent(
+            f"the attribute time is {text[:40]!r} without a zone; expected RFC 3339 with Z or an offset"
+        )
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise UndecodableEvent(f"the attribute time is {text[:40]!r}, outside the years 1 to 9999 in UTC") from None
 
 
 def _text(name: str, value: Any) -> str:
@@ -173,11 +210,13 @@ def _text(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int):
         return str(value)
-    raise UndecodableEvent(f"the attribute {name[:40]!r} is a {type(value).__name__}; expected text, a number or a boolean")
+    raise UndecodableEvent(
+        f"the attribute {name[:40]!r} is a {type(value).__name__}; expected text, a number or a boolean"
+    )
 
 
 def _rfc3339(instant: datetime) -> str:
-    return instant.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _quote(value: str) -> str:
@@ -186,14 +225,14 @@ def _quote(value: str) -> str:
     return _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "replace")), value)
 
 
-def _quote_line(value: str) -> str:
+def _printable(value: str) -> str:
     return "".join(char for char in value if 0x20 <= ord(char) <= 0x7E)
 
 
 def _unquote(value: str, name: str) -> str:
-    if "%" not in value:
+    if "%" not in value and value.isascii():
         return value
     try:
         return unquote_to_bytes(value).decode("utf-8")
-    except UnicodeDecodeError:
+    except UnicodeError:  # not UTF-8 after decoding, or bytes that were not UTF-8 before
         raise UndecodableEvent(f"the header {name} is not percent-encoded UTF-8") from None

@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
+from pointsman_schemas.strict_json import MAX_DEPTH
 
 __all__ = [
     "ArtifactRef", "AttemptError", "Budget", "Control", "DeadLetter", "ErrorKind", "Event", "Gap", "Handoff", "Outcome",
@@ -19,16 +20,21 @@ Text = Annotated[str, Field(max_length=200_000)]
 
 
 class Event(BaseModel):
-    """A body that travels on its own. `event_type` is its CloudEvents type, version included."""
+    """A body that travels on its own. `event_type` is its CloudEvents type, version included.
 
-    model_config = ConfigDict(frozen=True)
+    `max_depth` is the nesting it may have when read: 200, the JSON parser's own bound, except for those whose data end
+    up inside other events. NaN and Infinity are refused when an event is made, for they would be written as null.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     event_type: ClassVar[str]
+    max_depth: ClassVar[int] = 200
 
 
 class Part(BaseModel):
     """A piece of a body."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
 class Usage(Part):
@@ -104,6 +110,7 @@ class Request(Event):
     """
 
     event_type: ClassVar[str] = "io.pointsman.request.v1"
+    max_depth: ClassVar[int] = MAX_DEPTH + 4
 
     input: Annotated[str, Field(min_length=1)] | dict[str, JsonValue]
     deadline: Annotated[float, Field(gt=0, le=2_592_000)] | None = None
@@ -147,9 +154,10 @@ class Handoff(Event):
 
 
 class Result(Event):
-    """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks the supervisor to plan again and says why."""
+    """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks for a new plan and says why."""
 
     event_type: ClassVar[str] = "io.pointsman.result.v1"
+    max_depth: ClassVar[int] = MAX_DEPTH + 4
 
     workflow_id: WorkflowId
     task_id: TaskId
@@ -170,8 +178,9 @@ class Control(Event):
     """What a person or a system tells a running workflow."""
 
     event_type: ClassVar[str] = "io.pointsman.control.v1"
+    max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "approve", "reject", "signal", "replay"]
+    action: Literal["cancel", "replay"]
     task_id: TaskId | None = None
     reason: str = ""
     by: str = ""
@@ -233,7 +242,7 @@ class Gap(Part):
 
 
 class Outcome(Event):
-    """The one final answer of a workflow. `elapsed` and `sequential` are in seconds: wall time, and the sum of its tasks."""
+    """The one final answer of a workflow. `elapsed` is its wall time and `sequential` the sum of its tasks, in seconds."""
 
     event_type: ClassVar[str] = "io.pointsman.outcome.v1"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-__all__ = ["Plan", "PlannedTask", "Selection", "SelectedAgent"]
+__all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
 
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 

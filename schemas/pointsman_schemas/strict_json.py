@@ -21,8 +21,12 @@ __all__ = ["MAX_DEPTH", "as_json_value", "dump", "parse", "parse_json"]
 MAX_DEPTH = 128
 """Nesting that a value may have: below the JSON parser's own bound of 200, so what we send can always be read."""
 
-# What a permissive JSON parser would take and a strict one must not: NaN, Infinity, and numbers that overflow to them.
-_NOT_FINITE = re.compile(rb"NaN|Infinity|[0-9][eE]\+?[0-9]{3}|[0-9]{309}")
+_PARSER_DEPTH = 200  # pydantic-core's own bound
+_INTEGER_BITS = 14_284  # the 4,300 digits that the JSON parser reads of an integer, in bits
+
+# What may be NaN, Infinity or a number that overflows to it, which a permissive parser takes. Overflow needs an
+# exponent of three digits, or 209 digits and one of two. A body that matches is looked at closely; few do.
+_NOT_FINITE = re.compile(rb"NaN|Infinity|[0-9][eE]\+?[0-9]{3}|[0-9]{200}")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -31,10 +35,14 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
     """`body` as a `model`, read once, straight from the bytes.
 
     Raises:
-        UndecodableEvent: not strict JSON, or not of the model's shape. The message names the first three fields.
+        UndecodableEvent: not strict JSON, nested too deep, or not of the model's shape. The message names the first
+            three fields.
     """
     if _NOT_FINITE.search(body):
         parse_json(body)
+    depth: int = getattr(model, "max_depth", _PARSER_DEPTH)
+    if body.count(b"[") + body.count(b"{") > depth:
+        _check_depth(body, depth)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -55,6 +63,16 @@ def parse_json(body: bytes) -> JsonValue:
     return value
 
 
+def _check_depth(body: bytes, depth: int) -> None:
+    """Let the parser count: wrapped in enough lists, a body that is too deep runs into the parser's own bound."""
+    if (spare := _PARSER_DEPTH - depth) > 0:
+        try:
+            from_json(b"[" * spare + body + b"]" * spare)
+        except ValueError as error:
+            if "recursion limit" in str(error):
+                raise UndecodableEvent(f"nested deeper than {depth} levels; flatten it") from None
+
+
 def dump(model: BaseModel) -> bytes:
     """The JSON body of `model`, without fields that are unset or None."""
     return model.__pydantic_serializer__.to_json(model, exclude_none=True)
@@ -64,7 +82,8 @@ def describe(error: ValidationError) -> str:
     """The first three problems of `error` in one line, without the offending values: they may be secret or huge."""
     problems = error.errors(include_url=False, include_input=False)
     shown = "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc']) or 'body'}: {problem['msg']}" for problem in problems[:3]
+        f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {problem['msg'][:300]}"
+        for problem in problems[:3]
     )
     return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
 
@@ -75,51 +94,82 @@ def as_json_value(value: Any, path: str = "$") -> JsonValue:
     Raises:
         NotJson: something in it cannot be carried as strict JSON. The message gives the path, never the content.
     """
-    return _as_json_value(value, path, 0)
+    return _as_json_value(value, path, ())
 
 
-def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
-    if depth > MAX_DEPTH:
-        raise NotJson(f"{path[:80]}... is nested deeper than {MAX_DEPTH} levels; flatten it or break the cycle")
+def _as_json_value(value: Any, path: str, inside: tuple[int, ...]) -> JsonValue:
+    """`inside` holds the identities of the containers around `value`: one seen again is a cycle."""
     match value:
         case None | bool():
             return value
         case Enum():
-            return _as_json_value(value.value, path, depth)
+            return _as_json_value(value.value, path, inside)
         case int():
+            if value.bit_length() > _INTEGER_BITS:
+                raise NotJson(
+                    f"{_shown(path)} is an integer of more than 4,300 digits, which JSON readers refuse; use text"
+                )
             return int(value)
         case str():
             return _checked_text(value, path)
         case float():
             if math.isfinite(value):
                 return float(value)
-            raise NotJson(f"{path} is {value!r}, which JSON cannot carry; return null or text instead")
-        case BaseModel():
-            if type(value).model_config.get("ser_json_inf_nan") is None:
-                return _as_json_value(value.model_dump(mode="python"), path, depth)
-            return _as_json_value(value.model_dump(mode="json"), path, depth)
-        case list() | tuple():
-            return [_as_json_value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
-        case Mapping():
-            return {_key(key, path): _as_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+            raise NotJson(f"{_shown(path)} is {value!r}, which JSON cannot carry; return null or text instead")
         case datetime() if value.tzinfo is None:
-            raise NotJson(f"{path} is a time without a zone; give it one, for example datetime.now(timezone.utc)")
+            raise NotJson(
+                f"{_shown(path)} is a time without a zone; give it one, for example datetime.now(timezone.utc)"
+            )
         case datetime() | date():
             return value.isoformat()
         case UUID():
             return str(value)
+        case BaseModel():
+            return _as_json_value(_dumped(value, path), path, inside)
+        case list() | tuple():
+            within = _enter(value, path, inside)
+            return [_as_json_value(item, f"{path}[{i}]", within) for i, item in enumerate(value)]
+        case Mapping():
+            within = _enter(value, path, inside)
+            return {_key(key, path): _as_json_value(item, f"{path}.{key}", within) for key, item in value.items()}
         case _ if is_dataclass(value) and not isinstance(value, type):
+            within = _enter(value, path, inside)
             return {
-                field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", depth + 1)
+                field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", within)
                 for field in fields(value)
             }
-    raise NotJson(f"{path} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
-                  "lists, objects or a pydantic model")
+    raise NotJson(
+        f"{_shown(path)} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
+        "lists, objects or a pydantic model"
+    )
+
+
+def _dumped(model: BaseModel, path: str) -> Any:
+    """The model's own JSON form, by its aliases and serializers. NaN is still NaN in it, so that it is refused next."""
+    try:
+        return model.model_dump(mode="json", by_alias=True)
+    except ValueError as error:  # a cycle, a lone surrogate, a field that JSON has no form for
+        reason = type(error).__name__
+        raise NotJson(
+            f"{_shown(path)} is a {type(model).__name__} that pydantic cannot write as JSON ({reason})"
+        ) from None
+
+
+def _enter(container: object, path: str, inside: tuple[int, ...]) -> tuple[int, ...]:
+    if id(container) in inside:
+        raise NotJson(f"{_shown(path)} is inside itself; break the cycle")
+    if len(inside) >= MAX_DEPTH:
+        raise NotJson(f"{_shown(path)} is nested deeper than {MAX_DEPTH} levels; flatten it")
+    return (*inside, id(container))
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= 80 else path[:80] + "..."
 
 
 def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise NotJson(f"{path} has a key of type {type(key).__name__}; JSON keys are text")
+        raise NotJson(f"{_shown(path)} has a key of type {type(key).__name__}; JSON keys are text")
     return _checked_text(key, path)
 
 
@@ -129,7 +179,9 @@ def _checked_text(text: str, path: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise NotJson(f"{path} holds half of a surrogate pair, which UTF-8 cannot carry; repair the text") from None
+        raise NotJson(
+            f"{_shown(path)} holds half of a surrogate pair, which UTF-8 cannot carry; repair the text"
+        ) from None
     return text
 
 
