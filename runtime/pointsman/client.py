@@ -1,0 +1,313 @@
+"""The caller's side: submit a request, follow its workflow, read what any workflow did.
+
+async with pointsman.connect() as client:
+    workflow = await client.submit("customer-service", "I was charged twice")
+    outcome = await workflow.outcome(timeout=60)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+from uuid import uuid4
+
+from pydantic import JsonValue, ValidationError
+
+from pointsman.core import trace
+from pointsman.engine.history import commit_of, entries_of, newest_commit, not_found
+from pointsman.errors import BusUnavailable, ContractError, OversizeEvent, UnknownOutcome
+from pointsman.ports import Bus, Stored
+from pointsman.settings import Settings
+from pointsman.telemetry.names import publish_request
+from pointsman.telemetry.traces import span
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import Budget, Control, Outcome, Progress, Request
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
+
+WorkflowEvent: TypeAlias = Entry | Progress
+"""What `Workflow.events` yields: an entry of the log, or an agent's report."""
+
+_SOURCE = "pointsman/client"
+_PUBLISH_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
+_LIST_WINDOW = (
+    1_000  # log messages first looked at for `list`: some 100 workflows; four times as many each further time
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSummary:
+    """One line of `Client.list`. `status` is `running` or the outcome's; `ended_at` is None while it runs."""
+
+    id: str
+    team: str
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+    input: str | dict[str, JsonValue]
+
+
+@asynccontextmanager
+async def connect(
+    url: str | None = None, *, namespace: str | None = None, settings: Settings | None = None
+) -> AsyncIterator[Client]:
+    """A client of the broker at `url`; what is not given comes from `settings`, else from the environment.
+
+    Raises:
+        BusUnavailable: nobody answers there.
+        ConfigurationError: a setting is malformed, or the broker's streams do not fit.
+    """
+    from pointsman.bus import jetstream
+
+    base = settings or Settings.load()
+    chosen = Settings.load(**{**base.model_dump(), **{k: v for k, v in (("url", url), ("namespace", namespace)) if v}})
+    bus = await jetstream.connect(chosen, name="pointsman-client")
+    try:
+        await bus.set_up()
+        yield Client(bus, namespace=chosen.namespace)
+    finally:
+        await bus.close()
+
+
+class Client:
+    """Everything a caller or an operator can ask of one namespace. Every call raises `BusUnavailable` when the broker
+    does not answer."""
+
+    def __init__(self, bus: Bus, *, namespace: str = "pointsman") -> None:
+        self.bus = bus
+        self.subjects = Subjects(namespace)
+
+    async def submit(
+        self,
+        team: str,
+        input: str | Mapping[str, JsonValue],
+        *,
+        request_id: str | None = None,
+        correlation_id: str | None = None,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Workflow:
+        """Start a workflow in `team` and return it at once; its id is known before anybody has picked it up.
+
+        The same `request_id` is the same workflow however often it is sent. `deadline` is in seconds from admission.
+
+        Raises:
+            ContractError: the input is empty, not strict JSON, or a value is out of range.
+            OversizeEvent: the request does not fit into one message of this broker. Nothing was sent.
+            UnknownOutcome: the broker was silent, repeatedly. Submit again with the same `request_id`.
+        """
+        chosen_id = request_id or uuid4().hex
+        subject = self.subjects.request(team)
+        try:
+            request = Request.model_validate(
+                {
+                    "input": as_json_value(input, "input"),
+                    "deadline": deadline,
+                    "budget": budget,
+                    "metadata": as_json_value(metadata or {}, "metadata"),
+                    "correlation_id": correlation_id,
+                }
+            )
+        except ValidationError as error:
+            raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
+        workflow = workflow_id_for(team, chosen_id)
+        name, attributes = publish_request(
+            self.subjects.namespace, team, message_id=chosen_id, correlation_id=correlation_id or chosen_id
+        )
+        with span(name, kind="producer", attributes=attributes) as publishing:
+            traceparent = publishing.context.traceparent if publishing.context else None
+            tracestate = publishing.context.tracestate if publishing.context else None
+            envelope = Envelope(
+                id=chosen_id,
+                type=Request.event_type,
+                source=_SOURCE,
+                time=_now(),
+                subject=workflow,
+                correlation_id=correlation_id or chosen_id,
+                traceparent=traceparent,
+                tracestate=tracestate,
+                origin_traceparent=traceparent,
+            )
+            try:
+                await self.publish(subject, dump(request), encode(envelope), message_id=chosen_id)
+            except OversizeEvent as error:
+                raise OversizeEvent(f"the request is too large: {error}; send a reference to it instead") from None
+        return Workflow(self, workflow, team)
+
+    async def workflow(self, workflow: str) -> Workflow:
+        """The workflow of that id. Raises `NotFound` when it has no log (yet)."""
+        team, _ = await newest_commit(self.bus, self.subjects, workflow)
+        return Workflow(self, workflow, team)
+
+    async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
+        """The workflows that were active last, of `team` or of all, newest first.
+
+        Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
+        """
+        newest = await self._newest_of_each(self.subjects.logs_of(team), limit)
+        return await asyncio.gather(*(self._summary(stored) for stored in newest))
+
+    async def entries(self, workflow: str) -> Sequence[Entry]:
+        """The whole log of a workflow, in order. Raises `NotFound`."""
+        return await entries_of(self.bus, self.subjects, workflow)
+
+    async def progress(self, workflow: str) -> Sequence[Progress]:
+        """What the agents of a workflow reported so far, in order; empty for an unknown workflow."""
+        found = [_progress(stored) async for stored in self.bus.read("log", self.subjects.events_of(workflow))]
+        return [report for report in found if report is not None]
+
+    async def trace(self, workflow: str) -> trace.TraceNode:
+        """The trace of a workflow, running or ended, built from its log. Raises `NotFound`."""
+        entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
+        return trace.build(entries, progress)
+
+    async def agents(self) -> Sequence[AgentCard]:
+        """The card of every live agent instance, sorted by name and instance."""
+        return await self.bus.registry.cards()
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *, message_id: str) -> int:
+        """Store one message under `message_id` and return its sequence, asking again when the broker is silent."""
+        for tries_left in reversed(range(_PUBLISH_TRIES)):
+            try:
+                return await self.bus.publish(subject, body, headers, message_id=message_id)
+            except UnknownOutcome:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _newest_of_each(self, subject: str, limit: int) -> Sequence[Stored]:
+        """The newest message of the `limit` subjects that were written last."""
+        last = await self.bus.last("log", subject)
+        newest: dict[str, Stored] = {}
+        if last is None:
+            return ()
+        above, window = last.sequence + 1, _LIST_WINDOW
+        while above > 1 and len(newest) < limit:
+            lower = max(0, above - 1 - window)
+            found: dict[str, Stored] = {}
+            async with aclosing(_generator(self.bus.read("log", subject, after=lower))) as messages:
+                async for stored in messages:
+                    if stored.sequence >= above:
+                        break
+                    found[stored.subject] = stored
+            newest = {**found, **newest}
+            above, window = lower + 1, window * 4
+        return sorted(newest.values(), key=lambda stored: stored.sequence, reverse=True)[:limit]
+
+    async def _summary(self, stored: Stored) -> WorkflowSummary:
+        newest = commit_of(stored)
+        started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
+        if started is None:
+            started = await self._started(stored.subject)
+        ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
+        return WorkflowSummary(
+            id=started.workflow_id,
+            team=started.team,
+            status=ended.outcome.status if ended else "running",
+            started_at=started.at,
+            ended_at=ended.at if ended else None,
+            input=started.input,
+        )
+
+    async def _started(self, log_subject: str) -> WorkflowStarted:
+        async with aclosing(_generator(self.bus.read("log", log_subject))) as messages:
+            async for stored in messages:
+                first = commit_of(stored).entries[0]
+                if isinstance(first, WorkflowStarted):
+                    return first
+                break
+        raise not_found(self.subjects, log_subject.split(".")[-1])
+
+
+class Workflow:
+    """One workflow, seen from outside. It may not have been admitted yet."""
+
+    def __init__(self, client: Client, id: str, team: str) -> None:
+        self._client = client
+        self.id = id
+        self.team = team
+
+    async def outcome(self, timeout: float | None = None) -> Outcome:
+        """The one final answer, waiting for it `timeout` seconds, or as long as it takes.
+
+        Raises:
+            TimeoutError: it did not end in time. The workflow goes on.
+        """
+        subject = self._client.subjects.outcome(self.team, self.id)
+        async with asyncio.timeout(timeout), aclosing(self._follow(subject)) as messages:
+            async for stored in messages:
+                _, body = decode(stored.headers, stored.body)
+                return parse(Outcome, body)
+        raise BusUnavailable(f"the connection was closed before workflow {self.id} ended; ask for its outcome again")
+
+    async def events(self) -> AsyncIterator[WorkflowEvent]:
+        """What happened and what happens, in order: the log's entries and the agents' reports. Ends after
+        `WorkflowEnded`. Waits for the first as long as it takes."""
+        subjects = self._client.subjects
+        async with aclosing(self._follow(subjects.log(self.team, self.id), subjects.events_of(self.id))) as messages:
+            async for stored in messages:
+                if stored.subject.startswith(f"{subjects.namespace}.event."):
+                    if (report := _progress(stored)) is not None:
+                        yield report
+                    continue
+                for entry in commit_of(stored).entries:
+                    yield entry
+                    if isinstance(entry, WorkflowEnded):
+                        return
+
+    async def cancel(self, reason: str = "", *, by: str = _SOURCE) -> Outcome | None:
+        """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already.
+
+        Raises:
+            NotFound: it has no log, so there is nothing to end (yet).
+        """
+        client = self._client
+        _, newest = await newest_commit(client.bus, client.subjects, self.id)
+        for entry in newest.entries:
+            if isinstance(entry, WorkflowEnded):
+                return entry.outcome
+        name = uuid4().hex
+        envelope = Envelope(id=name, type=Control.event_type, source=_SOURCE, time=_now(), subject=self.id)
+        await client.publish(
+            client.subjects.control(self.team, self.id, name),
+            dump(Control(action="cancel", reason=reason, by=by)),
+            encode(envelope),
+            message_id=name,
+        )
+        return None
+
+    def _follow(self, *subjects: str) -> AsyncGenerator[Stored, None]:
+        return _generator(self._client.bus.follow("log", subjects))
+
+
+async def _generator(messages: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
+    """`messages` as something that can be closed: leaving early must release what the bus holds for it."""
+    try:
+        async for stored in messages:
+            yield stored
+    finally:
+        if isinstance(messages, AsyncGenerator):
+            await messages.aclose()
+
+
+def _progress(stored: Stored) -> Progress | None:
+    """An agent's report, or None for a domain event of another shape: those are between the agents."""
+    try:
+        _, body = decode(stored.headers, stored.body)
+        return parse(Progress, body)
+    except ContractError:
+        return None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,327 @@
+"""A workflow's trace, drawn from its log alone: the tree that the spans make in a telemetry backend, without one.
+
+publish request.{team}
+└ invoke_workflow {team}
+  ├ plan {planner}                attempts, and the model calls and tools of each, as below
+  ├ invoke_agent {agent}          a task: dispatch to result, all attempts
+  │  └ attempt 1                  the worker's own time, when it said so
+  │     ├ chat {model}
+  │     └ execute_tool {tool}
+  └ synthesize {synthesizer}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, Progress, Result, Usage
+from pointsman_schemas.log import (
+    AttemptFailed,
+    Entry,
+    LimitReached,
+    PlanAccepted,
+    PlanRejected,
+    ResultIgnored,
+    RetryScheduled,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskReopened,
+    TaskSkipped,
+    TaskSucceeded,
+    TimerArmed,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+
+__all__ = ["NodeKind", "TraceNode", "build"]
+
+NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
+
+_NOT_YET = datetime.max.replace(tzinfo=UTC)
+
+_OPERATION = {
+    Role.PLAN: "plan",
+    Role.CLASSIFY: "classify",
+    Role.SYNTHESIZE: "synthesize",
+    Role.WORK: "invoke_agent",
+}
+
+
+class TraceNode(BaseModel):
+    """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins.
+
+    `status` is `running`, `waiting`, `succeeded`, `failed`, `skipped` or `abandoned`; a workflow's is its outcome's.
+    `detail` says why in one line. `usage` is the node's own and that of everything below it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: NodeKind
+    status: str
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    detail: str = ""
+    role: Role | None = None
+    agent: str | None = None
+    task_id: str | None = None
+    attempt: int | None = None
+    span_id: str = ""
+    trace_id: str = ""
+    usage: Usage = Usage()
+    children: tuple[TraceNode, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None when it has not begun or not ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
+
+
+def build(entries: Iterable[Entry], progress: Iterable[Progress] = ()) -> TraceNode:
+    """The trace of a workflow, running or ended, from all its log entries in order and its agents' reports.
+
+    Raises:
+        ValueError: the entries do not begin with `WorkflowStarted`.
+    """
+    ordered = list(entries)
+    if not ordered or not isinstance(ordered[0], WorkflowStarted):
+        raise ValueError("a log begins with workflow_started; give build() every entry of the workflow, in order")
+    view = _View(ordered[0])
+    for entry in ordered:
+        view.take(entry)
+    for report in progress:
+        view.report(report)
+    return view.tree()
+
+
+@dataclass(slots=True)
+class _Attempt:
+    number: int
+    agent: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    status: str = "running"
+    detail: str = ""
+    usage: Usage = field(default_factory=Usage)
+    reports: list[Progress] = field(default_factory=list)
+
+    def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
+        self.ended_at, self.status, self.detail = at, status, detail
+        if result is not None:
+            self.started_at, self.ended_at, self.usage = result.started_at, result.ended_at, result.usage
+
+    def node(self, task_id: str) -> TraceNode:
+        spans = {report.span_id for report in self.reports if report.span_id}
+        tops = [report for report in self.reports if report.parent_span_id not in spans]
+        return TraceNode(
+            name=f"attempt {self.number}",
+            kind="attempt",
+            status=self.status,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            detail=self.detail,
+            agent=self.agent,
+            task_id=task_id,
+            attempt=self.number,
+            span_id=next((report.parent_span_id for report in tops if report.parent_span_id), ""),
+            usage=self.usage,
+            children=tuple(self._call(report, task_id) for report in tops),
+        )
+
+    def _call(self, report: Progress, task_id: str) -> TraceNode:
+        below = [other for other in self.reports if report.span_id and other.parent_span_id == report.span_id]
+        status = "failed" if report.error else "running" if report.ended_at is None else "succeeded"
+        tool = report.kind == "tool"
+        return TraceNode(
+            name=f"{'execute_tool' if tool else 'chat'} {report.name}".rstrip(),
+            kind="tool" if tool else "chat",
+            status=status,
+            started_at=report.started_at,
+            ended_at=report.ended_at,
+            detail=report.error or report.message,
+            agent=report.agent,
+            task_id=task_id,
+            attempt=report.attempt,
+            span_id=report.span_id,
+            usage=report.usage or Usage(),
+            children=tuple(self._call(other, task_id) for other in below),
+        )
+
+
+@dataclass(slots=True)
+class _Task:
+    id: str
+    role: Role
+    agent: str
+    intent: str
+    status: str = "waiting"
+    detail: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    span_id: str = ""
+    attempts: dict[int, _Attempt] = field(default_factory=dict)
+
+    def hand(self, number: int, agent: str, at: datetime) -> None:
+        self.agent, self.status, self.ended_at = agent, "running", None
+        self.started_at = self.started_at or at
+        self.attempts[number] = _Attempt(number, agent, at)
+
+    def end(self, at: datetime, status: str, detail: str = "") -> None:
+        self.started_at, self.ended_at, self.status = self.started_at or at, at, status
+        self.detail = detail or self.detail
+        for attempt in self.attempts.values():
+            if attempt.ended_at is None:
+                # Until a result comes an attempt has no end of its own: it ends with its task.
+                attempt.end(max(at, attempt.started_at), status, None, detail)
+
+    def node(self) -> TraceNode:
+        attempts = [self.attempts[number] for number in sorted(self.attempts)]
+        usage = Usage()
+        for attempt in attempts:
+            usage += attempt.usage
+        return TraceNode(
+            name=f"{_OPERATION[self.role]} {self.agent}",
+            kind="task",
+            status=self.status,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            detail=self.detail or self.intent,
+            role=self.role,
+            agent=self.agent,
+            task_id=self.id,
+            attempt=len(attempts) or None,
+            span_id=self.span_id,
+            usage=usage,
+            children=tuple(attempt.node(self.id) for attempt in attempts),
+        )
+
+
+class _View:
+    """The log folded for drawing: which tasks there are, and what became of every attempt."""
+
+    def __init__(self, started: WorkflowStarted) -> None:
+        self._started = started
+        self._tasks: dict[str, _Task] = {}
+        self._ended: WorkflowEnded | None = None
+        self._limit = ""
+
+    def take(self, entry: Entry) -> None:
+        match entry:
+            case TaskAdded():
+                self._tasks[entry.task_id] = _Task(entry.task_id, entry.role, entry.agent, entry.intent)
+            case PlanAccepted():
+                for planned in entry.plan.tasks:
+                    self._tasks.setdefault(planned.id, _Task(planned.id, Role.WORK, planned.agent, planned.intent))
+                count = len(entry.plan.tasks)
+                cannot = f": {entry.plan.cannot}" if not count and entry.plan.cannot else ""
+                self._of_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
+            case PlanRejected():
+                self._of_planner("plan refused: " + "; ".join(entry.problems))
+            case TaskDispatched():
+                task = self._task(entry.task_id, entry.agent)
+                task.hand(entry.attempt, entry.agent, entry.at)
+                task.span_id = task.span_id or entry.span_id
+            case RetryScheduled():
+                self._task(entry.task_id, entry.agent).hand(entry.attempt, entry.agent, entry.not_before)
+            case TaskSucceeded():
+                task = self._task(entry.task_id, entry.result.agent)
+                self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
+                task.end(entry.at, "succeeded")
+            case AttemptFailed():
+                task = self._task(entry.task_id, "")
+                attempt = self._attempt(task, entry.attempt, entry.result)
+                attempt.end(entry.at, "failed", entry.result, _reason(entry.error))
+            case TaskFailed():
+                self._task(entry.task_id, "").end(entry.at, "failed", _reason(entry.error))
+            case TaskSkipped():
+                self._task(entry.task_id, "").end(entry.at, "skipped", entry.reason or f"{entry.cause} did not succeed")
+            case TaskAbandoned():
+                self._task(entry.task_id, "").end(entry.at, "abandoned", entry.reason)
+            case TaskReopened():
+                task = self._task(entry.task_id, "")
+                task.status, task.ended_at, task.detail = (
+                    "waiting",
+                    None,
+                    f"reopened{' by ' + entry.by if entry.by else ''}",
+                )
+            case ResultIgnored():
+                if (found := self._tasks.get(entry.task_id)) is not None:
+                    ignored = f"a result of attempt {entry.attempt} ignored: {entry.reason}"
+                    found.detail = f"{found.detail}; {ignored}" if found.detail else ignored
+            case LimitReached():
+                self._limit = f"limit {entry.limit}: {entry.detail}"
+            case WorkflowEnded():
+                self._ended = entry
+                for task in self._tasks.values():
+                    if task.ended_at is None and task.attempts:
+                        task.end(entry.at, "abandoned", task.detail or "the workflow ended first")
+            case WorkflowStarted() | TimerArmed():
+                pass
+
+    def report(self, report: Progress) -> None:
+        """Model and tool calls become nodes; other reports are for `watch`."""
+        task = self._tasks.get(report.task_id)
+        if task is not None and report.kind in ("chat", "tool") and report.attempt in task.attempts:
+            task.attempts[report.attempt].reports.append(report)
+
+    def tree(self) -> TraceNode:
+        started, ended = self._started, self._ended
+        by_start = sorted(self._tasks.values(), key=lambda task: task.started_at or _NOT_YET)
+        children = [task.node() for task in by_start]
+        usage = Usage()
+        for child in children:
+            usage += child.usage
+        outcome = ended.outcome if ended else None
+        status = outcome.status if outcome else "running"
+        workflow = TraceNode(
+            name=f"invoke_workflow {started.team}",
+            kind="workflow",
+            status=status,
+            started_at=started.at,
+            ended_at=ended.at if ended else None,
+            detail=(outcome.reason if outcome else "") or self._limit,
+            span_id=started.trace.span_id,
+            usage=outcome.usage if outcome else usage,
+            children=tuple(children),
+        )
+        return TraceNode(
+            name=f"publish request.{started.team}",
+            kind="publish",
+            status=status,
+            started_at=started.at,
+            ended_at=workflow.ended_at,
+            detail=f"correlation {started.correlation_id}",
+            trace_id=started.trace.trace_id,
+            span_id=started.trace.parent_span_id or "",
+            usage=workflow.usage,
+            children=(workflow,),
+        )
+
+    def _of_planner(self, detail: str) -> None:
+        """A plan belongs to the newest task that makes plans: the entries do not say which."""
+        planners = [task for task in self._tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
+        if planners:
+            planners[-1].detail = detail
+
+    def _task(self, task_id: str, agent: str) -> _Task:
+        return self._tasks.setdefault(task_id, _Task(task_id, Role.WORK, agent, ""))
+
+    def _attempt(self, task: _Task, number: int, result: Result | None) -> _Attempt:
+        if number not in task.attempts:
+            at = result.started_at if result else task.started_at or self._started.at
+            task.attempts[number] = _Attempt(number, task.agent, at)
+        return task.attempts[number]
+
+
+def _reason(error: AttemptError) -> str:
+    return f"{error.kind}: {error.message}"

@@ -1,0 +1,276 @@
+"""What nobody could process, and the way back: look at it, replay it once, or discard it.
+
+| The letter's event | What a replay does |
+|---|---|
+| a request | publishes it again, under an id that follows from the letter |
+| a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
+| a handoff, its workflow ended | is refused; with `as_new` the workflow's request is sent again, as a new workflow |
+| another inbox event, its workflow running | publishes it again |
+
+Every new id follows from the letter's, so a letter replayed twice is one workflow, or one new attempt.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from pointsman.engine.history import commit_of, newest_commit, not_found
+from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent, UnknownOutcome
+from pointsman.ports import Bus, Stored
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import Control, DeadLetter, Request
+from pointsman_schemas.ids import derived_id, workflow_id_for
+from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
+from pointsman_schemas.strict_json import compact, dump, parse, parse_json
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["DeadLetters", "Letter", "NotReplayable", "Replay"]
+
+_SOURCE = "pointsman/dead-letters"
+_PUBLISH_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
+_SHOWN = 100_000  # characters of an unreadable body that `decoded` repeats
+
+
+class NotReplayable(PointsmanError):
+    """This letter cannot be replayed so. The message says why, and what can be done."""
+
+    kind = "not_replayable"
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter and where it stands in the dead-letter stream."""
+
+    sequence: int
+    content: DeadLetter
+
+    @property
+    def body(self) -> bytes:
+        """The original event's body. Raises `UndecodableEvent` when the letter does not hold base64."""
+        try:
+            return base64.b64decode(self.content.body, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise UndecodableEvent(f"dead letter {self.content.id} does not hold its body in base64: {error}") from None
+
+    @property
+    def decoded(self) -> JsonValue:
+        """The body as JSON data, or as text where it is not JSON: what a person wants to see."""
+        body = self.body
+        try:
+            return parse_json(body)
+        except ContractError:
+            return body.decode("utf-8", "replace")[:_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay did. `action` is `request`, `task` or `event`; `workflow` goes on, or is new."""
+
+    letter: str
+    action: str
+    workflow: str
+    removed: bool
+
+
+class DeadLetters:
+    """The dead letters of one namespace."""
+
+    def __init__(self, bus: Bus, subjects: Subjects) -> None:
+        self._bus = bus
+        self._subjects = subjects
+
+    async def list(
+        self, *, origin: str | None = None, workflow: str | None = None, limit: int | None = None
+    ) -> tuple[Letter, ...]:
+        """The letters of that origin and workflow, oldest first, at most `limit` of them."""
+        letters: list[Letter] = []
+        async for letter in self._matching(origin, workflow):
+            if limit is not None and len(letters) == limit:
+                break
+            letters.append(letter)
+        return tuple(letters)
+
+    async def get(self, name: str) -> Letter:
+        """The letter called `name`. Raises `NotFound`."""
+        stored = await self._bus.last("dead", self._subjects.dead_letters_of(name=name))
+        if stored is None:
+            raise NotFound(
+                f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
+                "aged out; `pointsman dead list` shows the ones there are"
+            )
+        return _letter(stored)
+
+    async def discard(self, letter: Letter) -> bool:
+        """Remove it for good. False when it was gone already."""
+        return await self._bus.delete("dead", letter.sequence)
+
+    async def replay(self, letter: Letter, *, as_new: bool = False, keep: bool = False) -> Replay:
+        """Give the event another chance, then remove the letter unless it is to be kept. Twice is once.
+
+        Raises:
+            NotReplayable: its workflow has ended and `as_new` is not set, or the event is not one that can be replayed.
+            NotFound: its workflow has no log any more.
+        """
+        content = letter.content
+        kind = content.subject.removeprefix(self._subjects.namespace + ".").split(".")[0]
+        if kind == "request":
+            action, workflow = "request", await self._replay_request(letter)
+        elif as_new:
+            action, workflow = "request", await self._request_again(content)
+        elif kind == "handoff" or (kind == "schedule" and content.task_id):
+            action, workflow = "task", await self._reopen_task(content)
+        elif kind == "inbox":
+            action, workflow = "event", await self._publish_event(letter)
+        else:
+            raise NotReplayable(
+                f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs and inbox events "
+                "of this namespace can be replayed; `pointsman dead discard` removes it"
+            )
+        return Replay(content.id, action, workflow, removed=not keep and await self.discard(letter))
+
+    async def _replay_request(self, letter: Letter) -> str:
+        """Under its old id the request would be the workflow it already was; the new one follows from the letter."""
+        content = letter.content
+        request_id = _request_id(content)
+        headers, body = _under_id(content.headers, letter.body, request_id)
+        await self._publish(content.subject, body, headers, message_id=request_id)
+        return workflow_id_for(content.subject.split(".")[-1], request_id)
+
+    async def _request_again(self, content: DeadLetter) -> str:
+        """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent."""
+        workflow = _workflow(content)
+        started = await self._started(workflow)
+        request = Request(
+            input=started.input,
+            metadata=started.metadata,
+            budget=started.budget,
+            reply_to=started.reply_to,
+            deadline=max((started.deadline - started.at).total_seconds(), 1.0),
+        )
+        request_id = _request_id(content)
+        envelope = Envelope(
+            id=request_id,
+            type=Request.event_type,
+            source=_SOURCE,
+            time=datetime.now(UTC),
+            correlation_id=started.correlation_id,
+            causation_id=content.id,
+        )
+        subject = self._subjects.request(started.team)
+        await self._publish(subject, dump(request), encode(envelope), message_id=request_id)
+        return workflow_id_for(started.team, request_id)
+
+    async def _reopen_task(self, content: DeadLetter) -> str:
+        workflow = _workflow(content)
+        team = await self._team_of_running(content, workflow)
+        if content.task_id is None:
+            raise NotReplayable(
+                f"dead letter {content.id} names no task; `pointsman dead replay --as-new` sends the "
+                f"request of workflow {workflow} again"
+            )
+        name = derived_id("replay", content.id)
+        control = Control(action="replay", task_id=content.task_id, by=_SOURCE, reason=f"dead letter {content.id}")
+        envelope = Envelope(
+            id=name,
+            type=Control.event_type,
+            source=_SOURCE,
+            time=datetime.now(UTC),
+            subject=workflow,
+            causation_id=content.id,
+        )
+        subject = self._subjects.control(team, workflow, name)
+        with suppress(Conflict):  # this letter has been replayed before: the control is there, and it acts once
+            await self._publish(subject, dump(control), encode(envelope), expect=0)
+        return workflow
+
+    async def _publish_event(self, letter: Letter) -> str:
+        workflow = _workflow(letter.content)
+        await self._team_of_running(letter.content, workflow)
+        event_id = derived_id("replay", letter.content.id)
+        headers, body = _under_id(letter.content.headers, letter.body, event_id)
+        await self._publish(letter.content.subject, body, headers, message_id=event_id)
+        return workflow
+
+    async def _team_of_running(self, content: DeadLetter, workflow: str) -> str:
+        team, newest = await newest_commit(self._bus, self._subjects, workflow)
+        for entry in newest.entries:
+            if isinstance(entry, WorkflowEnded):
+                raise NotReplayable(
+                    f"dead letter {content.id} belongs to workflow {workflow}, which has ended: "
+                    f"{entry.outcome.status}; `pointsman dead replay {content.id} --as-new` sends its request again "
+                    "as a new workflow"
+                )
+        return team
+
+    async def _started(self, workflow: str) -> WorkflowStarted:
+        async for stored in self._bus.read("log", self._subjects.log_anywhere(workflow)):
+            for entry in commit_of(stored).entries:
+                if isinstance(entry, WorkflowStarted):
+                    return entry
+            break
+        raise not_found(self._subjects, workflow)
+
+    async def _publish(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+    ) -> None:
+        for tries_left in reversed(range(_PUBLISH_TRIES)):
+            try:
+                await self._bus.publish(subject, body, headers, expect=expect, message_id=message_id)
+                return
+            except UnknownOutcome:
+                if not tries_left:
+                    raise
+
+    async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[Letter]:
+        async for stored in self._bus.read("dead", self._subjects.dead_letters_of(origin=origin, workflow=workflow)):
+            yield _letter(stored)
+
+
+def _letter(stored: Stored) -> Letter:
+    _, body = decode(stored.headers, stored.body)
+    return Letter(stored.sequence, parse(DeadLetter, body))
+
+
+def _workflow(content: DeadLetter) -> str:
+    if content.workflow_id is None:
+        raise NotReplayable(
+            f"dead letter {content.id} from {content.subject!r} names no workflow, so there is nothing to go on with; "
+            "`pointsman dead discard` removes it"
+        )
+    return content.workflow_id
+
+
+def _request_id(content: DeadLetter) -> str:
+    return "replay-" + derived_id("replay", content.id)
+
+
+def _under_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[dict[str, str], bytes]:
+    """Headers and body of the same event under another id, in the mode it came in.
+
+    What the first publish asked of the broker (`Nats-...`) was for that publish and is left out.
+    """
+    kept = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
+    for name in [name for name in kept if name.lower() == "ce-id"]:
+        kept[name] = event_id
+    content_type = next((value for name, value in kept.items() if name.lower() == "content-type"), "")
+    if content_type.strip().lower().startswith("application/cloudevents"):
+        try:
+            event = parse_json(body)
+        except ContractError:
+            return kept, body
+        if isinstance(event, dict):
+            return kept, compact({**event, "id": event_id})
+    return kept, body
