@@ -1,22 +1,22 @@
 """The error tree. It says whose fault something is.
 
-    PointsmanError
-    ├── ContractError            an event or a value does not fit the wire contract (pointsman_schemas.errors)
-    │   ├── InvalidToken         a name cannot stand in a subject
-    │   ├── UndecodableEvent     headers or body cannot be read
-    │   ├── UnknownEventType     a type or version this release does not know
-    │   ├── OversizeEvent        larger than the broker accepts
-    │   └── NotJson              a value that strict JSON cannot carry
-    ├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
-    ├── NotFound                 the workflow, agent or dead letter that was asked for does not exist
-    ├── PeerError                the other side's: broker or model provider
-    │   ├── BusUnavailable       the broker cannot be reached, or did not answer
-    │   │   └── UnknownOutcome   a publish was not answered: it may have been stored
-    │   ├── Conflict             a compare-and-set lost: somebody else wrote first
-    │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
-    ├── TaskError                raise it in a handler to say how the attempt failed
-    │   └── Refused              the agent will not do this
-    └── InvariantError           ours: a bug
+PointsmanError
+├── ContractError            an event or a value does not fit the wire contract (pointsman_schemas.errors)
+│   ├── InvalidToken         a name cannot stand in a subject
+│   ├── UndecodableEvent     headers or body cannot be read
+│   ├── UnknownEventType     a type or version this release does not know
+│   ├── OversizeEvent        larger than the broker accepts
+│   └── NotJson              a value that strict JSON cannot carry
+├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
+├── NotFound                 the workflow, agent or dead letter that was asked for does not exist
+├── PeerError                the other side's: broker or model provider
+│   ├── BusUnavailable       the broker cannot be reached, or did not answer
+│   │   └── UnknownOutcome   a publish was not answered: it may have been stored
+│   ├── Conflict             a compare-and-set lost: somebody else wrote first
+│   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
+├── TaskError                raise it in a handler to say how the attempt failed
+│   └── Refused              the agent will not do this
+└── InvariantError           ours: a bug
 """
 
 from __future__ import annotations
@@ -32,9 +32,23 @@ from pointsman_schemas.errors import (
 )
 
 __all__ = [
-    "BusUnavailable", "ConfigurationError", "Conflict", "ContractError", "InvalidToken", "InvariantError", "ModelError",
-    "NotFound", "NotJson", "OversizeEvent", "PeerError", "PointsmanError", "Refused", "TaskError", "UndecodableEvent",
-    "UnknownEventType", "UnknownOutcome",
+    "BusUnavailable",
+    "ConfigurationError",
+    "Conflict",
+    "ContractError",
+    "InvalidToken",
+    "InvariantError",
+    "ModelError",
+    "NotFound",
+    "NotJson",
+    "OversizeEvent",
+    "PeerError",
+    "PointsmanError",
+    "Refused",
+    "TaskError",
+    "UndecodableEvent",
+    "UnknownEventType",
+    "UnknownOutcome",
 ]
 
 
@@ -79,8 +93,15 @@ class ModelError(PeerError):
 
     kind = "provider_error"
 
-    def __init__(self, message: str, *, retryable: bool, retry_after: float | None = None, status: int | None = None,
-                 kind: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after: float | None = None,
+        status: int | None = None,
+        kind: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
@@ -97,8 +118,9 @@ class TaskError(PointsmanError):
 
     kind = "handler_error"
 
-    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None,
-                 kind: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, retryable: bool = False, retry_after: float | None = None, kind: str | None = None
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after

@@ -14,8 +14,21 @@ from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Usage
 
 __all__ = [
-    "Bus", "Clock", "Consumer", "Delivery", "Model", "ModelReply", "ModelRequest", "QueueDepth", "Registry", "Service", "Stored",
-    "StreamKind", "ToolCall", "ToolSpec", "Turn",
+    "Bus",
+    "Clock",
+    "Consumer",
+    "Delivery",
+    "Model",
+    "ModelReply",
+    "ModelRequest",
+    "QueueDepth",
+    "Registry",
+    "Service",
+    "Stored",
+    "StreamKind",
+    "ToolCall",
+    "ToolSpec",
+    "Turn",
 ]
 
 StreamKind = Literal["work", "log", "dead"]
@@ -118,8 +131,15 @@ class Bus(Protocol):
             ConfigurationError: what exists does not fit, or the server is too old; one line that says what to change.
         """
 
-    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *,
-                      expect: int | None = None, message_id: str | None = None) -> int:
+    async def publish(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+    ) -> int:
         """Store one message in the stream that has `subject` and return its sequence. Many may be in flight at once.
 
         `expect` is the sequence the subject must end at now, 0 for none yet: the compare-and-set. `message_id` lets the
@@ -148,15 +168,17 @@ class Bus(Protocol):
     def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
         """What a subject (wildcards allowed) holds now, in order, from the first sequence above `after`; then it ends."""
 
-    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0,
-               new_only: bool = False) -> AsyncIterator[Stored]:
+    def follow(
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
+    ) -> AsyncIterator[Stored]:
         """What the subjects hold, in order, then what comes, until the iterator is closed. Survives reconnects, gap-free.
 
         `new_only` leaves out what is stored already.
         """
 
-    async def consumer(self, name: str, stream: StreamKind, subject: str, *, ack_wait: float,
-                       max_in_flight: int = 1000) -> Consumer:
+    async def consumer(
+        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+    ) -> Consumer:
         """Open the durable pull consumer `name` with the one filter `subject`, creating it if it is missing.
 
         `ack_wait` is in seconds: an unsettled message is delivered again after that. Deliveries are unlimited: whoever
@@ -172,7 +194,9 @@ class Bus(Protocol):
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Tell whoever listens now; nothing is kept and nobody may hear it."""
 
-    async def listen(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    async def listen(
+        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
         """Call `heard` for every broadcast on `subject` (wildcards allowed) until the context ends. `sequence` is 0."""
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
@@ -288,5 +312,3 @@ class Model(Protocol):
         """
 
     async def close(self) -> None: ...
-
-

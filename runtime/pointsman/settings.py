@@ -57,8 +57,13 @@ class Settings(BaseSettings):
             ConfigurationError: a value is not of the form its field needs.
         """
         try:
-            return cls.model_validate({**cls().model_dump(exclude_unset=True),
-                                       **{name: value for name, value in overrides.items() if value is not None}})
+            return cls.model_validate(
+                {
+                    **cls().model_dump(exclude_unset=True),
+                    **{name: value for name, value in overrides.items() if value is not None},
+                }
+            )
         except ValidationError as error:
             raise ConfigurationError(
-                f"a setting does not fit: {describe(error)}; look at the POINTSMAN_ variables and options") from None
+                f"a setting does not fit: {describe(error)}; look at the POINTSMAN_ variables and options"
+            ) from None

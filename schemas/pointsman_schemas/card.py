@@ -19,7 +19,6 @@ class Role(StrEnum):
     PLAN = "plan"
     CLASSIFY = "classify"
     SYNTHESIZE = "synthesize"
-    REFINE = "refine"
 
 
 class AgentCard(BaseModel):

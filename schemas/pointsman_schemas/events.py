@@ -12,8 +12,23 @@ from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.strict_json import MAX_DEPTH
 
 __all__ = [
-    "ArtifactRef", "AttemptError", "Budget", "Control", "DeadLetter", "ErrorKind", "Event", "Gap", "Handoff", "Outcome",
-    "Progress", "Request", "Result", "TaskReport", "TaskSummary", "Timer", "Usage",
+    "ArtifactRef",
+    "AttemptError",
+    "Budget",
+    "Control",
+    "DeadLetter",
+    "ErrorKind",
+    "Event",
+    "Gap",
+    "Handoff",
+    "Outcome",
+    "Progress",
+    "Request",
+    "Result",
+    "TaskReport",
+    "TaskSummary",
+    "Timer",
+    "Usage",
 ]
 
 Text = Annotated[str, Field(max_length=200_000)]
@@ -242,7 +257,7 @@ class Gap(Part):
 
 
 class Outcome(Event):
-    """The one final answer of a workflow. `elapsed` is its wall time and `sequential` the sum of its tasks, in seconds."""
+    """The one final answer of a workflow. `elapsed` is wall time and `sequential` the sum of its tasks, in seconds."""
 
     event_type: ClassVar[str] = "io.pointsman.outcome.v1"
 

@@ -17,9 +17,25 @@ from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
-    "AttemptFailed", "Commit", "Entry", "LimitReached", "PlanAccepted", "PlanRejected", "ResultIgnored",
-    "RetryScheduled", "TaskAbandoned", "TaskAdded", "TaskDispatched", "TaskFailed", "TaskReopened", "TaskSkipped",
-    "TaskSucceeded", "TimerArmed", "TraceOrigin", "WorkflowEnded", "WorkflowStarted",
+    "AttemptFailed",
+    "Commit",
+    "Entry",
+    "LimitReached",
+    "PlanAccepted",
+    "PlanRejected",
+    "ResultIgnored",
+    "RetryScheduled",
+    "TaskAbandoned",
+    "TaskAdded",
+    "TaskDispatched",
+    "TaskFailed",
+    "TaskReopened",
+    "TaskSkipped",
+    "TaskSucceeded",
+    "TimerArmed",
+    "TraceOrigin",
+    "WorkflowEnded",
+    "WorkflowStarted",
 ]
 
 
@@ -86,7 +102,7 @@ class PlanRejected(Part):
 
 
 class TaskDispatched(Part):
-    """An attempt at a task was handed to an agent."""
+    """An attempt at a task was handed to an agent. `fallback` is who gets the task when this agent is exhausted."""
 
     kind: Literal["task_dispatched"] = "task_dispatched"
     at: AwareDatetime
@@ -95,6 +111,7 @@ class TaskDispatched(Part):
     agent: AgentName
     deadline: AwareDatetime
     span_id: str
+    fallback: AgentName | None = None
 
 
 class TaskSucceeded(Part):
@@ -117,7 +134,7 @@ class AttemptFailed(Part):
 
 
 class RetryScheduled(Part):
-    """The task will be tried again, not before `not_before`, by `agent`."""
+    """The task will be tried again, not before `not_before`, by `agent`: the same one, or its fallback."""
 
     kind: Literal["retry_scheduled"] = "retry_scheduled"
     at: AwareDatetime
@@ -206,9 +223,22 @@ class WorkflowEnded(Part):
 
 
 Entry: TypeAlias = Annotated[
-    WorkflowStarted | TaskAdded | PlanAccepted | PlanRejected | TaskDispatched | TaskSucceeded | AttemptFailed
-    | RetryScheduled | TaskFailed | TaskSkipped | TaskAbandoned | TaskReopened | ResultIgnored | TimerArmed
-    | LimitReached | WorkflowEnded,
+    WorkflowStarted
+    | TaskAdded
+    | PlanAccepted
+    | PlanRejected
+    | TaskDispatched
+    | TaskSucceeded
+    | AttemptFailed
+    | RetryScheduled
+    | TaskFailed
+    | TaskSkipped
+    | TaskAbandoned
+    | TaskReopened
+    | ResultIgnored
+    | TimerArmed
+    | LimitReached
+    | WorkflowEnded,
     Field(discriminator="kind"),
 ]
 

@@ -157,10 +157,14 @@ class Subjects:
     def dead_letters(self) -> str:
         return f"{self.namespace}.dead.>"
 
-    def dead_letters_of(self, *, origin: str | None = None, workflow: str | None = None, name: str | None = None) -> str:
+    def dead_letters_of(
+        self, *, origin: str | None = None, workflow: str | None = None, name: str | None = None
+    ) -> str:
         """The dead letters of an origin, of a workflow, or the one called `name`; None is any."""
-        one = [token(part, what) if part else "*"
-               for part, what in ((origin, "origin"), (workflow, "workflow"), (name, "dead letter"))]
+        one = [
+            token(part, what) if part else "*"
+            for part, what in ((origin, "origin"), (workflow, "workflow"), (name, "dead letter"))
+        ]
         return f"{self.namespace}.dead.{'.'.join(one)}"
 
     # Reading an address back

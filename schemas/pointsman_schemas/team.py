@@ -17,9 +17,9 @@ ANY: Literal["*"] = "*"
 class Limits(BaseModel):
     """What ends a workflow. Times are in seconds; None is without a bound.
 
-    `attempts` is per task; `replans` counts plans after the first, `plan_repairs` counts refused plans sent back;
-    `breaker` is the number of failures in a row, over all tasks of a workflow, after which an agent gets no more work
-    of it.
+    `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
+    doubles with each; `depth` is the longest chain of dependencies; `replans` counts plans after the first,
+    `plan_repairs` counts refused plans sent back.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -30,7 +30,7 @@ class Limits(BaseModel):
     backoff: Annotated[float, Field(gt=0)] = 1.0
     tasks: Annotated[int, Field(ge=1)] = 1_000
     depth: Annotated[int, Field(ge=1)] = 100
-    replans: Annotated[int, Field(ge=0)] = 2
+    replans: Annotated[int, Field(ge=0)] = 0
     plan_repairs: Annotated[int, Field(ge=0)] = 2
     calls: int | None = None
     tokens: int | None = None
@@ -38,14 +38,14 @@ class Limits(BaseModel):
 
 
 class Supervisor(BaseModel):
-    """A planner agent writes the plan; it plans again on failure or on a hint; a synthesizer writes the answer."""
+    """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
+    has failed for good or a result asks for it."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: Literal["supervisor"] = "supervisor"
     planner: AgentName = "planner"
     synthesizer: AgentName | None = "synthesizer"
-    refiner: AgentName | None = None
     instructions: str = ""
 
 

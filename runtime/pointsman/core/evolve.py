@@ -1,0 +1,275 @@
+"""Folding: the state after an entry. It decides nothing and refuses only what can never be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
+from pointsman.errors import InvariantError
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Result
+from pointsman_schemas.log import (
+    AttemptFailed,
+    Commit,
+    Entry,
+    LimitReached,
+    PlanAccepted,
+    PlanRejected,
+    ResultIgnored,
+    RetryScheduled,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskReopened,
+    TaskSkipped,
+    TaskSucceeded,
+    TimerArmed,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+
+__all__ = ["apply", "evolve", "fold"]
+
+
+def fold(entries: Iterable[Entry], state: State | None = None) -> State | None:
+    """The state after `entries`, starting from `state` or from nothing."""
+    for entry in entries:
+        state = evolve(state, entry)
+    return state
+
+
+def apply(state: State | None, commit: Commit) -> State:
+    """The state after one commit.
+
+    Raises:
+        InvariantError: the commit is not the next one, or its entries do not follow from the state.
+    """
+    expected = state.commits + 1 if state else 1
+    if commit.number != expected:
+        raise InvariantError(f"commit {commit.number} follows commit {expected - 1}; expected {expected}")
+    after = fold(commit.entries, state)
+    if after is None:
+        raise InvariantError(f"commit {commit.number} holds no entries")
+    return replace(after, commits=commit.number)
+
+
+def evolve(state: State | None, entry: Entry) -> State:
+    """The state after `entry`.
+
+    Raises:
+        InvariantError: the entry cannot follow: it comes after the terminal one, names a task there is not, or makes a
+            move the tables in `transitions` do not have.
+    """
+    if isinstance(entry, WorkflowStarted):
+        if state is not None:
+            raise InvariantError(f"{state.workflow_id} started twice")
+        return _started(entry)
+    if state is None:
+        raise InvariantError(f"{entry.kind} comes before workflow_started")
+    if state.ended:
+        raise InvariantError(f"{entry.kind} comes after {state.workflow_id} ended as {state.phase}")
+    match entry:
+        case TaskAdded():
+            return _task_added(state, entry)
+        case PlanAccepted():
+            return _plan_accepted(state, entry)
+        case PlanRejected():
+            return replace(state, rejections=state.rejections + 1)
+        case TaskDispatched():
+            return _with_task(
+                state,
+                entry.task_id,
+                TaskStatus.RUNNING,
+                agent=entry.agent,
+                attempt=entry.attempt,
+                since=entry.at,
+                started_at=state.tasks[entry.task_id].started_at or entry.at,
+                deadline=entry.deadline,
+                span_id=entry.span_id,
+                commit=state.commits + 1,
+                not_before=None,
+                fallback=entry.fallback,
+            )
+        case TaskSucceeded():
+            return _task_succeeded(state, entry)
+        case AttemptFailed():
+            return _attempt_failed(state, entry)
+        case RetryScheduled():
+            task = _task(state, entry.task_id)
+            return _with_task(
+                state,
+                task.id,
+                TaskStatus.BACKING_OFF,
+                agent=entry.agent,
+                attempt=entry.attempt,
+                since=entry.at,
+                not_before=entry.not_before,
+                deadline=entry.deadline,
+                commit=state.commits + 1,
+                fallback=task.fallback if entry.agent == task.agent else None,
+            )
+        case TaskFailed():
+            return _with_task(state, entry.task_id, TaskStatus.FAILED, error=entry.error, ended_at=entry.at)
+        case TaskSkipped():
+            return _with_task(state, entry.task_id, TaskStatus.SKIPPED, cause=entry.reason, ended_at=entry.at)
+        case TaskAbandoned():
+            return _with_task(state, entry.task_id, TaskStatus.ABANDONED, cause=entry.reason, ended_at=entry.at)
+        case TaskReopened():
+            return _task_reopened(state, entry)
+        case ResultIgnored():
+            return replace(state, ignored=state.ignored | {entry.event_id})
+        case TimerArmed():
+            return replace(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
+        case LimitReached():
+            return replace(state, limit=state.limit or entry.detail)
+        case WorkflowEnded():
+            return replace(_moved(state, Phase(entry.outcome.status)), outcome=entry.outcome)
+        case _:
+            assert_never(entry)
+
+
+def _started(entry: WorkflowStarted) -> State:
+    return State(
+        workflow_id=entry.workflow_id,
+        team=entry.team,
+        request_id=entry.request_id,
+        correlation_id=entry.correlation_id,
+        input=entry.input,
+        metadata=entry.metadata,
+        agents=entry.agents,
+        strategy=entry.strategy,
+        limits=entry.limits,
+        started_at=entry.at,
+        deadline=entry.deadline,
+        budget=entry.budget,
+        reply_to=entry.reply_to,
+        trace=entry.trace,
+    )
+
+
+_PHASE_OF_ROLE = {Role.PLAN: Phase.PLANNING, Role.CLASSIFY: Phase.PLANNING, Role.SYNTHESIZE: Phase.SYNTHESIZING}
+
+
+def _task_added(state: State, entry: TaskAdded) -> State:
+    if entry.task_id in state.tasks:
+        raise InvariantError(f"task {entry.task_id} of {state.workflow_id} was added twice")
+    task = Task(entry.task_id, entry.role, entry.agent, entry.intent, entry.input, state.limits.attempts)
+    state = _moved(state, _PHASE_OF_ROLE.get(entry.role, state.phase))
+    revision = state.revision + 1 if entry.role is Role.PLAN else state.revision
+    return replace(state, tasks={**state.tasks, task.id: task}, revision=revision)
+
+
+def _plan_accepted(state: State, entry: PlanAccepted) -> State:
+    """Tasks of an earlier plan that never started give way to the new plan's."""
+    kept = {
+        task.id: task
+        for task in state.tasks.values()
+        if not (task.role is Role.WORK and task.status is TaskStatus.WAITING)
+    }
+    added = {
+        planned.id: Task(
+            id=planned.id,
+            role=Role.WORK,
+            agent=planned.agent,
+            intent=planned.intent,
+            input=planned.input,
+            cap=state.limits.attempts,
+            depends_on=tuple(dict.fromkeys((*planned.depends_on, *planned.optional_dependencies))),
+            optional=frozenset(planned.optional_dependencies),
+        )
+        for planned in entry.plan.tasks
+    }
+    if clash := kept.keys() & added.keys():
+        raise InvariantError(f"plan {entry.revision} of {state.workflow_id} names tasks that exist: {sorted(clash)}")
+    tasks = {**kept, **added}
+    return replace(
+        _moved(state, Phase.RUNNING),
+        plan=entry.plan,
+        tasks=tasks,
+        dependants=_dependants(tasks),
+        open_work=sum(1 for task in tasks.values() if task.role is Role.WORK and not task.settled),
+        rejections=0,
+    )
+
+
+def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for task in tasks.values():
+        for dependency in task.depends_on:
+            found.setdefault(dependency, []).append(task.id)
+    return {task_id: tuple(waiting) for task_id, waiting in found.items()}
+
+
+def _task_succeeded(state: State, entry: TaskSucceeded) -> State:
+    task = _task(state, entry.task_id)
+    return replace(
+        _with_task(
+            state,
+            task.id,
+            TaskStatus.SUCCEEDED,
+            result=entry.result,
+            event_id=entry.event_id,
+            ended_at=entry.at,
+            error=None,
+            usage=task.usage + entry.result.usage,
+            busy=task.busy + _seconds(entry.result),
+        ),
+        usage=state.usage + entry.result.usage,
+    )
+
+
+def _attempt_failed(state: State, entry: AttemptFailed) -> State:
+    task = _task(state, entry.task_id)
+    changed = replace(task, error=entry.error, event_id=entry.event_id)
+    if entry.result is not None:
+        changed = replace(changed, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
+        state = replace(state, usage=state.usage + entry.result.usage)
+    return replace(state, tasks={**state.tasks, task.id: changed})
+
+
+def _task_reopened(state: State, entry: TaskReopened) -> State:
+    """The failed task may have one more attempt, and what was skipped for its sake waits for it again."""
+    task = _task(state, entry.task_id)
+    if task.status is not TaskStatus.FAILED:
+        raise InvariantError(f"task {task.id} of {state.workflow_id} is {task.status}; only a failed one reopens")
+    tasks = {**state.tasks, task.id: replace(task, cap=task.attempt + 1)}
+    waiting = list(state.dependants.get(task.id, ()))
+    reopened = 1 if task.role is Role.WORK else 0
+    while waiting:
+        dependant = tasks[waiting.pop()]
+        if dependant.status is TaskStatus.SKIPPED:
+            tasks[dependant.id] = replace(dependant, status=TaskStatus.WAITING, cause="", ended_at=None)
+            waiting.extend(state.dependants.get(dependant.id, ()))
+            reopened += 1
+    return replace(state, tasks=tasks, open_work=state.open_work + reopened)
+
+
+def _with_task(state: State, task_id: str, status: TaskStatus, **changes: object) -> State:
+    task = _task(state, task_id)
+    if status not in TASK_MOVES[task.status]:
+        raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
+    changed = replace(task, status=status, **changes)  # type: ignore[arg-type]  # the names are checked by replace
+    settles = 1 if task.role is Role.WORK and status in SETTLED else 0
+    return replace(state, tasks={**state.tasks, task_id: changed}, open_work=state.open_work - settles)
+
+
+def _task(state: State, task_id: str) -> Task:
+    if (task := state.tasks.get(task_id)) is None:
+        raise InvariantError(f"{state.workflow_id} has no task {task_id}")
+    return task
+
+
+def _moved(state: State, phase: Phase) -> State:
+    if phase is state.phase:
+        return state
+    if phase not in PHASE_MOVES[state.phase]:
+        raise InvariantError(f"{state.workflow_id} cannot go from {state.phase} to {phase}")
+    return replace(state, phase=phase)
+
+
+def _seconds(result: Result) -> float:
+    return max(0.0, (result.ended_at - result.started_at).total_seconds())

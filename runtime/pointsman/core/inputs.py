@@ -1,0 +1,79 @@
+"""What can happen to a workflow from outside, and the circumstances in which it is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.events import AttemptError, Control, Request, Result
+from pointsman_schemas.log import TraceOrigin
+from pointsman_schemas.team import Team
+
+__all__ = [
+    "Circumstances",
+    "ControlReceived",
+    "Input",
+    "RequestReceived",
+    "RequestRefused",
+    "ResultReceived",
+    "TimerFired",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who asks, and where the workflow's spans hang."""
+
+    workflow_id: str
+    request_id: str
+    correlation_id: str
+    team: Team
+    trace: TraceOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    admission: Admission
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A request that cannot be read still gets its one outcome, which says why."""
+
+    admission: Admission
+    error: AttemptError
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReceived:
+    event_id: str
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReceived:
+    event_id: str
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    name: str
+
+
+Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlReceived | TimerFired
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """The time, and the agents that are alive."""
+
+    now: datetime
+    cards: tuple[AgentCard, ...] = ()
+
+    def card(self, name: str) -> AgentCard | None:
+        """The card of one live instance of the agent `name`."""
+        return next((card for card in self.cards if card.name == name), None)

@@ -1,0 +1,162 @@
+"""Everything that must exist on the bus in a given state.
+
+Each message has a subject of its own, so sending the whole outbox again is harmless: the broker refuses what is there.
+Recovery is therefore: load the state, send its outbox, done.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from pointsman.core.state import State, Task, report
+from pointsman.core.transitions import TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, Budget, DeadLetter, ErrorKind, Event, Handoff, Timer
+from pointsman_schemas.ids import derived_id
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Message", "dead_letter_id", "handoff_of", "outbox"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event to send. With `schedule` and `due` the broker is to publish it on `subject` at that time.
+
+    `id` is the event's CloudEvents id, the same however often it is sent. `span_id` is the span it belongs to, in the
+    workflow's trace. `commit` is the number of the commit it follows from.
+    """
+
+    subject: str
+    event: Event
+    id: str
+    at: datetime
+    commit: int
+    span_id: str
+    schedule: str | None = None
+    due: datetime | None = None
+
+
+def outbox(state: State, subjects: Subjects, only: Iterable[str] | None = None) -> Iterator[Message]:
+    """What must exist on the bus in `state`, the outcome last: where it is, all the rest is too.
+
+    `only` narrows it to the tasks named, plus the timer and the outcome: what a commit that touched them has added.
+    """
+    tasks = state.tasks.values() if only is None else (state.tasks[name] for name in only if name in state.tasks)
+    for task in tasks:
+        if task.status is TaskStatus.FAILED:
+            yield _dead_letter(state, task, subjects)
+        elif task.live and not state.ended:
+            yield _handoff(state, task, subjects)
+    if state.outcome is not None:
+        yield Message(
+            subject=subjects.outcome(state.team, state.workflow_id),
+            event=state.outcome,
+            id=f"{state.workflow_id}-outcome",
+            at=state.outcome.ended_at,
+            commit=state.commits,
+            span_id=state.trace.span_id,
+        )
+    elif state.timer and state.timer_due is not None:
+        yield Message(
+            subject=subjects.timer(state.team, state.workflow_id, state.timer),
+            event=Timer(name=state.timer, due=state.timer_due),
+            id=f"{state.workflow_id}-{state.timer}",
+            at=state.timer_due,
+            commit=state.commits,
+            span_id=state.trace.span_id,
+            schedule=subjects.schedule(state.workflow_id, state.timer),
+            due=state.timer_due,
+        )
+
+
+def _handoff(state: State, task: Task, subjects: Subjects) -> Message:
+    waits = task.status is TaskStatus.BACKING_OFF and task.not_before is not None
+    return Message(
+        subject=subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt),
+        event=handoff_of(state, task, subjects),
+        id=_handoff_id(state, task),
+        at=task.since or state.started_at,
+        commit=task.commit,
+        span_id=task.span_id,
+        schedule=subjects.schedule(state.workflow_id, f"try-{derived_id(task.id)}-{task.attempt}") if waits else None,
+        due=task.not_before if waits else None,
+    )
+
+
+def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
+    """The handoff of the current attempt at `task`, with what came of the tasks it builds on."""
+    if task.role is Role.SYNTHESIZE:
+        context = tuple(report(done) for done in state.work())
+    else:
+        context = tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
+    return Handoff(
+        workflow_id=state.workflow_id,
+        task_id=task.id,
+        attempt=task.attempt,
+        from_agent=state.team,
+        to_agent=task.agent,
+        role=task.role,
+        intent=task.intent,
+        input=task.input,
+        context=context,
+        return_to=subjects.result(state.team, state.workflow_id, task.agent, task.id, task.attempt),
+        deadline=task.deadline or state.deadline,
+        idempotency_key=f"{state.workflow_id}.{task.id}",
+        budget=_left(state),
+    )
+
+
+def _left(state: State) -> Budget | None:
+    """What the workflow may still use, by its team's limits and its request's budget."""
+    asked = state.budget or Budget()
+    bounds = {
+        "calls": (state.usage.calls, state.limits.calls, asked.calls),
+        "tokens": (state.usage.tokens, state.limits.tokens, asked.tokens),
+        "cost": (state.usage.cost, state.limits.cost, asked.cost),
+    }
+    left = {
+        name: max(min(bound for bound in allowed if bound is not None) - used, 0)
+        for name, (used, *allowed) in bounds.items()
+        if any(bound is not None for bound in allowed)
+    }
+    return Budget.model_validate(left) if left else None
+
+
+def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:
+    name = dead_letter_id(state.workflow_id, task.id, task.attempt)
+    handoff = handoff_of(state, task, subjects)
+    at = task.ended_at or state.started_at
+    letter = DeadLetter(
+        id=name,
+        origin=task.agent,
+        workflow_id=state.workflow_id,
+        team=state.team,
+        task_id=task.id,
+        cause=task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known"),
+        attempts=task.attempt,
+        subject=subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt),
+        headers={"ce-id": _handoff_id(state, task), "ce-type": Handoff.event_type, "ce-subject": state.workflow_id},
+        body=base64.b64encode(dump(handoff)).decode("ascii"),
+        at=at,
+    )
+    return Message(
+        subject=subjects.dead(task.agent, state.workflow_id, name),
+        event=letter,
+        id=name,
+        at=at,
+        commit=state.commits,
+        span_id=task.span_id,
+    )
+
+
+def dead_letter_id(workflow: str, *parts: object) -> str:
+    """The id of the dead letter of one event, the same whoever writes it and however often."""
+    return "dl_" + derived_id("dead", workflow, *(str(part) for part in parts))
+
+
+def _handoff_id(state: State, task: Task) -> str:
+    return f"{state.workflow_id}-{task.id}-{task.attempt}"

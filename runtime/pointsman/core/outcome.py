@@ -1,0 +1,63 @@
+"""The one final answer of a workflow, made from its state. The gaps are listed whatever any model wrote."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import Phase, TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Gap, Outcome, TaskSummary
+
+__all__ = ["could_not", "outcome_of"]
+
+
+def could_not(reason: str, next_step: str) -> str:
+    """The answer of a workflow that has none: why, and what the reader can do."""
+    return f"Could not help, because {reason.strip().rstrip('.')}. {next_step}"
+
+
+def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue = None, reason: str = "") -> Outcome:
+    """The outcome of `state` if it ended in `phase` at `now`.
+
+    `elapsed` is from the request to `now`; `sequential` is what the same tasks took one after the other, in seconds.
+    """
+    return Outcome.model_validate(
+        {
+            "workflow_id": state.workflow_id,
+            "team": state.team,
+            "status": phase.value,
+            "answer": answer,
+            "reason": reason or state.limit,
+            "gaps": tuple(_gap(task) for task in state.work() if task.status is not TaskStatus.SUCCEEDED),
+            "tasks": tuple(_summary(task, now) for task in state.tasks.values()),
+            "usage": state.usage,
+            "correlation_id": state.correlation_id,
+            "trace_id": state.trace.trace_id,
+            "started_at": state.started_at,
+            "ended_at": now,
+            "elapsed": (now - state.started_at).total_seconds(),
+            "sequential": sum(task.busy for task in state.tasks.values()),
+        }
+    )
+
+
+def _gap(task: Task) -> Gap:
+    reason = task.cause or (task.error.message if task.error else f"it is {task.status.value}")
+    return Gap(task_id=task.id, agent=task.agent, reason=reason)
+
+
+def _summary(task: Task, now: datetime) -> TaskSummary:
+    begun = task.started_at
+    return TaskSummary(
+        task_id=task.id,
+        agent=task.agent,
+        role=Role(task.role),
+        intent=task.intent,
+        status=task.status.value,
+        attempts=task.attempt,
+        elapsed=((task.ended_at or now) - begun).total_seconds() if begun else 0.0,
+        usage=task.usage,
+    )

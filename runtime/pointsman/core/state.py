@@ -1,0 +1,140 @@
+"""A workflow's state: what the entries of its log add up to. Values only; every change makes a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue, TypeAdapter
+
+from pointsman.core.transitions import SETTLED, TERMINAL, Phase, TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, Budget, Outcome, Result, TaskReport, Usage
+from pointsman_schemas.log import TraceOrigin
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.team import Limits, Strategy
+
+__all__ = ["State", "Task", "from_snapshot", "report", "to_snapshot"]
+
+NONE_USED = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of work of a workflow: a task of its plan, or the planner's, classifier's or synthesizer's own.
+
+    `attempt` counts from 1 once it was dispatched. `cap` is how many attempts it may have. `commit` is the number of
+    the commit that dispatched the current attempt. `since` is when that attempt was decided, `not_before` when it may
+    start.
+    """
+
+    id: str
+    role: Role
+    agent: str
+    intent: str
+    input: JsonValue
+    cap: int
+    depends_on: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    status: TaskStatus = TaskStatus.WAITING
+    attempt: int = 0
+    commit: int = 0
+    since: datetime | None = None
+    started_at: datetime | None = None
+    not_before: datetime | None = None
+    deadline: datetime | None = None
+    ended_at: datetime | None = None
+    span_id: str = ""
+    fallback: str | None = None
+    result: Result | None = None
+    event_id: str = ""
+    error: AttemptError | None = None
+    cause: str = ""
+    usage: Usage = NONE_USED
+    busy: float = 0.0
+    """Seconds that agents worked on it, over all attempts."""
+
+    @property
+    def settled(self) -> bool:
+        return self.status in SETTLED
+
+    @property
+    def live(self) -> bool:
+        """An attempt at it is, or will be, with an agent."""
+        return self.status in (TaskStatus.RUNNING, TaskStatus.BACKING_OFF)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything a supervisor knows of one workflow. Two states with the same entries behind them are equal."""
+
+    workflow_id: str
+    team: str
+    request_id: str
+    correlation_id: str
+    input: str | dict[str, JsonValue]
+    metadata: dict[str, JsonValue]
+    agents: Literal["*"] | tuple[str, ...]
+    strategy: Strategy
+    limits: Limits
+    started_at: datetime
+    deadline: datetime
+    budget: Budget | None
+    reply_to: str | None
+    trace: TraceOrigin
+    phase: Phase = Phase.PLANNING
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    dependants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    open_work: int = 0
+    """Tasks of the plan that are not settled."""
+    plan: Plan | None = None
+    revision: int = 0
+    """The number of the newest plan asked for, accepted or not."""
+    rejections: int = 0
+    """Plans refused in a row."""
+    routed: bool = False
+    """The plan is one agent's own answer: nothing is left to synthesize."""
+    timer: str = ""
+    timer_due: datetime | None = None
+    timers: int = 0
+    limit: str = ""
+    usage: Usage = NONE_USED
+    ignored: frozenset[str] = frozenset()
+    outcome: Outcome | None = None
+    commits: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in TERMINAL
+
+    def work(self) -> Iterator[Task]:
+        """The tasks of the plan, in its order."""
+        return (task for task in self.tasks.values() if task.role is Role.WORK)
+
+
+def report(task: Task) -> TaskReport:
+    """What other agents are told of `task`."""
+    return TaskReport(
+        task_id=task.id,
+        agent=task.agent,
+        intent=task.intent,
+        status=task.status.value,
+        output=task.result.output if task.result and task.status is TaskStatus.SUCCEEDED else None,
+        error=task.error if task.status is not TaskStatus.SUCCEEDED else None,
+    )
+
+
+_STATE: TypeAdapter[State] = TypeAdapter(State)
+
+
+def to_snapshot(state: State) -> JsonValue:
+    """`state` as JSON data, for a log commit."""
+    snapshot: JsonValue = _STATE.dump_python(state, mode="json")
+    return snapshot
+
+
+def from_snapshot(snapshot: JsonValue) -> State:
+    """The state that `to_snapshot` wrote. Raises pydantic's `ValidationError` when it is not one."""
+    return _STATE.validate_python(snapshot)

@@ -1,0 +1,57 @@
+"""Which phase may follow which, as tables. Nothing follows a terminal phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+__all__ = ["PHASE_MOVES", "SETTLED", "TASK_MOVES", "TERMINAL", "Phase", "TaskStatus"]
+
+
+class Phase(StrEnum):
+    """Where a workflow is."""
+
+    PLANNING = "planning"
+    RUNNING = "running"
+    SYNTHESIZING = "synthesizing"
+    COMPLETED = "completed"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TaskStatus(StrEnum):
+    """Where a task is. `backing_off` waits for the time of its next attempt."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ABANDONED = "abandoned"
+
+
+TERMINAL = frozenset({Phase.COMPLETED, Phase.PARTIAL, Phase.FAILED, Phase.CANCELLED})
+SETTLED = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.ABANDONED})
+
+PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.PLANNING: frozenset({Phase.RUNNING, Phase.SYNTHESIZING}) | TERMINAL,
+    Phase.RUNNING: frozenset({Phase.PLANNING, Phase.SYNTHESIZING}) | TERMINAL,
+    Phase.SYNTHESIZING: TERMINAL,
+    **{phase: frozenset() for phase in TERMINAL},
+}
+
+TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
+    TaskStatus.WAITING: frozenset({TaskStatus.RUNNING, TaskStatus.SKIPPED, TaskStatus.ABANDONED}),
+    TaskStatus.RUNNING: frozenset(
+        {TaskStatus.BACKING_OFF, TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.ABANDONED}
+    ),
+    TaskStatus.BACKING_OFF: frozenset(
+        {TaskStatus.SUCCEEDED, TaskStatus.BACKING_OFF, TaskStatus.FAILED, TaskStatus.ABANDONED}
+    ),
+    TaskStatus.FAILED: frozenset({TaskStatus.RUNNING}),  # only by replaying its dead letter
+    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only with the task it was skipped for
+    TaskStatus.SUCCEEDED: frozenset(),
+    TaskStatus.ABANDONED: frozenset(),
+}
