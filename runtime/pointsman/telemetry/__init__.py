@@ -1,0 +1,79 @@
+"""Logs, traces and metrics of a process. They never slow the work, and never fail it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pointsman.settings import Settings
+from pointsman.telemetry import logs, metrics, names
+from pointsman.telemetry.export import Pipeline, start_metrics, start_traces
+from pointsman.telemetry.logs import bind, get_logger, scrub
+from pointsman.telemetry.traces import (
+    Kind,
+    Span,
+    TraceContext,
+    capture_content,
+    current,
+    in_thread,
+    parse_traceparent,
+    record,
+    reserve,
+    span,
+    tracing,
+)
+
+__all__ = [
+    "Kind",
+    "Span",
+    "Telemetry",
+    "TraceContext",
+    "bind",
+    "capture_content",
+    "current",
+    "get_logger",
+    "in_thread",
+    "metrics",
+    "names",
+    "parse_traceparent",
+    "record",
+    "reserve",
+    "scrub",
+    "setup",
+    "span",
+    "tracing",
+]
+
+_log = get_logger(__name__)
+
+
+class Telemetry:
+    """What `setup` started. Shut it down last, after the work is done."""
+
+    def __init__(self, spans: Pipeline | None, measurements: Pipeline | None) -> None:
+        self._spans = spans
+        self._measurements = measurements
+
+    async def shutdown(self, timeout: float = 5.0) -> None:
+        """Send what is waiting to be sent, for `timeout` seconds at most; what was lost is said in one line.
+
+        It returns in time even when the collector refuses, hangs or is overloaded, and may be called twice.
+        """
+        pipelines = [pipeline for pipeline in (self._spans, self._measurements) if pipeline is not None]
+        spans, self._spans, self._measurements = self._spans, None, None
+        await asyncio.gather(*(pipeline.close(timeout) for pipeline in pipelines))
+        if spans is not None and (lost := spans.undelivered()):
+            _log.warning(
+                "spans_lost", count=lost, hint="the collector did not take them: look at OTEL_EXPORTER_OTLP_ENDPOINT"
+            )
+
+
+def setup(service_name: str, *, instance: str = "", settings: Settings) -> Telemetry:
+    """Set up logs, traces and metrics of this process.
+
+    Spans and metrics are exported by OTLP over HTTP when `OTEL_EXPORTER_OTLP_ENDPOINT`, its form for one signal, or
+    `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` ask for it, and by the application's own providers when it has
+    set them. `OTEL_SDK_DISABLED=true` turns both off. `service_name` and `instance` give way to what
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
+    """
+    logs.configure(settings)
+    return Telemetry(start_traces(service_name, instance), start_metrics(service_name, instance))

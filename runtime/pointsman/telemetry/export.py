@@ -1,0 +1,274 @@
+"""Where spans and metrics go, by the standard `OTEL_` variables, and an end that takes no longer than it may.
+
+The SDK and the exporters are imported only when something is to be exported: a process without telemetry does not pay
+for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from opentelemetry import metrics as otel_metrics
+from opentelemetry import trace as otel
+
+from pointsman.telemetry import metrics, traces
+from pointsman.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+__all__ = ["Pipeline", "start_metrics", "start_traces"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_HTTP: Final = "http/protobuf"
+log = get_logger(__name__)
+
+
+class Pipeline:
+    """What `setup` started for one signal: how to flush and stop it, how to make it give up, and what it has lost."""
+
+    def __init__(
+        self, flush: Callable[[], object], abandon: Callable[[], object], undelivered: Callable[[], int]
+    ) -> None:
+        self._flush = flush
+        self._abandon = abandon
+        self.undelivered = undelivered
+
+    async def close(self, timeout: float) -> bool:
+        """Flush, and give up after `timeout` seconds. True when it was done in time."""
+        # A thread of our own, and a daemon: the SDK's joins cannot be interrupted, and the interpreter waits at exit
+        # for the threads of an executor.
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def resolve() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def finish() -> None:
+            with suppress(Exception):
+                self._flush()
+            with suppress(RuntimeError):  # the loop is closed: nobody waited so long
+                loop.call_soon_threadsafe(resolve)
+
+        threading.Thread(target=finish, name="pointsman-telemetry-flush", daemon=True).start()
+        await asyncio.wait([done], timeout=timeout)
+        if not done.done():
+            done.cancel()
+            self._abandon()
+            return False
+        return True
+
+
+def start_traces(service_name: str, instance: str) -> Pipeline | None:
+    """Begin to record spans if the environment or the application wants them. None when there is nothing to flush."""
+    traces.use(None)
+    if _is_disabled():
+        return None
+    if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _installed_here(
+        otel.get_tracer_provider()
+    ):
+        traces.use(otel.get_tracer_provider(), _version())  # the application's: its processors, its shutdown
+        return None
+    exporters = [exporter for name in _exporters("TRACES") if (exporter := _attempt("spans", _span_exporter, name))]
+    if not exporters:
+        return None
+    return _attempt("spans", _build_traces, exporters, service_name, instance)
+
+
+def start_metrics(service_name: str, instance: str) -> Pipeline | None:
+    """Begin to measure if the environment or the application wants it. None when there is nothing to flush."""
+    metrics.use(None)
+    if _is_disabled():
+        return None
+    loaded = sys.modules.get("opentelemetry.sdk.metrics")
+    provider = otel_metrics.get_meter_provider()
+    if loaded is not None and isinstance(provider, loaded.MeterProvider) and not _installed_here(provider):
+        metrics.use(provider.get_meter("pointsman", _version()))
+        return None
+    exporters = [
+        exporter for name in _exporters("METRICS") if (exporter := _attempt("metrics", _metric_exporter, name))
+    ]
+    if not exporters:
+        return None
+    return _attempt("metrics", _build_metrics, exporters, service_name, instance)
+
+
+def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Counting(SpanExporter):
+        """Counts what arrived, and can be shut down more than once."""
+
+        def __init__(self, inner: SpanExporter) -> None:
+            self.delivered = 0
+            self._inner = inner
+            self._closed = False
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            result = self._inner.export(spans)
+            if result is SpanExportResult.SUCCESS:
+                self.delivered += len(spans)
+            return result
+
+        def shutdown(self) -> None:
+            if not self._closed:
+                self._closed = True
+                self._inner.shutdown()
+
+    class Ended(SpanProcessor):
+        """Counts what should arrive."""
+
+        count = 0
+
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.context is not None and span.context.trace_flags.sampled:
+                self.count += 1
+
+    counted = [Counting(exporter) for exporter in exporters]
+    ended = Ended()
+    provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
+    provider.add_span_processor(ended)
+    for exporter in counted:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    _installed.append(provider)
+    if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
+        otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
+    traces.use(provider, _version())
+
+    def flush() -> None:
+        traces.use(None)
+        provider.shutdown()
+
+    def abandon() -> None:
+        for exporter in counted:
+            exporter.shutdown()  # it stops retrying
+
+    return Pipeline(flush, abandon, lambda: sum(ended.count - exporter.delivered for exporter in counted))
+
+
+def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    provider = MeterProvider(
+        [PeriodicExportingMetricReader(exporter) for exporter in exporters],
+        _resource(service_name, instance),
+        shutdown_on_exit=False,
+    )
+    _installed.append(provider)
+    metrics.use(provider.get_meter("pointsman", _version()))
+
+    def flush() -> None:
+        metrics.use(None)
+        provider.shutdown()
+
+    def abandon() -> None:
+        for exporter in exporters:
+            exporter.shutdown()
+
+    return Pipeline(flush, abandon, lambda: 0)
+
+
+def _span_exporter(name: str) -> Any:
+    if name == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+def _metric_exporter(name: str) -> Any:
+    if name == "console":
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+
+        return ConsoleMetricExporter(out=sys.stderr)
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+    return OTLPMetricExporter()
+
+
+def _exporters(signal: str) -> list[str]:
+    """The exporters the environment asks for, of those there are. OTLP by itself only when an endpoint is named."""
+    asked = [name.strip().lower() for name in _variable(f"OTEL_{signal}_EXPORTER").split(",") if name.strip()]
+    if not asked and (_variable("OTEL_EXPORTER_OTLP_ENDPOINT") or _variable(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")):
+        asked = ["otlp"]
+    protocol = _variable(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or _variable("OTEL_EXPORTER_OTLP_PROTOCOL") or _HTTP
+    known: list[str] = []
+    for name in asked:
+        if name == "none":
+            continue
+        if name not in ("otlp", "console"):
+            log.warning(
+                "telemetry_exporter_unknown",
+                variable=f"OTEL_{signal}_EXPORTER",
+                seen=name,
+                expected="otlp, console or none",
+            )
+        elif name == "otlp" and protocol != _HTTP:
+            log.warning(
+                "telemetry_protocol_unsupported",
+                variable="OTEL_EXPORTER_OTLP_PROTOCOL",
+                seen=protocol,
+                expected=_HTTP,
+                hint="a collector listens for it on port 4318, as a rule",
+            )
+        else:
+            known.append(name)
+    return known
+
+
+def _attempt(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What `build` returns, or None and a line: telemetry that cannot start is no reason not to work."""
+    try:
+        return build(*args, **kwargs)
+    except Exception as error:
+        log.warning(
+            "telemetry_off", signal=what, error=f"{type(error).__name__}: {error}", hint="look at the OTEL_ variables"
+        )
+        return None
+
+
+def _resource(service_name: str, instance: str) -> Resource:
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    ours = {"service.name": service_name, "service.instance.id": instance, "service.version": _version()}
+    resource = Resource.create({name: value for name, value in ours.items() if value})
+    return resource.merge(
+        OTELResourceDetector().detect()
+    )  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go above ours
+
+
+_installed: list[object] = []  # providers made here: a second setup in one process is not an application's provider
+
+
+def _installed_here(provider: object) -> bool:
+    return any(provider is ours for ours in _installed)
+
+
+def _is_disabled() -> bool:
+    return _variable("OTEL_SDK_DISABLED").lower() == "true"
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pointsman")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,244 @@
+"""One line per log event on standard error: console for a person, JSON otherwise; no line forged, no secret shown.
+
+Text from outside may hold anything: JSON escapes its control characters, and for the console we do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TextIO, cast
+
+import structlog
+from opentelemetry.trace import get_current_span
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from pointsman.settings import Settings
+
+__all__ = ["bind", "configure", "get_logger", "scrub"]
+
+_HIDDEN: Final = "[hidden]"
+_SECRET_KEY: Final = re.compile(
+    r"(?i)(?:^|[._-])(?:api[._-]?key|authorization|token|password|passwd|secret|credentials?|cookie|seed|jwt)(?:$|[._-])"
+)
+_SECRET_VALUE: Final = re.compile(
+    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"  # model providers' keys
+    r"|\b(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
+    r"|\bS[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
+    r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
+)
+# C0, C1 and DEL end or rewrite lines, U+2028 and U+2029 end them for some readers, the bidirectional marks reorder
+# them, and a lone surrogate cannot be written as UTF-8 at all.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned repr
+_REPEAT: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
+
+_ours = False
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """A structlog logger whose lines carry `logger=name`, the open span's ids and whatever `bind` has bound.
+
+    Before `setup` it shows warnings and errors.
+    """
+    if not structlog.is_configured():
+        _install("warning")
+    return cast(FilteringBoundLogger, structlog.get_logger(name))
+
+
+@contextmanager
+def bind(**ids: object) -> Iterator[None]:
+    """Every line logged in the block carries `ids`; those that are None are left out."""
+    bound = {name: value for name, value in ids.items() if value is not None}
+    before = structlog.contextvars.get_contextvars()
+    structlog.contextvars.bind_contextvars(**bound)
+    try:
+        yield
+    finally:
+        # By value, not by token: a generator that is left early ends in another context, where tokens do not fit.
+        structlog.contextvars.unbind_contextvars(*(name for name in bound if name not in before))
+        structlog.contextvars.bind_contextvars(**{name: before[name] for name in bound if name in before})
+
+
+def scrub(text: str) -> str:
+    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`."""
+    return _SECRET_VALUE.sub(_HIDDEN, text)
+
+
+def configure(settings: Settings) -> None:
+    """Set up structlog and the root logger, unless the application has set up its own."""
+    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+    if _ours or not structlog.is_configured():
+        _install(settings.log_level, as_json=as_json)
+        root = logging.getLogger()
+        if all(isinstance(handler, _Handler) for handler in root.handlers):
+            root.handlers[:] = [_Handler(as_json=as_json)]
+            root.setLevel(logging.WARNING)
+
+
+_processors: list[Processor] = []  # kept as one list: loggers in use hold on to it
+
+
+def _install(level: str, *, as_json: bool = True) -> None:
+    global _ours
+    _ours = True
+    _processors[:] = _pipeline(as_json)
+    structlog.configure(
+        processors=_processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_Stderr,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _pipeline(as_json: bool) -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        _add_name_and_trace,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _format_exception,
+        *([_scrub_event, structlog.processors.JSONRenderer()] if as_json else [_escape_event, _console()]),
+    ]
+
+
+def _console() -> Processor:
+    colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    renderer = structlog.dev.ConsoleRenderer(colors=colors)
+
+    def render(logger: WrappedLogger, name: str, event: EventDict) -> str:
+        rows = cast("list[str]", event.pop("exception", []))
+        return "\n".join([str(renderer(logger, name, event)), *(f"  | {row}" for row in rows)])
+
+    return render
+
+
+def _add_name_and_trace(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    if isinstance(logger, _Stderr) and logger.name:
+        event.setdefault("logger", logger.name)
+    context = get_current_span().get_span_context()
+    if context.is_valid:
+        event["trace_id"] = f"{context.trace_id:032x}"
+        event["span_id"] = f"{context.span_id:016x}"
+    return event
+
+
+def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    info = event.pop("exc_info", None)
+    if info is True:
+        info = sys.exc_info()[1]
+    elif isinstance(info, tuple):
+        info = info[1]
+    if isinstance(info, BaseException):
+        event["exception"] = "".join(traceback.format_exception(info)).rstrip()
+    return event
+
+
+def _scrub_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    return _clean_mapping(event, scrub, 0)
+
+
+def _escape_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    if "exception" in event:
+        event["exception"] = str(event["exception"]).split("\n")
+    return _clean_mapping(event, _plain, 0)
+
+
+def _clean_mapping(mapping: Mapping[Any, Any], text: Callable[[str], str], depth: int) -> dict[str, Any]:
+    return {
+        text(key): _HIDDEN if _is_secret(key, value) else _clean_value(value, text, depth + 1)
+        for key, value in ((str(key), value) for key, value in mapping.items())
+    }
+
+
+def _is_secret(key: str, value: object) -> bool:
+    # Numbers are shown: a token count is not a token.
+    return not (value is None or isinstance(value, int | float)) and _SECRET_KEY.search(key) is not None
+
+
+def _clean_value(value: Any, text: Callable[[str], str], depth: int) -> Any:
+    match value:
+        case str():
+            return text(value)
+        case None | bool() | int() | float():
+            return value
+        case dict() if depth < _DEPTH:
+            return _clean_mapping(value, text, depth)
+        case list() | tuple() | set() | frozenset() if depth < _DEPTH:
+            return [_clean_value(item, text, depth + 1) for item in cast("list[Any]", value)]
+        case _:
+            return text(_repr(value))
+
+
+def _repr(value: object) -> str:
+    try:
+        return str(value) if isinstance(value, BaseException) else repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+
+
+def _plain(text: str) -> str:
+    return _UNPRINTABLE.sub(_escape, scrub(text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+class _Stderr:
+    """A structlog logger on whatever standard error is at the moment. A reader that went away stops no work."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def msg(self, message: str) -> None:
+        _write(sys.stderr, message)
+
+    log = debug = info = warning = warn = error = critical = fatal = failure = exception = msg
+
+
+def _write(stream: TextIO, message: str) -> None:
+    try:
+        stream.write(message + "\n")
+        stream.flush()
+    except (OSError, ValueError):  # closed, or the pipe's reader is gone
+        pass
+
+
+class _Handler(logging.Handler):
+    """Lines of libraries, through the same pipeline. OpenTelemetry's are shown once a minute: an exporter repeats itself
+    with every batch while its collector is away."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__(logging.WARNING)
+        self._pipeline: list[Any] = _pipeline(as_json)
+        self._heard: dict[tuple[str, int], float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._is_repetition(record):
+            return
+        try:
+            event: Any = {"event": record.getMessage(), "logger": record.name, "exc_info": record.exc_info}
+            for processor in self._pipeline:
+                event = processor(None, record.levelname.lower(), event)
+            _write(sys.stderr, event)
+        except Exception:  # a log line that cannot be rendered is not worth the work it is about
+            self.handleError(record)
+
+    def _is_repetition(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("opentelemetry"):
+            return False
+        place = (record.name, record.lineno)
+        now = time.monotonic()
+        if now - self._heard.get(place, -_REPEAT) < _REPEAT:
+            return True
+        self._heard[place] = now
+        return False

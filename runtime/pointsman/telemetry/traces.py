@@ -1,0 +1,384 @@
+"""One trace per workflow. Ids are chosen before a span exists, spans are made when they end, and nothing here raises.
+
+`TraceContext` is what travels between processes. `span` is for what begins and ends in this process; `reserve` and
+`record` are for what begins in one process and ends in another.
+
+With tracing off no SDK is loaded, spans cost next to nothing, and the context that came in is the context that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import os
+import re
+import secrets
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace as otel
+from opentelemetry.trace.span import NonRecordingSpan, SpanContext, TraceFlags, TraceState
+
+from pointsman.errors import PointsmanError
+from pointsman.telemetry.logs import scrub
+from pointsman.telemetry.names import ERROR_TYPE, Attributes, Value
+
+__all__ = [
+    "Kind",
+    "Span",
+    "TraceContext",
+    "capture_content",
+    "current",
+    "in_thread",
+    "parse_traceparent",
+    "record",
+    "reserve",
+    "span",
+    "tracing",
+    "use",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
+
+_KINDS: Final = {
+    "internal": otel.SpanKind.INTERNAL,
+    "client": otel.SpanKind.CLIENT,
+    "producer": otel.SpanKind.PRODUCER,
+    "consumer": otel.SpanKind.CONSUMER,
+}
+_SAMPLED: Final = 0x01
+_KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACESTATE_LENGTH: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
+_STACK_LENGTH: Final = 8_000  # characters of a traceback on a span: enough for some 100 frames, small beside a batch
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+_tracer: otel.Tracer | None = None
+_chosen: ContextVar[tuple[int, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """A place in a trace, as W3C trace context has it: 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
+
+    trace_id: str
+    span_id: str
+    flags: int
+    tracestate: str = ""
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+
+    @property
+    def sampled(self) -> bool:
+        return bool(self.flags & _SAMPLED)
+
+
+class Span:
+    """A span that is open, or a stand-in for one while tracing is off. Only the code inside `span` uses it."""
+
+    __slots__ = ("_failed", "_span", "context")
+
+    def __init__(self, span: otel.Span) -> None:
+        self._span = span
+        self._failed = False
+        self.context: TraceContext | None = _from_otel(span.get_span_context())
+        """What to send along so that others become children: this span, or the surrounding one while tracing is off."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether attributes go anywhere: false for a trace that is not sampled."""
+        return self._span.is_recording()
+
+    def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
+        """Add attributes; those that are None are left out."""
+        if self._span.is_recording():
+            self._span.set_attributes(_attributes({**(attributes or {}), **more}))
+
+    def set_attribute(self, key: str, value: Value | None) -> None:
+        """Add one attribute, unless it is None."""
+        if value is not None and self._span.is_recording():
+            self._span.set_attribute(key, value)
+
+    def event(self, name: str, attributes: Attributes | None = None) -> None:
+        """Note that something happened just now."""
+        if self._span.is_recording():
+            self._span.add_event(name, _attributes(attributes))
+
+    def fail(self, error_type: str, message: str = "") -> None:
+        """Mark it as failed. The first one to say so is heard. `error_type` is a short name from a small set."""
+        if not self._failed:
+            self._failed = True
+            if self._span.is_recording():
+                _fail(self._span, error_type, message)
+
+
+def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
+    """The context that two W3C headers carry, or None when `traceparent` is missing or breaks the rules. Never raises.
+
+    A version after 00 is read as 00 with something behind it, as the specification asks; `tracestate` is carried as it
+    is, or dropped when it is not printable or longer than must be carried.
+    """
+    if not traceparent:
+        return None
+    match = _TRACEPARENT.fullmatch(traceparent.strip(" \t"))
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
+        return None
+    state = (tracestate or "").strip(" \t")
+    if len(state) > _TRACESTATE_LENGTH or not state.isascii() or not state.isprintable():
+        state = ""
+    return TraceContext(trace_id, span_id, int(flags, 16) & _KNOWN_FLAGS, state)
+
+
+def tracing() -> bool:
+    """Whether spans are recorded at all, so that hot paths need not gather what to say about them."""
+    return _tracer is not None
+
+
+def capture_content() -> bool:
+    """Whether prompts, answers and tool arguments may be put on spans: off unless the standard variable says so."""
+    value = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").strip().lower()
+    return value in ("true", "1", "span_only", "span_and_event")
+
+
+def current() -> TraceContext | None:
+    """The context of the innermost open span here, whoever opened it."""
+    return _from_otel(otel.get_current_span().get_span_context())
+
+
+@contextmanager
+def span(
+    name: str,
+    *,
+    kind: Kind = "internal",
+    parent: TraceContext | None = None,
+    attributes: Attributes | None = None,
+    links: Iterable[TraceContext] = (),
+) -> Iterator[Span]:
+    """A span around the block, under `parent` or, without one, under the innermost open span.
+
+    An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
+    """
+    before = otel_context.get_current()
+    within = _under(parent) if parent is not None else before
+    tracer = _tracer
+    if tracer is not None:
+        inner = tracer.start_span(
+            name,
+            within,
+            _KINDS[kind],
+            _attributes(attributes),
+            links=[otel.Link(_to_otel(link)) for link in links],
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        within = otel.set_span_in_context(inner, within)
+    else:
+        inner = otel.get_current_span(within)
+    opened = Span(inner) if tracer is not None else _Passing(inner)
+    if within is not before:
+        otel_context.attach(within)
+    try:
+        yield opened
+    except Exception as error:
+        _note(opened, inner, error)
+        raise
+    except asyncio.CancelledError:
+        opened.fail("cancelled", "the work was cancelled")
+        raise
+    finally:
+        # Not detach(token): a generator that is left early is closed in another context, where the token does not fit
+        # and OpenTelemetry logs an error. There, what is current is not ours, and there is nothing to restore.
+        if within is not before and otel_context.get_current() is within:
+            otel_context.attach(before)
+        if tracer is not None:
+            inner.end()
+
+
+def reserve(parent: TraceContext | None = None) -> TraceContext:
+    """The context of a span that will be recorded when it ends, maybe by another process: use it as a parent at once.
+
+    With tracing off it is `parent` itself, so that nobody becomes the child of a span that will never exist; without a
+    parent either, it is a new trace that is not sampled.
+    """
+    tracer = _tracer
+    if parent is not None:
+        return parent if tracer is None else TraceContext(parent.trace_id, _new_id(8), parent.flags, parent.tracestate)
+    trace_id = _new_id(16)
+    return TraceContext(trace_id, _new_id(8), 0 if tracer is None else _root_flags(tracer, int(trace_id, 16)))
+
+
+def record(
+    name: str,
+    *,
+    context: TraceContext,
+    parent_span_id: str | None,
+    kind: Kind = "internal",
+    started: datetime,
+    ended: datetime,
+    attributes: Attributes | None = None,
+    error: tuple[str, str] | None = None,
+    links: Iterable[TraceContext] = (),
+) -> None:
+    """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
+
+    Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off.
+    """
+    tracer = _tracer
+    if tracer is None or not context.sampled or context.span_id == parent_span_id:
+        return
+    if parent_span_id is not None:
+        within = _under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
+    else:
+        within = otel_context.Context()
+    token = _chosen.set((int(context.trace_id, 16), int(context.span_id, 16)))
+    try:
+        finished = tracer.start_span(
+            name,
+            within,
+            _KINDS[kind],
+            _attributes(attributes),
+            links=[otel.Link(_to_otel(link)) for link in links],
+            start_time=_nanoseconds(started),
+        )
+    finally:
+        _chosen.reset(token)
+    if error is not None:
+        _fail(finished, *error)
+    finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `function` returns, run in the loop's thread pool inside the open span and with the bound ids.
+
+    Executors do not carry context variables by themselves.
+    """
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(None, call)
+
+
+def use(provider: otel.TracerProvider | None, version: str = "") -> None:
+    """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it."""
+    global _tracer
+    if provider is None:
+        _tracer = None
+        return
+    tracer = provider.get_tracer("pointsman", version, "https://opentelemetry.io/schemas/gen-ai/1.42.0")
+    ids = getattr(tracer, "id_generator", None)
+    if ids is not None and not isinstance(ids, _ChosenIds):
+        # Only our own tracer chooses ids: an application's provider keeps its generator for everybody else.
+        tracer.id_generator = _ChosenIds(ids)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    _tracer = tracer
+
+
+class _Passing(Span):
+    """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
+
+    __slots__ = ()
+
+    @property
+    def recording(self) -> bool:
+        return False
+
+    def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None: ...
+    def set_attribute(self, key: str, value: Value | None) -> None: ...
+    def event(self, name: str, attributes: Attributes | None = None) -> None: ...
+    def fail(self, error_type: str, message: str = "") -> None: ...
+
+
+class _ChosenIds:
+    """An SDK id generator that gives out the ids chosen for the span being made, and else those of `ids`."""
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = ids
+
+    def generate_trace_id(self) -> int:
+        chosen = _chosen.get()
+        return int(self._ids.generate_trace_id()) if chosen is None else chosen[0]
+
+    def generate_span_id(self) -> int:
+        chosen = _chosen.get()
+        return int(self._ids.generate_span_id()) if chosen is None else chosen[1]
+
+    def is_trace_id_random(self) -> bool:
+        return bool(getattr(self._ids, "is_trace_id_random", bool)())
+
+
+def _root_flags(tracer: otel.Tracer, trace_id: int) -> int:
+    sampler = getattr(tracer, "sampler", None)
+    if sampler is None:
+        return _SAMPLED
+    return _SAMPLED if sampler.should_sample(otel_context.Context(), trace_id, "").decision.is_sampled() else 0
+
+
+def _note(opened: Span, inner: otel.Span, error: Exception) -> None:
+    kind = type(error)
+    qualified = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if opened.recording:
+        inner.add_event(
+            "exception",
+            {
+                "exception.type": qualified,
+                "exception.message": scrub(str(error)),
+                "exception.stacktrace": scrub("".join(traceback.format_exception(error))[-_STACK_LENGTH:]),
+            },
+        )
+    opened.fail(error.kind if isinstance(error, PointsmanError) else qualified, str(error))
+
+
+def _fail(inner: otel.Span, error_type: str, message: str) -> None:
+    inner.set_attribute(ERROR_TYPE, error_type)
+    inner.set_status(otel.Status(otel.StatusCode.ERROR, scrub(message)))
+
+
+def _attributes(attributes: Attributes | None) -> Mapping[str, Value]:
+    return {key: value for key, value in attributes.items() if value is not None} if attributes else {}
+
+
+def _under(parent: TraceContext) -> otel_context.Context:
+    return otel.set_span_in_context(NonRecordingSpan(_to_otel(parent)))
+
+
+def _to_otel(context: TraceContext) -> SpanContext:
+    return SpanContext(
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(context.flags),
+        trace_state=TraceState.from_header([context.tracestate]) if context.tracestate else None,
+    )
+
+
+def _from_otel(context: SpanContext) -> TraceContext | None:
+    if not context.is_valid:
+        return None
+    return TraceContext(
+        f"{context.trace_id:032x}",
+        f"{context.span_id:016x}",
+        int(context.trace_flags),
+        context.trace_state.to_header() if context.trace_state else "",
+    )
+
+
+def _new_id(size: int) -> str:
+    while not (drawn := secrets.token_hex(size)).strip("0"):
+        pass
+    return drawn
+
+
+def _nanoseconds(instant: datetime) -> int:
+    return (instant - _EPOCH) // _MICROSECOND * 1000
