@@ -26,7 +26,7 @@ check: $(STAMP)  ## lint, format, types, architecture
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMP)  ## repair what ruff can repair
 	$(BIN)/ruff check --fix

@@ -45,6 +45,11 @@ class Event(BaseModel):
     event_type: ClassVar[str]
     max_depth: ClassVar[int] = 200
 
+    @classmethod
+    def short_name(cls) -> str:
+        """`request` for `io.pointsman.request.v1`."""
+        return cls.event_type.split(".")[-2]
+
 
 class Part(BaseModel):
     """A piece of a body."""

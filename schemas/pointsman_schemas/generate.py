@@ -1,0 +1,117 @@
+"""The contract for other languages: a JSON Schema for every model that travels and one AsyncAPI document.
+
+`python -m pointsman_schemas.generate schemas/json` writes the files; they say what the models say and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import TaggedUnionSchema
+
+from pointsman_schemas.asyncapi import EVENTS, document
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.events import Event
+from pointsman_schemas.plan import Plan, Selection
+from pointsman_schemas.roles import ClassifierInput, PlannerInput, Synthesis, SynthesizerInput
+
+__all__ = ["MODELS", "files", "json_schema", "main", "to_yaml"]
+
+MODELS: Mapping[str, type[BaseModel]] = {
+    **{event.short_name(): event for event in EVENTS},
+    "agent-card": AgentCard,
+    "plan": Plan,
+    "selection": Selection,
+    "planner-input": PlannerInput,
+    "classifier-input": ClassifierInput,
+    "synthesizer-input": SynthesizerInput,
+    "synthesis": Synthesis,
+}
+"""What has a schema file of its own, by the name of that file."""
+
+_PLAIN_KEY = re.compile(r"[A-Za-z$][A-Za-z0-9_$-]*")
+_NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # to a YAML 1.1 reader
+
+
+def files() -> dict[str, str]:
+    """Every generated file: its name and its text."""
+    schemas = {f"{name}.schema.json": json_schema(name) for name in MODELS}
+    texts = {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+    header = "# Generated from the models: run `make schemas`.\n"
+    return {**texts, "asyncapi.yaml": header + "\n".join(to_yaml(document())) + "\n"}
+
+
+def json_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of what readers accept as `name`."""
+    model = MODELS[name]
+    schema = model.model_json_schema(schema_generator=_Plain, mode="validation")
+    head = {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        "$id": f"urn:pointsman:schema:{name}:v1",
+        "title": model.__name__,
+    }
+    if issubclass(model, Event):
+        head["$comment"] = f"The CloudEvents type is {model.event_type}"
+    return {**head, **schema}
+
+
+def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
+    """`value`, JSON data, as lines of block YAML. Scalars are written as JSON, which every YAML reader understands."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _NOT_TEXT
+            name = key if plain else json.dumps(key, ensure_ascii=False)
+            if _is_block(item):
+                yield f"{indent}{name}:"
+                yield from to_yaml(item, indent + "  ")
+            else:
+                yield f"{indent}{name}: {json.dumps(item, ensure_ascii=False)}"
+    else:
+        for item in value:
+            if _is_block(item):
+                first, *rest = to_yaml(item, indent + "  ")
+                yield f"{indent}- {first[len(indent) + 2 :]}"
+                yield from rest
+            else:
+                yield f"{indent}- {json.dumps(item, ensure_ascii=False)}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write every file into the folder that is named, and remove schemas that no model stands behind any more."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m pointsman_schemas.generate FOLDER\n")
+        return 2
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    written = files()
+    for stale in {path.name for path in folder.glob("*.schema.json")} - written.keys():
+        (folder / stale).unlink()
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    sys.stdout.write(f"{len(written)} files written to {folder}\n")
+    return 0
+
+
+class _Plain(GenerateJsonSchema):
+    """Without titles that repeat a field's name, and without OpenAPI's `discriminator`: AsyncAPI has another one."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def tagged_union_schema(self, schema: TaggedUnionSchema) -> JsonSchemaValue:
+        return {key: value for key, value in super().tagged_union_schema(schema).items() if key != "discriminator"}
+
+
+def _is_block(value: Any) -> bool:
+    return bool(value) and isinstance(value, Mapping | list | tuple)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
