@@ -303,12 +303,16 @@ class Model(Protocol):
     def provider(self) -> str:
         """`openai`, `anthropic`, `offline`: the GenAI conventions' provider name."""
 
+    @property
+    def name(self) -> str:
+        """The model as its provider calls it."""
+
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """One call, one reply.
+        """One call, one reply. A refusal or a truncated answer is a reply, too: it has used tokens; see its `finish`.
 
         Raises:
             ModelError: with `retryable` set for rate limits, overload, time-outs and dropped connections, and not set
-                for other refused requests, refusals, truncation and context overflow.
+                for other requests that the provider turned down, context overflow among them.
         """
 
     async def close(self) -> None: ...

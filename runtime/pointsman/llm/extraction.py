@@ -1,0 +1,168 @@
+"""Arguments out of text, by what a JSON Schema says of them: names, patterns, formats, enums, examples, defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+__all__ = ["Sources", "arguments", "required_of"]
+
+_EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
+_URL = re.compile(r"https?://[^\s<>\"']+")
+_DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
+_MONEY = re.compile(r"[$€£]\s?(\d+(?:[.,]\d{1,2})?)|\b(\d+(?:\.\d{1,2})?)\s?(?:dollars|euros|pounds|USD|EUR|GBP)\b")
+_NUMBER = re.compile(r"(?<![\w-])-?\d+(?:\.\d+)?(?![\w-])")
+_FORMATS = {"email": _EMAIL, "uri": _URL, "date": _DATE}
+_ABSENT: Final[Any] = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where values may come from: `texts` are what is asked, in words; `data` what came with it or what tools returned.
+
+    A pattern is looked for in the texts alone. From the data, first come first, a value is taken by its key.
+    """
+
+    texts: Sequence[str]
+    data: Sequence[JsonValue] = ()
+
+
+def arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
+    """The arguments that `schema` asks for as far as they can be found, or None when a required one cannot."""
+    found: dict[str, JsonValue] = {}
+    for name, described in _properties(schema).items():
+        value = _value(name, _resolved(described, schema), sources, required=name in required_of(schema))
+        if value is not _ABSENT:
+            found[name] = value
+        elif name in required_of(schema):
+            return None
+    return found
+
+
+def required_of(schema: Mapping[str, JsonValue]) -> frozenset[str]:
+    """The names of the properties that `schema` requires."""
+    names = schema.get("required")
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def _value(name: str, schema: Mapping[str, JsonValue], sources: Sources, *, required: bool) -> Any:
+    kind, text = schema.get("type"), "\n".join(sources.texts)
+    if isinstance(enum := schema.get("enum"), list):
+        choice = next((option for option in enum if re.search(rf"\b{re.escape(str(option))}\b", text, re.I)), _ABSENT)
+        return choice if choice is not _ABSENT else _by_key(name, schema, sources)
+    if (pattern := _pattern(name, schema)) is not None:
+        if (match := pattern.search(text)) is not None:
+            return match[0]
+        return _by_key(name, schema, sources)
+    if (keyed := _by_key(name, schema, sources)) is not _ABSENT:
+        return keyed
+    if kind in ("number", "integer"):
+        return _number(text, integer=kind == "integer")
+    if kind == "string" and required and sources.texts:
+        return sources.texts[0]
+    return _ABSENT
+
+
+def _pattern(name: str, schema: Mapping[str, JsonValue]) -> re.Pattern[str] | None:
+    if isinstance(given := schema.get("pattern"), str):
+        try:
+            return re.compile(rf"(?<![\w-])(?:{given.removeprefix('^').removesuffix('$')})(?![\w-])")
+        except re.error:
+            return None
+    if schema.get("type") != "string":
+        return None
+    if (known := _FORMATS.get(str(schema.get("format", "")))) is not None:
+        return known
+    if "email" in name.lower():
+        return _EMAIL
+    examples = schema.get("examples")
+    if isinstance(examples, list) and examples and all(_is_code(example) for example in examples):
+        return re.compile("|".join(rf"(?<![\w-]){_shape(str(example))}(?![\w-])" for example in examples))
+    return None
+
+
+def _is_code(example: JsonValue) -> bool:
+    return isinstance(example, str) and " " not in example and any(char.isdigit() for char in example)
+
+
+def _shape(example: str) -> str:
+    """A pattern for everything of the form of `example`: its digits may be others."""
+    return re.sub(r"\d+", lambda digits: rf"\d{{{len(digits[0])}}}", re.escape(example))
+
+
+def _by_key(name: str, schema: Mapping[str, JsonValue], sources: Sources) -> Any:
+    for data in sources.data:
+        for key, value in _items(data):
+            if _plain(key) == _plain(name) and _fits(value, schema):
+                return value
+    return _ABSENT
+
+
+def _items(data: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    """Every key and value in `data`, outer ones first."""
+    waiting: list[JsonValue] = [data]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, dict):
+            yield from value.items()
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def _fits(value: JsonValue, schema: Mapping[str, JsonValue]) -> bool:
+    if isinstance(pattern := schema.get("pattern"), str):
+        return isinstance(value, str) and re.search(pattern, value) is not None
+    if isinstance(enum := schema.get("enum"), list):
+        return value in enum
+    match schema.get("type"):
+        case "string":
+            return isinstance(value, str)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "boolean":
+            return isinstance(value, bool)
+        case "array":
+            return isinstance(value, list)
+        case "object":
+            return isinstance(value, dict)
+    return value is not None
+
+
+def _number(text: str, *, integer: bool) -> Any:
+    if not integer and (money := _MONEY.search(text)) is not None:
+        return float((money[1] or money[2]).replace(",", "."))
+    number = _NUMBER.search(text)
+    if number is None:
+        return _ABSENT
+    return float(number[0]) if not integer else int(float(number[0]))
+
+
+def _properties(schema: Mapping[str, JsonValue]) -> Mapping[str, Mapping[str, JsonValue]]:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return {}
+    return {name: value for name, value in properties.items() if isinstance(value, dict)}
+
+
+def _resolved(schema: Mapping[str, JsonValue], root: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """`schema` with its reference followed and `X or null` read as X."""
+    if isinstance(reference := schema.get("$ref"), str):
+        definitions, name = root.get("$defs"), reference.rpartition("/")[2]
+        target = definitions.get(name) if isinstance(definitions, dict) else None
+        return target if isinstance(target, dict) else {}
+    if isinstance(options := schema.get("anyOf"), list):
+        real = [option for option in options if isinstance(option, dict) and option.get("type") != "null"]
+        if len(real) == 1:
+            return {**_resolved(real[0], root), **{key: value for key, value in schema.items() if key != "anyOf"}}
+    return schema
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

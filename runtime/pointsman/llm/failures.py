@@ -1,0 +1,79 @@
+"""Every failure of a provider becomes a `ModelError` here: its class, when to try again, and a message without keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from pointsman.errors import ModelError
+
+__all__ = ["from_connection", "from_status", "from_unreadable", "retry_after"]
+
+_TRANSIENT = frozenset({408, 409, 429})
+"""With every status from 500 on (529 is Anthropic's "overloaded"): the same call may succeed later."""
+
+_ADVICE = {
+    400: "the request itself was refused: check the model's name, the tools' schemas and the length of the input",
+    401: "check the provider's API key",
+    403: "the API key may not use this model",
+    404: "check the model's name and the base URL",
+    413: "the input is too long for this model",
+    422: "the request itself was refused: check the tools' schemas",
+}
+
+_SHOWN = 300  # characters of the provider's own words that a message repeats
+_LONGEST_WAIT = 86_400.0  # seconds; the wire contract's own bound for retry_after
+_KEY = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
+
+
+def from_status(provider: str, status: int, detail: str, headers: Mapping[str, str], secret: str = "") -> ModelError:
+    """The error for an HTTP answer with `status`. What is said of a bad key may quote it, so that is left out."""
+    retryable = status in _TRANSIENT or status >= 500
+    said = "" if status in (401, 403) else _without_keys(detail, secret)
+    advice = "" if retryable else _ADVICE.get(status, "the same call would be refused again")
+    message = ": ".join(part for part in (f"{provider} answered {status}", said, advice) if part)
+    return ModelError(message, retryable=retryable, retry_after=retry_after(headers), status=status)
+
+
+def from_connection(provider: str, error: Exception) -> ModelError:
+    """The error for a call that got no whole answer. Nothing is known of what the provider did."""
+    return ModelError(
+        f"{provider} gave no answer: {type(error).__name__}; the connection was dropped or timed out", retryable=True
+    )
+
+
+def from_unreadable(provider: str, seen: str) -> ModelError:
+    """The error for an answer of status 200 that is not what the API promises, such as a proxy's error page."""
+    return ModelError(f"{provider} answered 200 with something that is not a reply: {seen}", retryable=True)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date); None when absent or absurd."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    seconds = None
+    if (milliseconds := _number(lower.get("retry-after-ms"))) is not None:
+        seconds = milliseconds / 1000
+    elif (text := lower.get("retry-after")) is not None and (seconds := _number(text)) is None:
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):  # not a date, or a date without a zone
+            return None
+    if seconds is None:
+        return None
+    return min(max(seconds, 0.0), _LONGEST_WAIT)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None and text.strip().lower() not in ("nan", "inf", "-inf") else None
+    except ValueError:
+        return None
+
+
+def _without_keys(text: str, secret: str) -> str:
+    if secret:
+        text = text.replace(secret, "[key]")
+    text = _KEY.sub("[key]", " ".join(text.split()))
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

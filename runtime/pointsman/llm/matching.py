@@ -1,0 +1,119 @@
+"""How well words fit descriptions, without a model: stems in common, rare ones counting more.
+
+Every synonym comes from the descriptions themselves; the lists here are of words that say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Described", "Matcher", "clauses", "stems"]
+
+_SILENT = """
+a about after again all also am an and any anything are aren as ask at be because been before being but by can cannot
+could couldn did do does doesn doing don each else few for from get gets give got had has hasn have haven he hello help
+her hers hey hi him his how i if in into is isn it its just kindly know let like ll m make may me might mine my need no
+not now of off on once one only or other our out over own per please re s same see she should so some something still
+such t than thank thanks that the their them then there these they this those though to today too under until up us use
+ve very want was wasn way we were what when where which while who why will with without won would wouldn yesterday you
+your yours back ever even really since tell urgent user customer agent task work works
+"""
+"""Function words and courtesies: in every request, of no domain."""
+_STOP = frozenset(_SILENT.split())
+
+_SUFFIXES = (
+    *("ations", "ation", "ments", "ment", "ings", "ing", "ers", "ies", "ied", "ed", "er", "es", "ly"),
+    *("s", "e", "y"),
+)
+_SHORTEST = 3  # letters a stem keeps, so that "is", "red" and "used" stay words
+_WORD = re.compile(r"[a-z0-9]+")
+_ID = re.compile(r"\b[A-Za-z]{1,5}[-_]\d+\b")
+
+_SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+|(?<=[?!;])")
+_SOFT = re.compile(
+    r",\s+(?:and\s+|but\s+|also\s+|then\s+)?|\s+(?:and(?:\s+also|\s+then)?|but|then|plus)\s+", re.IGNORECASE
+)
+
+
+def stems(text: str) -> tuple[str, ...]:
+    """The stems of the words of `text` that mean something, each once, in order. Ids such as `C-1001` are left out."""
+    words = _WORD.findall(_ID.sub(" ", text.lower().replace("n't", " ")))
+    return tuple(dict.fromkeys(_stem(word) for word in words if word not in _STOP and (len(word) > 1)))
+
+
+def clauses(text: str) -> tuple[str, ...]:
+    """The parts of `text` that can be asked of different agents: sentences, and what commas and `and` join."""
+    parts = (part.strip(" \t.,;!") for sentence in _SENTENCE.split(text) for part in _SOFT.split(sentence) if part)
+    return tuple(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Something to choose: `marks` are the words that name it, `text` is what else is said of it."""
+
+    name: str
+    marks: str
+    text: str
+
+
+class Matcher:
+    """Scores texts against a menu. A stem that few of the menu have counts more than one that all have."""
+
+    MARK = 1.5
+    """A word in the name, the skills or the intents counts this much more than one in a description."""
+
+    def __init__(self, menu: Sequence[Described]) -> None:
+        self._weights: dict[str, Mapping[str, float]] = {
+            item.name: dict.fromkeys(stems(item.text), 1.0) | dict.fromkeys(stems(_spaced(item.marks)), self.MARK)
+            for item in menu
+        }
+        self._rare = math.log1p(len(menu))
+        self._idf = {
+            stem: math.log1p(len(menu) / sum(stem in words for words in self._weights.values()))
+            for words in self._weights.values()
+            for stem in words
+        }
+
+    def scores(self, text: str) -> dict[str, float]:
+        """For each name from 0 to 1 how much of what `text` says is in its description, best first, ties by name."""
+        wanted = stems(text)
+        whole = sum(self._idf.get(stem, self._rare) for stem in wanted)
+        found = {
+            name: min(1.0, sum(self._idf[stem] * words[stem] for stem in wanted if stem in words) / whole)
+            if whole
+            else 0.0
+            for name, words in self._weights.items()
+        }
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+    def distinguishing(self, name: str, text: str) -> bool:
+        """Whether `text` has a word of `name` that not everything on the menu has."""
+        words = self._weights[name]
+        return any(
+            stem in words and (len(self._weights) == 1 or self._shared(stem) < len(self._weights))
+            for stem in stems(text)
+        )
+
+    def _shared(self, stem: str) -> int:
+        return sum(stem in words for words in self._weights.values())
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"[_-]", " ", name)
+
+
+def _stem(word: str) -> str:
+    if word.isdecimal():
+        return word
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= _SHORTEST:
+            word = word[: -len(suffix)]
+            break
+    if word.endswith("e") and len(word) > _SHORTEST:
+        word = word[:-1]
+    if len(word) > _SHORTEST and word[-1] == word[-2]:
+        word = word[:-1]
+    return word

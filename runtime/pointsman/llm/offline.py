@@ -1,0 +1,385 @@
+"""A model without a network: it matches words, fills in arguments, quotes results, and says that it is no language
+model.
+
+It reads what it is asked from the request alone: the name of the wanted output (`plan`, `selection`, `synthesis`), the
+data in the first turn, the tools on offer and what they returned. The same request always gets the same reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue, ValidationError
+
+from pointsman.llm.extraction import Sources, arguments
+from pointsman.llm.matching import Described, Matcher, clauses, stems
+from pointsman.llm.prompt import TaskPrompt, read_task
+from pointsman.llm.reading import strict_json
+from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec
+from pointsman_schemas.events import TaskReport, Usage
+from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput, RequestInput, Synthesis, SynthesizerInput
+from pointsman_schemas.strict_json import as_json_value, compact
+
+__all__ = ["OFFLINE_NOTE", "OfflineModel"]
+
+OFFLINE_NOTE = "(Written by the offline model: put together from the results, no language model was called.)"
+
+_FITS = 0.2
+"""Share of a clause's meaning that an agent or a tool must have in its description: one word of five."""
+_SURE = 0.5
+"""Share from which a classifier is sure: people say more than the point, so half of it is as good as all."""
+_MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
+_FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
+
+_TELL = "Tell the caller that "
+_SPOKEN_KEYS = ("summary", "answer", "message", "text", "result", "output")
+_THEN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
+
+
+class OfflineModel:
+    """Plans and classifies by the agents' cards, works by the tools' descriptions, answers with what they returned."""
+
+    provider = "offline"
+    name = "offline"
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        task = read_task(next((turn.text for turn in request.turns if turn.role == "user"), ""))
+        if request.output_schema is not None and (role := _ROLES.get(request.output_name)) is not None:
+            try:
+                return _reply(data=as_json_value(role(task)))
+            except ValidationError:
+                pass  # a schema of somebody else's that bears the name of one of ours: plain work
+        return _work(request, task)
+
+    async def close(self) -> None:
+        return None
+
+
+# Planning
+
+
+def _plan(task: TaskPrompt) -> Plan:
+    asked = PlannerInput.model_validate(task.input)
+    text = _text(asked.request)
+    if asked.problems:
+        return Plan(
+            goal=text,
+            cannot="the offline planner has no other plan than the one that was refused: "
+            + "; ".join(asked.problems[:3]),
+        )
+    menu = {item.name: item for item in asked.agents}
+    matcher = _menu(asked.agents)
+    shares: dict[str, list[str]] = {}
+    unserved: list[str] = []
+    last = ""
+    for clause in clauses(text):
+        earlier = [report for report in asked.results if clause in report.intent]
+        if any(report.status == "succeeded" for report in earlier):
+            continue
+        tried = {report.agent for report in earlier}
+        if best := _best(matcher, clause, without=tried):
+            shares.setdefault(best, []).append(clause)
+            last = best
+        elif last and len(clause.split()) < _FRAGMENT:
+            shares[last].append(clause)
+        elif len(stems(clause)) >= _MEANS_SOMETHING or not last:
+            unserved.append(clause)
+    if not shares and asked.results and asked.replan_reason:
+        used = {*asked.agents_used, *(report.agent for report in asked.results)}
+        if best := _best(matcher, asked.replan_reason, without=used):
+            shares[best], unserved = [asked.replan_reason], []
+    unserved += [clause for agent in list(shares)[asked.max_tasks :] for clause in shares.pop(agent)]
+    if not shares:
+        return Plan(goal=text, cannot=_nobody(text, asked.agents, done=bool(asked.results)))
+    first = _next_number(asked.results)
+    tasks: list[PlannedTask] = []
+    for number, (agent, parts) in enumerate(shares.items(), first):
+        tasks.append(
+            PlannedTask(
+                id=f"t{number}",
+                agent=agent,
+                intent="; ".join(parts),
+                input=_input(menu[agent], parts, text, asked),
+                depends_on=(tasks[-1].id,) if tasks and _THEN.search(text[: text.find(parts[0])]) else (),
+            )
+        )
+    instruction = "Answer every part of the request."
+    if unserved:
+        instruction = f"{_TELL}nobody here can help with: " + "; ".join(f'"{clause}"' for clause in unserved) + "."
+    return Plan(goal=text, tasks=tuple(tasks), final_instruction=instruction)
+
+
+def _menu(agents: Sequence[MenuItem]) -> Matcher:
+    return Matcher(
+        [
+            Described(
+                item.name,
+                " ".join((item.name, *item.skills, *item.intents)),
+                " ".join((item.description, *item.examples)),
+            )
+            for item in agents
+        ]
+    )
+
+
+def _best(matcher: Matcher, text: str, *, without: set[str]) -> str | None:
+    return next((name for name, score in matcher.scores(text).items() if score >= _FITS and name not in without), None)
+
+
+def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
+    """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata."""
+    request: JsonValue = asked.request if isinstance(asked.request, dict) else None
+    if item.input_schema.get("properties"):
+        sources = Sources(["; ".join(parts), text], [data for data in (request, asked.metadata) if data])
+        if (found := arguments(item.input_schema, sources)) is not None:
+            return found
+    if item.input_schema.get("type") == "string":
+        return "; ".join(parts)
+    return {**asked.metadata, "request": asked.request}
+
+
+def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
+    if not agents:
+        return "no agent is running that could take a task; start one and send the request again"
+    topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
+    more = "no other agent here" if done else "no agent here"
+    return f"{more} can help with {_short(text)!r}, because it matches none of their descriptions ({topics})"
+
+
+def _next_number(results: Sequence[TaskReport]) -> int:
+    numbered = (report.task_id for report in results if re.fullmatch(r"t\d{1,6}", report.task_id))
+    return 1 + max((int(task_id[1:]) for task_id in numbered), default=0)
+
+
+# Classifying
+
+
+def _selection(task: TaskPrompt) -> Selection:
+    asked = ClassifierInput.model_validate(task.input)
+    matcher = _menu(asked.agents)
+    found: dict[str, tuple[float, list[str]]] = {}
+    for clause in clauses(_text(asked.request)):
+        scores = matcher.scores(clause)
+        whole = sum(scores.values())
+        for name, score in scores.items():
+            if score < _FITS:
+                continue
+            confidence = round(min(1.0, score / _SURE) * score / whole, 2)
+            best, parts = found.get(name, (0.0, []))
+            found[name] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
+    surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+    question = "" if surest and surest[0][1][0] >= asked.threshold else _question(asked.agents)
+    return Selection(
+        question=question,
+        agents=tuple(
+            SelectedAgent(agent=name, confidence=confidence, intent="; ".join(parts))
+            for name, (confidence, parts) in surest
+        ),
+    )
+
+
+def _question(agents: Sequence[MenuItem]) -> str:
+    topics = "; ".join(item.description.rstrip(".") for item in agents[:10])
+    return f"Could you say more about what you need? This can be asked here: {topics}."
+
+
+# Working
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one tool call came to."""
+
+    tool: str
+    text: str
+    is_error: bool
+
+    @property
+    def data(self) -> JsonValue:
+        return None if self.is_error else strict_json(self.text)
+
+    @property
+    def spoken(self) -> str:
+        if self.is_error:
+            return f"The tool {self.tool} failed: {_short(self.text)}"
+        return _spoken(self.data if self.data is not None else self.text)
+
+
+def _work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
+    outcomes = tuple(_outcomes(request))
+    data = [
+        value
+        for value in (
+            task.input,
+            *(outcome.data for outcome in outcomes),
+            *(report.get("output") for report in task.results),
+        )
+        if isinstance(value, dict | list)
+    ]
+    words = [task.task, *_strings(task.input)]
+    calls = _calls(request.tools, task.task, {outcome.tool for outcome in outcomes}, Sources(words, data))
+    if calls:
+        return _reply(
+            calls=tuple(
+                ToolCall(f"call_{len(outcomes) + number}", name, compact(found).decode())
+                for number, (name, found) in enumerate(calls.items(), 1)
+            )
+        )
+    answer = _answer(outcomes, task, bool(request.tools))
+    if request.output_schema is not None:
+        return _reply(data=_filled(request.output_schema, Sources([answer, *words], data)), text=answer)
+    return _reply(text=f"{answer}\n{OFFLINE_NOTE}")
+
+
+def _calls(tools: Sequence[ToolSpec], text: str, used: set[str], sources: Sources) -> dict[str, dict[str, JsonValue]]:
+    """The tools that `text` asks for, that have not been used, and whose arguments are known by now.
+
+    So a tool that needs an id which only another tool can tell waits for it, and is not used when it never comes.
+    """
+    matcher = Matcher(
+        [Described(tool.name, tool.name, f"{tool.description} {' '.join(_hints(tool))}") for tool in tools]
+    )
+    scores = matcher.scores(text)
+    wanted = {
+        name
+        for rank, (name, score) in enumerate(scores.items())
+        if score > 0 and (rank == 0 or (score >= _FITS and matcher.distinguishing(name, text)))
+    }
+    if len(tools) == 1:
+        wanted = set(scores)
+    found = {
+        tool.name: arguments(tool.parameters, sources)
+        for tool in tools
+        if tool.name in wanted and tool.name not in used
+    }
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _hints(tool: ToolSpec) -> Iterator[str]:
+    properties = tool.parameters.get("properties")
+    for name in properties if isinstance(properties, dict) else ():
+        yield name.replace("_", " ")
+
+
+def _outcomes(request: ModelRequest) -> Iterator[_Outcome]:
+    names = {call.id: call.name for turn in request.turns for call in turn.calls}
+    for turn in request.turns:
+        if turn.role == "tool":
+            yield _Outcome(names.get(turn.call_id, "?"), turn.text, turn.is_error)
+
+
+def _answer(outcomes: Sequence[_Outcome], task: TaskPrompt, had_tools: bool) -> str:
+    said = [outcome.spoken for outcome in outcomes] or [
+        _spoken(report.get("output")) for report in task.results if report.get("output") is not None
+    ]
+    if said:
+        return " ".join(dict.fromkeys(_without_note(text) for text in said if text))
+    lack = "found no tool that fits, or not all it needs to use one" if had_tools else "has no tools"
+    return f"I could not do this: {_short(task.task)!r}. The offline model {lack}, and cannot answer from knowledge."
+
+
+def _filled(schema: Mapping[str, JsonValue], sources: Sources) -> JsonValue:
+    """An object of `schema` out of what is known. A list nobody filled is empty; any other gap stays one."""
+    filled = arguments({**schema, "required": []}, sources) or {}
+    properties = schema.get("properties")
+    for name, described in properties.items() if isinstance(properties, dict) else ():
+        required = schema.get("required")
+        if name in filled or not isinstance(required, list) or name not in required or not isinstance(described, dict):
+            continue
+        if described.get("type") == "string" and "pattern" not in described and "enum" not in described:
+            filled[name] = sources.texts[0]
+        elif described.get("type") == "array":
+            filled[name] = []
+    return filled
+
+
+# Answering
+
+
+def _synthesis(task: TaskPrompt) -> Synthesis:
+    asked = SynthesizerInput.model_validate(task.input)
+    intents = {str(report.get("task_id")): str(report.get("intent")) for report in task.results}
+    paragraphs = [
+        _without_note(_spoken(report.get("output")))
+        for report in task.results
+        if report.get("status") == "succeeded" and report.get("output") is not None
+    ]
+    told = asked.final_instruction.removeprefix(_TELL) if asked.final_instruction.startswith(_TELL) else ""
+    if not paragraphs:
+        paragraphs = [f"I could not help with this request: {_short(_text(asked.request))!r}."]
+    paragraphs += [
+        f"This could not be done: {intents.get(gap.task_id, gap.task_id)}. The reason: {gap.reason.rstrip('.')}."
+        for gap in asked.gaps
+    ]
+    if told:
+        paragraphs.append(told[0].upper() + told[1:])
+    if asked.limit:
+        paragraphs.append(f"The reason it ended here: {asked.limit.rstrip('.')}.")
+    return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
+
+
+_ROLES = {"plan": _plan, "selection": _selection, "synthesis": _synthesis}
+
+
+# Words
+
+
+def _reply(*, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue = None) -> ModelReply:
+    """Tokens are not counted: there are none."""
+    if data is not None:
+        text = compact(data).decode()
+    return ModelReply(
+        text=text,
+        calls=calls,
+        data=data,
+        usage=Usage(calls=1),
+        finish="tool_calls" if calls else "stop",
+        model="offline",
+        id="offline",
+    )
+
+
+def _text(request: RequestInput) -> str:
+    return request if isinstance(request, str) else ". ".join(_strings(request))
+
+
+def _strings(value: JsonValue) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [text for part in value.values() for text in _strings(part)]
+        case list():
+            return [text for part in value for text in _strings(part)]
+    return []
+
+
+def _spoken(value: JsonValue) -> str:
+    """`value` in words: the sentence a tool or an agent gave along, or else its keys and values."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value.strip()
+        case dict():
+            for key in _SPOKEN_KEYS:
+                if isinstance(text := value.get(key), str) and text.strip():
+                    return text.strip()
+            return "; ".join(f"{key.replace('_', ' ')}: {_spoken(part)}" for key, part in value.items())
+        case list():
+            return ", ".join(_spoken(part) for part in value) or "none"
+        case bool():
+            return "yes" if value else "no"
+    return str(value)
+
+
+def _without_note(text: str) -> str:
+    return text.replace(OFFLINE_NOTE, "").strip()
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,51 @@
+"""The JSON in what a model wrote: as it stands, or taken out of fences, a byte order mark and prose around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from pointsman_schemas.errors import UndecodableEvent
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["find_json", "strict_json"]
+
+_DECODER = json.JSONDecoder()
+_TRIED = 50  # places in a text where JSON might begin; a text with more braces than that holds no answer
+
+
+def strict_json(text: str) -> JsonValue:
+    """`text` as one strict JSON value, None when it is not."""
+    try:
+        return parse_json(text.strip().encode("utf-8", "replace"))
+    except UndecodableEvent:
+        return None
+
+
+def find_json(text: str) -> tuple[JsonValue, ...]:
+    """The JSON objects in `text`, in order; the whole of it when it is JSON by itself.
+
+    So fenced, byte-order-marked and chatty answers are read. What stands inside an object is not found again.
+    """
+    text = text.strip().lstrip("\ufeff").strip()
+    if (value := strict_json(text)) is not None:
+        return (value,)
+    return tuple(_objects(text))
+
+
+def _objects(text: str) -> Iterator[JsonValue]:
+    at = 0
+    for _ in range(_TRIED):
+        at = text.find("{", at)
+        if at < 0:
+            return
+        try:
+            _, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+            continue
+        if (value := strict_json(text[at:end])) is not None:
+            yield value
+        at = end

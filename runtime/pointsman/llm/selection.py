@@ -1,0 +1,51 @@
+"""Which model a name means, and which one is taken when nobody names one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pointsman.errors import ConfigurationError
+from pointsman.ports import Model
+
+__all__ = ["DEFAULT_MODELS", "model_from"]
+
+DEFAULT_MODELS: Mapping[str, str] = {
+    "openai": "gpt-4.1-mini",
+    "anthropic": "claude-haiku-4-5",
+}
+"""The model of a provider when only the provider is known: small, cheap, good at tools and structured output, and
+without hidden reasoning, so that forced tool calls and temperature are accepted."""
+
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+
+
+def model_from(spec: str | None = None) -> Model:
+    """The model for `openai:NAME`, `anthropic:NAME`, a provider alone, or `offline`.
+
+    None stands for `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`.
+
+    Raises:
+        ConfigurationError: no such provider, or its key is not set.
+    """
+    spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
+    provider, _, name = spec.strip().partition(":")
+    name = name.strip() or DEFAULT_MODELS.get(provider, "")
+    match provider:
+        case "openai":
+            from pointsman.llm.openai import OpenAIModel
+
+            return OpenAIModel(name)
+        case "anthropic":
+            from pointsman.llm.anthropic import AnthropicModel
+
+            return AnthropicModel(name)
+        case "offline":
+            from pointsman.llm.offline import OfflineModel
+
+            return OfflineModel()
+    raise ConfigurationError(f"the model is {spec!r}; expected openai:NAME, anthropic:NAME or offline")
+
+
+def _by_key() -> str:
+    return next((provider for provider, key in _KEYS.items() if os.environ.get(key)), "offline")

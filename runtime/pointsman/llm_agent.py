@@ -1,0 +1,333 @@
+"""An agent that is a prompt, a model, tools and an output type: a bounded loop of model calls around tool calls.
+
+Every call of a model is answered by exactly one result; what a tool gets wrong is told to the model; what a provider
+gets wrong is tried again here, a few times, and then told to the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from pointsman.agent import Agent, make_card
+from pointsman.bus.clock import SystemClock
+from pointsman.context import Context
+from pointsman.errors import ConfigurationError, ModelError, Refused, TaskError
+from pointsman.llm.prompt import DATA_RULE, write_task
+from pointsman.llm.reading import find_json
+from pointsman.llm.selection import model_from
+from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.telemetry import metrics, names
+from pointsman.tools import Tool
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.events import ErrorKind, Handoff
+from pointsman_schemas.strict_json import as_json_value, compact, describe
+
+__all__ = ["LLMAgent"]
+
+TRIES: Final = 3
+"""Times one model call is made when the provider fails in passing. More is the supervisor's business: its retries are
+durable and hold no slot."""
+LONGEST_WAIT: Final = 20.0
+"""Seconds that a try is waited for here; a provider that asks for more is left to the supervisor's schedule."""
+REPEATS: Final = 2
+"""Turns in which the same tool may be called with the same arguments: a poll or a second look, not a loop."""
+PARALLEL: Final = 32
+"""Tool calls run in one turn; what a model asks for beyond is refused, and it may ask again."""
+RESULT_LENGTH: Final = 50_000
+"""Characters of a tool's result that a model is shown: some 12,000 tokens."""
+
+
+class LLMAgent(Agent):
+    """An agent whose work a model does.
+
+    `instructions` is the prompt, or the path of a file with it, read at once. `model` is `openai:NAME`,
+    `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided at first use. `output`
+    is the pydantic model of the answer, None for text; `output_name` is what the provider is told it is called.
+
+    An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
+    bounds one answer. `timeout`, in seconds, bounds an attempt.
+
+    Raises:
+        ConfigurationError: the definition does not fit; the message says what to change.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        instructions: str | Path,
+        tools: Sequence[Tool[..., Any]] = (),
+        output: type[BaseModel] | None = None,
+        output_name: str = "answer",
+        model: str | Model | None = None,
+        role: Role = Role.WORK,
+        skills: Sequence[str] = (),
+        intents: Sequence[str] = (),
+        examples: Sequence[str] = (),
+        version: str = "1.0.0",
+        fallback: str | None = None,
+        concurrency: int = 8,
+        timeout: float = 120.0,
+        turns: int = 10,
+        tokens: int | None = None,
+        max_tokens: int = 8192,
+        temperature: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._card = make_card(
+            name=name,
+            description=description,
+            role=role,
+            skills=skills,
+            intents=intents,
+            examples=examples,
+            version=version,
+            fallback=fallback,
+            concurrency=concurrency,
+            timeout=timeout,
+            output_schema=_schema(output),
+        )
+        if turns < 1:
+            raise ConfigurationError(f"agent {name} has turns={turns}; expected at least 1 model call")
+        repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
+        if repeated:
+            raise ConfigurationError(f"agent {name} has several tools named {repeated[0]}; rename all but one")
+        self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
+        self._tools = {tool.name: tool for tool in tools}
+        self._output = output
+        self._output_name = output_name
+        self._spec = model
+        self._turns = turns
+        self._tokens = tokens
+        self._max_tokens = max_tokens
+        self._temperature = temperature
+        self._clock = clock or SystemClock()
+
+    @cached_property
+    def model(self) -> Model:
+        """Raises `ConfigurationError` when there is no such model or its key is not set."""
+        return model_from(self._spec) if self._spec is None or isinstance(self._spec, str) else self._spec
+
+    @cached_property
+    def card(self) -> AgentCard:
+        model = self.model
+        label = model.name if model.name == model.provider else f"{model.provider}:{model.name}"
+        return self._card.model_copy(update={"model": label})
+
+    async def run(self, handoff: Handoff, context: Context) -> JsonValue:
+        turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context))]
+        seen: Counter[tuple[str, str]] = Counter()
+        repaired = False
+        for number in range(1, self._turns + 1):
+            reply = await self._ask(tuple(turns), context)
+            _accept(reply, self._card.name)
+            if reply.calls:
+                calls = _told_apart(reply.calls, number)
+                turns.append(Turn("assistant", reply.text, calls))
+                turns.extend(await self._use(calls, seen, context))
+                continue
+            value, problem = self._read(reply)
+            if not problem:
+                return value
+            if repaired:
+                raise self._unusable(reply, problem)
+            repaired = True
+            turns += [Turn("assistant", reply.text or "(nothing)"), Turn("user", self._repair(problem))]
+        raise TaskError(
+            f"agent {self._card.name} gave no answer in {self._turns} turns; "
+            "give it more turns, clearer instructions or fewer tools",
+            kind=ErrorKind.LIMIT,
+        )
+
+    # Asking the model
+
+    async def _ask(self, turns: tuple[Turn, ...], context: Context) -> ModelReply:
+        request = ModelRequest(
+            model=self.model.name,
+            instructions=self._instructions,
+            turns=turns,
+            tools=tuple(tool.spec for tool in self._tools.values()),
+            output_schema=_schema(self._output) if self._output else None,
+            output_name=self._output_name,
+            max_tokens=self._max_tokens,
+            temperature=self._temperature,
+        )
+        for attempt in range(1, TRIES + 1):
+            self._check_limits(context)
+            try:
+                return await self._call(request, attempt, context)
+            except ModelError as error:
+                wait = error.retry_after if error.retry_after is not None else _backoff(attempt)
+                too_late = self._clock.now() + timedelta(seconds=wait) >= context.deadline
+                if not error.retryable or attempt == TRIES or wait > LONGEST_WAIT or too_late:
+                    raise
+            await self._clock.sleep(wait)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _call(self, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
+        model, started = self.model, self._clock.monotonic()
+        measured: dict[str, names.Value | None] = {
+            names.OPERATION_NAME: "chat",
+            names.PROVIDER_NAME: model.provider,
+            names.REQUEST_MODEL: model.name,
+        }
+        try:
+            async with context.chat(
+                model.provider,
+                model.name,
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+                structured=request.output_schema is not None,
+                attempt=attempt,
+            ) as call:
+                reply = await model.complete(request)
+                call.record_usage(reply.usage)
+                call.set_attributes(
+                    names.chat_answer(
+                        model=reply.model,
+                        response_id=reply.id,
+                        finish=reply.finish,
+                        input_tokens=reply.usage.input_tokens,
+                        output_tokens=reply.usage.output_tokens,
+                        cost=reply.usage.cost,
+                    )
+                )
+        except ModelError as error:
+            measured[names.ERROR_TYPE] = error.kind
+            raise
+        finally:
+            metrics.observe(names.MODEL_DURATION, self._clock.monotonic() - started, measured)
+        for kind, count in (("input", reply.usage.input_tokens), ("output", reply.usage.output_tokens)):
+            metrics.observe(names.TOKEN_USAGE, count, {**measured, names.TOKEN_TYPE: kind})
+        return reply
+
+    def _check_limits(self, context: Context) -> None:
+        """Before each model call: nothing is known of what the call will use, only of what was used."""
+        used, budget = context.usage, context.handoff.budget
+        limits = [("tokens", used.tokens, self._tokens)]
+        if budget is not None:
+            limits += [("calls", used.calls, budget.calls), ("tokens", used.tokens, budget.tokens)]
+            if budget.cost is not None and used.cost >= budget.cost:
+                raise TaskError(f"the budget of ${budget.cost:g} is used up", kind=ErrorKind.LIMIT)
+        for what, spent, limit in limits:
+            if limit is not None and spent >= limit:
+                raise TaskError(f"{spent} {what} are used up of the {limit} there were", kind=ErrorKind.LIMIT)
+
+    # Using tools
+
+    async def _use(self, calls: Sequence[ToolCall], seen: Counter[tuple[str, str]], context: Context) -> list[Turn]:
+        """The results of `calls`, in their order, run side by side. None is lost when another fails."""
+        seen.update({(call.name, call.arguments) for call in calls})
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(self._result(call, place, seen[call.name, call.arguments], context))
+                for place, call in enumerate(calls)
+            ]
+        return [task.result() for task in running]
+
+    async def _result(self, call: ToolCall, place: int, times: int, context: Context) -> Turn:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            problem = f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
+        elif times > REPEATS:
+            problem = f"{call.name} was called with these arguments {REPEATS} times already; answer with what you have"
+        elif place >= PARALLEL:
+            problem = f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it"
+        else:
+            result = await tool.call(call.arguments, context, call_id=call.id)
+            return Turn("tool", _capped(result.text), call_id=call.id, is_error=result.is_error)
+        async with context.tool(call.name[:64], call_id=call.id) as refused:
+            refused.fail("refused_call", problem)
+        return Turn("tool", problem, call_id=call.id, is_error=True)
+
+    # Reading the answer
+
+    def _read(self, reply: ModelReply) -> tuple[JsonValue, str]:
+        """The answer, and an empty text; or None and what is wrong with it."""
+        if not reply.text.strip() and reply.data is None:
+            return None, "it was empty"
+        if self._output is None:
+            return reply.text.strip(), ""
+        found = (reply.data,) if reply.data is not None else find_json(reply.text)
+        fitting: list[JsonValue] = []
+        problem = "it holds no JSON object"
+        for candidate in found:
+            try:
+                fitting.append(as_json_value(self._output.model_validate_json(compact(candidate))))
+            except ValidationError as error:
+                problem = describe(error)
+        if len(fitting) == 1:
+            return fitting[0], ""
+        return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem
+
+    def _repair(self, problem: str) -> str:
+        if self._output is None:
+            return f"Your answer cannot be used: {problem}. Give the answer as text."
+        schema = compact(_schema(self._output)).decode()
+        return (
+            f"Your answer cannot be used: {problem}. Give it again, whole and corrected, as one JSON object and "
+            f"nothing else, by this JSON Schema: {schema}"
+        )
+
+    def _unusable(self, reply: ModelReply, problem: str) -> TaskError:
+        if not reply.text.strip():
+            return Refused(f"the model of agent {self._card.name} answered nothing, twice")
+        return TaskError(
+            f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
+            kind=ErrorKind.INVALID_OUTPUT,
+        )
+
+
+def _accept(reply: ModelReply, agent: str) -> None:
+    """Raises for a reply that is no answer: asking the same again would give the same."""
+    match reply.finish:
+        case "refusal":
+            said = _capped(reply.text.strip(), 500) or "the provider's content filter stopped the answer"
+            raise Refused(f"the model of agent {agent} refused: {said}")
+        case "length":
+            raise TaskError(
+                f"the answer of agent {agent} was cut off at the model's limit; raise max_tokens or ask for less",
+                kind=ErrorKind.LIMIT,
+            )
+
+
+def _told_apart(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
+    """The calls with ids of their own: some servers leave them empty or repeat them."""
+    counts = Counter(call.id for call in calls)
+    return tuple(
+        call if call.id and counts[call.id] == 1 else ToolCall(f"call_{turn}_{place}", call.name, call.arguments)
+        for place, call in enumerate(calls)
+    )
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds before try `attempt` + 1: 1, 2, 4 and so on, less up to a half, so that many do not come back at once."""
+    return float(2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+
+
+def _capped(text: str, length: int = RESULT_LENGTH) -> str:
+    return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} characters more)"
+
+
+def _schema(output: type[BaseModel] | None) -> dict[str, JsonValue]:
+    return output.model_json_schema() if output is not None else {"type": "string"}
+
+
+def _text(instructions: str | Path, agent: str) -> str:
+    if isinstance(instructions, str):
+        return instructions.strip()
+    try:
+        return instructions.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"the instructions of agent {agent} cannot be read: {error}") from None
