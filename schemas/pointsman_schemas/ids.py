@@ -25,7 +25,6 @@ __all__ = [
     "derived_id",
     "span_id_for",
     "token",
-    "trace_id_for",
     "workflow_id_for",
 ]
 
@@ -62,11 +61,6 @@ def derived_id(*parts: str, length: int = 24) -> str:
 def workflow_id_for(team: str, request_id: str) -> WorkflowId:
     """The id of the workflow that the request `request_id` starts in `team`: the same request, the same workflow."""
     return "wf_" + derived_id("workflow", team, request_id)
-
-
-def trace_id_for(workflow: str) -> str:
-    """32 hexadecimal digits: the trace of a workflow whose request carried no `traceparent`."""
-    return derived_id("trace", workflow, length=32)
 
 
 def span_id_for(workflow: str, part: str) -> str:

@@ -60,7 +60,7 @@ class WorkflowStarted(Part):
     request_id: str
     correlation_id: str
     input: str | dict[str, JsonValue]
-    metadata: dict[str, JsonValue] = {}
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
     agents: Literal["*"] | tuple[AgentName, ...] = "*"
     strategy: Strategy
     limits: Limits
@@ -180,6 +180,7 @@ class TaskReopened(Part):
 
     kind: Literal["task_reopened"] = "task_reopened"
     at: AwareDatetime
+    event_id: str
     task_id: TaskId
     by: str = ""
 

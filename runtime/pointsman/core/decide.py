@@ -53,6 +53,7 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput, SynthesizerInput
+from pointsman_schemas.strict_json import compact
 from pointsman_schemas.team import Router, Supervisor
 
 __all__ = ["decide"]
@@ -62,6 +63,9 @@ _LATE = timedelta(seconds=1)
 
 _LAST_WORD = timedelta(seconds=30)
 """What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
+
+_BARE_KEPT = 262_144
+"""Bytes of results that an answer repeats as they are: a quarter of the broker's default bound for one message."""
 
 
 def decide(state: State | None, inputs: Iterable[Input], around: Circumstances) -> tuple[Entry, ...]:
@@ -596,7 +600,10 @@ def _verdict(state: State) -> Phase:
 def _bare_results(state: State) -> JsonValue:
     """The tasks' own outputs: the one there is, or each under its task's id."""
     done = {task.id: task.result.output for task in state.work() if task.result and task.status is TaskStatus.SUCCEEDED}
-    return next(iter(done.values())) if len(done) == 1 else dict(done)
+    bare: JsonValue = next(iter(done.values())) if len(done) == 1 else dict(done)
+    if len(compact(bare)) <= _BARE_KEPT:
+        return bare
+    return f"The results of {', '.join(done)} are too large for one event; read them with `pointsman show`."
 
 
 def _failures(state: State) -> list[str]:
@@ -625,8 +632,9 @@ def _control(draft: _Draft, received: ControlReceived) -> None:
             _end(draft, Phase.CANCELLED, None, f"cancelled{by}{why}")
         case "replay":
             task = state.tasks.get(control.task_id or "")
-            if task and task.role is Role.WORK and task.status is TaskStatus.FAILED and state.phase is Phase.RUNNING:
-                draft.add(TaskReopened(at=draft.now, task_id=task.id, by=control.by))
+            fresh = received.event_id not in state.ignored and state.phase is not Phase.SYNTHESIZING
+            if fresh and task and task.role is Role.WORK and task.status is TaskStatus.FAILED:
+                draft.add(TaskReopened(at=draft.now, event_id=received.event_id, task_id=task.id, by=control.by))
                 _dispatch(draft, task.id)
         case _:
             assert_never(control.action)

@@ -245,7 +245,8 @@ def _task_reopened(state: State, entry: TaskReopened) -> State:
             tasks[dependant.id] = replace(dependant, status=TaskStatus.WAITING, cause="", ended_at=None)
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1
-    return replace(state, tasks=tasks, open_work=state.open_work + reopened)
+    ignored = state.ignored | {entry.event_id}
+    return replace(state, tasks=tasks, open_work=state.open_work + reopened, ignored=ignored)
 
 
 def _with_task(state: State, task_id: str, status: TaskStatus, **changes: object) -> State:

@@ -102,6 +102,7 @@ class State:
     limit: str = ""
     usage: Usage = NONE_USED
     ignored: frozenset[str] = frozenset()
+    """Ids of events that were dealt with and must not count again: ignored results, replays."""
     outcome: Outcome | None = None
     commits: int = 0
 

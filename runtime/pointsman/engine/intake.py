@@ -1,0 +1,123 @@
+"""Messages from the bus become inputs of the core here, or a `ContractError` that says what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pointsman.core.inputs import (
+    Admission,
+    ControlReceived,
+    Input,
+    RequestReceived,
+    RequestRefused,
+    ResultReceived,
+    TimerFired,
+)
+from pointsman.ports import Stored
+from pointsman.telemetry import parse_traceparent, reserve
+from pointsman_schemas.envelope import Envelope, decode
+from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
+from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import TraceOrigin
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import InboxAddress
+from pointsman_schemas.team import Team
+
+__all__ = ["read_inbox", "read_request", "unreadable_result"]
+
+_ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
+
+
+def read_request(stored: Stored, team: Team) -> RequestReceived | RequestRefused:
+    """The request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
+
+    One that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that whoever asked is told.
+    """
+    envelope: Envelope | None = None
+    try:
+        envelope, body = decode(stored.headers, stored.body)
+        _expect(envelope, Request.event_type)
+        request = parse(Request, body)
+    except ContractError as error:
+        return RequestRefused(
+            _admission(stored, team, envelope, None), AttemptError(kind=error.kind, message=str(error))
+        )
+    return RequestReceived(_admission(stored, team, envelope, request), request)
+
+
+def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: Request | None) -> Admission:
+    headers = {name.lower(): value for name, value in stored.headers.items()}
+    own_id = envelope.id if envelope else headers.get("ce-id") or headers.get("nats-msg-id")
+    request_id = (own_id or f"sequence-{stored.sequence}")[:_ID_KEPT]
+    correlation_id = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
+    return Admission(
+        workflow_id=workflow_id_for(team.name, request_id),
+        request_id=request_id,
+        correlation_id=(correlation_id or request_id)[:_ID_KEPT],
+        team=team,
+        trace=_trace(envelope, headers),
+    )
+
+
+def _trace(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin:
+    """The caller's trace is gone on with; a missing or broken `traceparent` starts a new one."""
+    given = envelope.traceparent if envelope else headers.get("traceparent")
+    state = envelope.tracestate if envelope else headers.get("tracestate")
+    parent = parse_traceparent(given, state)
+    own = reserve(parent)
+    return TraceOrigin(
+        trace_id=own.trace_id,
+        span_id=own.span_id,
+        parent_span_id=parent.span_id if parent else None,
+        flags=own.flags,
+        tracestate=own.tracestate,
+    )
+
+
+def read_inbox(stored: Stored, address: InboxAddress) -> Input:
+    """The result, control or timer that a message on an inbox subject holds.
+
+    Raises:
+        ContractError: it cannot be read, is of another type or version, or disagrees with its subject.
+    """
+    envelope, body = decode(stored.headers, stored.body)
+    event_id = envelope.id if envelope else f"sequence-{stored.sequence}"
+    match address.kind:
+        case "result":
+            _expect(envelope, Result.event_type)
+            result = parse(Result, body)
+            said = (result.workflow_id, result.task_id, result.attempt, result.agent)
+            addressed = (address.workflow, address.task, address.attempt, address.agent)
+            if said != addressed:
+                raise UndecodableEvent(
+                    f"the result speaks of workflow, task, attempt, agent {said}; its subject of {addressed}; "
+                    "publish on the handoff's return_to"
+                )
+            return ResultReceived(event_id, result)
+        case "control":
+            _expect(envelope, Control.event_type)
+            return ControlReceived(event_id, parse(Control, body))
+        case _:
+            _expect(envelope, Timer.event_type)
+            return TimerFired(address.name)
+
+
+def unreadable_result(stored: Stored, address: InboxAddress, error: ContractError) -> ResultReceived:
+    """What stands in for a result that cannot be read: the attempt failed, and its sender is at fault."""
+    failed = Result(
+        workflow_id=address.workflow,
+        task_id=address.task,
+        attempt=address.attempt,
+        agent=address.agent,
+        status="failed",
+        error=AttemptError(kind=ErrorKind.UNDECODABLE, message=f"{address.agent} sent a result that is {error}"),
+        started_at=stored.at,
+        ended_at=stored.at,
+    )
+    return ResultReceived(f"sequence-{stored.sequence}", failed)
+
+
+def _expect(envelope: Envelope | None, event_type: str) -> None:
+    if envelope is not None and envelope.type != event_type:
+        raise UnknownEventType(f"the event's type is {envelope.type[:200]!r}; expected {event_type!r} on this subject")

@@ -1,0 +1,137 @@
+"""A workflow's log as its supervisor uses it: loaded once, then extended by compare-and-set commits.
+
+Whoever commits knows the sequence at which the log ended; the broker refuses the commit if somebody else wrote first.
+That is the whole of the coordination between supervisors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from pointsman.core.evolve import apply
+from pointsman.core.state import State, from_snapshot, to_snapshot
+from pointsman.engine.history import commit_of
+from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError
+from pointsman.ports import Bus, Clock, Stored
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.log import Commit, Entry
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["DamagedLog", "Head", "WorkflowLog"]
+
+SNAPSHOT_EVERY = 64
+"""Commits between two snapshots: loading then reads at most that many, some tens of milliseconds, and a snapshot of a
+large plan adds a few per cent to what the log stores."""
+
+
+class DamagedLog(PeerError):
+    """A log holds something that cannot be read or cannot follow. Its workflow is closed; the others go on."""
+
+    kind = "damaged_log"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a workflow's log stands: the state it folds to, its last sequence (0: no log yet), its newest snapshot."""
+
+    state: State | None = None
+    sequence: int = 0
+    snapshot_sequence: int | None = None
+
+
+class WorkflowLog:
+    """Loads and extends the logs of one team's workflows."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+
+    async def load(self, workflow: str, known: Head | None = None) -> Head:
+        """The head of the log, read from the newest snapshot on, or from `known` on.
+
+        Raises:
+            DamagedLog: a message of it cannot be read or does not follow the one before.
+            BusUnavailable: the broker did not answer.
+        """
+        subject = self._subjects.log(self._team, workflow)
+        head = known or Head()
+        if known is None:
+            last = await self._bus.last("log", subject)
+            if last is None:
+                return head
+            commit = self._read(last)
+            if commit.snapshot is not None:
+                return self._extend(Head(), last, commit)
+            if commit.number == 1:
+                return self._extend(Head(), last, commit)
+            after = (commit.snapshot_sequence or 1) - 1
+        else:
+            after = known.sequence
+        async for stored in self._bus.read("log", subject, after=after):
+            head = self._extend(head, stored, self._read(stored))
+        return head
+
+    async def commit(self, head: Head, workflow: str, entries: Sequence[Entry], state: State, cause: str) -> Head:
+        """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause`.
+
+        Raises:
+            Conflict: somebody else has written since `head`. Nothing was stored: load, decide again.
+            UnknownOutcome: it may have been stored. Load, decide again.
+            OversizeEvent: the entries do not fit into one message.
+        """
+        number = state.commits + 1
+        committed = replace(state, commits=number)
+        plain = Commit(number=number, entries=tuple(entries), snapshot_sequence=head.snapshot_sequence)
+        due = number % SNAPSHOT_EVERY == 0
+        commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
+        trace = committed.trace
+        headers = encode(
+            Envelope(
+                id=f"{workflow}-{number}",
+                type=Commit.event_type,
+                source=f"/{self._subjects.namespace}/team/{self._team}",
+                time=self._clock.now(),
+                subject=workflow,
+                correlation_id=committed.correlation_id,
+                causation_id=cause,
+                traceparent=f"00-{trace.trace_id}-{trace.span_id}-{trace.flags:02x}",
+            )
+        )
+        subject = self._subjects.log(self._team, workflow)
+        try:
+            sequence = await self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
+        except OversizeEvent:
+            if not due:
+                raise
+            due = False  # a log without this snapshot is only slower to load
+            sequence = await self._bus.publish(subject, dump(plain), headers, expect=head.sequence)
+        return Head(committed, sequence, sequence if due else head.snapshot_sequence)
+
+    def _read(self, stored: Stored) -> Commit:
+        try:
+            return commit_of(stored)
+        except ContractError as error:
+            raise _damaged(stored, error) from None
+
+    def _extend(self, head: Head, stored: Stored, commit: Commit) -> Head:
+        try:
+            if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
+                return Head(from_snapshot(commit.snapshot), stored.sequence, stored.sequence)
+            state = apply(head.state, commit)
+        except (InvariantError, ValidationError) as error:
+            raise _damaged(stored, error) from None
+        snapshot = stored.sequence if commit.snapshot is not None else head.snapshot_sequence
+        return Head(state, stored.sequence, snapshot)
+
+
+def _damaged(stored: Stored, error: Exception) -> DamagedLog:
+    return DamagedLog(
+        f"message {stored.sequence} on {stored.subject} cannot be folded: {error}; the workflow is closed, look at it "
+        "with `pointsman show` of the release that wrote it"
+    )
