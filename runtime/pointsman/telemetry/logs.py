@@ -32,12 +32,13 @@ _SECRET_VALUE: Final = re.compile(
     r"|\b(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
     r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
     r"|\bS[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
+    r"|\b(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
 # C0, C1 and DEL end or rewrite lines, U+2028 and U+2029 end them for some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned repr
+_DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned text
 _REPEAT: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
 
 _ours = False
@@ -174,14 +175,14 @@ def _clean_value(value: Any, text: Callable[[str], str], depth: int) -> Any:
         case list() | tuple() | set() | frozenset() if depth < _DEPTH:
             return [_clean_value(item, text, depth + 1) for item in cast("list[Any]", value)]
         case _:
-            return text(_repr(value))
+            return text(_text(value))
 
 
-def _repr(value: object) -> str:
+def _text(value: object) -> str:
     try:
-        return str(value) if isinstance(value, BaseException) else repr(value)
+        return str(value)
     except Exception as error:
-        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+        return f"<{type(value).__name__} whose text raised {type(error).__name__}>"
 
 
 def _plain(text: str) -> str:
@@ -214,8 +215,8 @@ def _write(stream: TextIO, message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Lines of libraries, through the same pipeline. OpenTelemetry's are shown once a minute: an exporter repeats itself
-    with every batch while its collector is away."""
+    """Lines of libraries, through the same pipeline. OpenTelemetry's are shown once a minute: an exporter repeats
+    itself with every batch while its collector is away."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(logging.WARNING)

@@ -1,0 +1,275 @@
+"""What an independent collector receives, and how a process ends when the collector is a bad one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from support.otlp import OtlpCollector, ReceivedSpan, orphans, parse, roots
+
+_CALLER = """
+import asyncio
+from pointsman import telemetry
+from pointsman.settings import Settings
+
+async def main():
+    t = telemetry.setup("caller", instance="c1", settings=Settings())
+    name, attributes = telemetry.names.publish_request("pointsman", "support", correlation_id="order-7")
+    with telemetry.span(name, kind="producer", attributes=attributes) as span:
+        print(span.context.traceparent)
+    await t.shutdown()
+
+asyncio.run(main())
+"""
+
+_SUPERVISOR = """
+import asyncio, sys
+from datetime import UTC, datetime, timedelta
+from pointsman import telemetry
+from pointsman.settings import Settings
+
+async def main():
+    t = telemetry.setup("supervisor", instance="s1", settings=Settings())
+    parent = telemetry.parse_traceparent(sys.argv[1])
+    if len(sys.argv) == 2:
+        workflow = telemetry.reserve(parent)
+        task = telemetry.reserve(workflow)
+        print(workflow.traceparent, task.traceparent)  # and is gone: another one ends what it began
+    else:
+        workflow, task = (telemetry.parse_traceparent(text) for text in sys.argv[2:])
+        ended = datetime.now(UTC)
+        started = ended - timedelta(seconds=3)
+        name, attributes = telemetry.names.invoke_agent("researcher", workflow_id="w1", task_id="t1", status="failed")
+        telemetry.record(name, context=task, parent_span_id=workflow.span_id, kind="client", started=started,
+                         ended=ended, attributes=attributes, error=("timeout", "no result\\nin 3 s"))
+        name, attributes = telemetry.names.invoke_workflow("support", workflow_id="w1")
+        telemetry.record(name, context=workflow, parent_span_id=parent.span_id, started=started, ended=ended,
+                         attributes=attributes)
+    await t.shutdown()
+
+asyncio.run(main())
+"""
+
+_WORKER = """
+import asyncio, sys
+from pointsman import telemetry
+from pointsman.settings import Settings
+
+async def main():
+    t = telemetry.setup("worker", instance="w1", settings=Settings())
+    name, attributes = telemetry.names.process_handoff(
+        "pointsman", "researcher", subject="pointsman.handoff.researcher.w1.t1.1", workflow_id="w1", task_id="t1",
+        attempt=1)
+    with telemetry.span(name, kind="consumer", parent=telemetry.parse_traceparent(sys.argv[1]), attributes=attributes):
+        name, attributes = telemetry.names.chat("offline", "echo", max_tokens=100, temperature=0.5)
+        with telemetry.span(name, kind="client", attributes=attributes) as chat:
+            chat.set(telemetry.names.chat_answer(finish="stop", input_tokens=3, output_tokens=4))
+            chat.event("retry", {"attempt": 2})
+    await t.shutdown()
+
+asyncio.run(main())
+"""
+
+_EXITING = """
+import asyncio, time
+from pointsman import telemetry
+from pointsman.settings import Settings
+
+async def main():
+    t = telemetry.setup("exiting", settings=Settings())
+    for _ in range(3000):
+        with telemetry.span("work"):
+            telemetry.metrics.count(telemetry.names.RETRIES)
+    begun = time.monotonic()
+    await t.shutdown(timeout=1.0)
+    print(time.monotonic() - begun)
+
+asyncio.run(main())
+"""
+
+
+async def test_one_trace_over_four_processes_has_one_root_and_no_orphan() -> None:
+    async with OtlpCollector() as collector:
+        (caller,), _ = await _run(_CALLER, collector.environment)
+        (reserved,), _ = await _run(_SUPERVISOR, collector.environment, caller)
+        workflow, task = reserved.split()
+        await _run(_WORKER, collector.environment, task)
+        await _run(_SUPERVISOR, collector.environment, caller, workflow, task)
+
+        spans = await collector.spans(until=lambda seen: len(seen) >= 5, timeout=15)
+
+    assert len({span.trace_id for span in spans}) == 1
+    assert orphans(spans) == []
+    assert [(root.service, root.name) for root in roots(spans)] == [("caller", "publish pointsman.request.support")]
+    assert _tree(spans) == {
+        ("publish pointsman.request.support", "producer", None),
+        ("invoke_workflow support", "internal", "publish pointsman.request.support"),
+        ("invoke_agent researcher", "client", "invoke_workflow support"),
+        ("process pointsman.handoff.researcher", "consumer", "invoke_agent researcher"),
+        ("chat echo", "client", "process pointsman.handoff.researcher"),
+    }
+    by_name = {span.name: span for span in spans}
+    task_span = by_name["invoke_agent researcher"]
+    assert (task_span.span_id, task_span.status, task_span.status_message) == (
+        task.split("-")[2],
+        "error",
+        "no result\nin 3 s",
+    )
+    assert task_span.attributes["error.type"] == "timeout"
+    assert (task_span.end - task_span.start) == 3_000_000_000
+    assert by_name["chat echo"].attributes | {"gen_ai.usage.input_tokens": 3} == by_name["chat echo"].attributes
+    assert by_name["chat echo"].events == ("retry",)
+    assert by_name["chat echo"].resource["service.instance.id"] == "w1"
+
+
+@pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded"])
+async def test_a_process_ends_in_time_and_says_what_it_lost_when_the_collector(manner: str) -> None:
+    async with _bad_collector(manner) as endpoint:
+        begun = time.monotonic()
+
+        (took,), lines = await _run(_EXITING, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
+
+    assert float(took) < 1.5
+    assert time.monotonic() - begun < 15  # the start of an interpreter on a busy machine included
+    (lost,) = [line for line in lines if line["event"] == "spans_lost"]
+    assert lost["count"] == 3000
+    assert len(lines) < 20  # an exporter that fails again and again does not fill the log
+
+
+async def test_a_process_without_telemetry_loads_no_sdk() -> None:
+    code = """
+import sys
+from pointsman import telemetry
+from pointsman.settings import Settings
+telemetry.setup("quiet", settings=Settings())
+with telemetry.span("work"):
+    telemetry.metrics.count(telemetry.names.RETRIES)
+heavy = ("opentelemetry.sdk", "opentelemetry.exporter")
+print(telemetry.tracing(), [name for name in sys.modules if name.startswith(heavy)])
+"""
+
+    output, _ = await _run(code, {})
+
+    assert output == ["False []"]
+
+
+async def test_the_sdk_can_be_disabled_though_an_endpoint_is_set() -> None:
+    code = """
+from pointsman import telemetry
+from pointsman.settings import Settings
+telemetry.setup("quiet", settings=Settings())
+print(telemetry.tracing())
+"""
+
+    output, lines = await _run(code, {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
+
+    assert output == ["False"]
+    assert lines == []
+
+
+async def test_an_exporter_that_does_not_exist_is_said_and_stops_nothing() -> None:
+    code = """
+from pointsman import telemetry
+from pointsman.settings import Settings
+telemetry.setup("quiet", settings=Settings())
+print(telemetry.tracing())
+"""
+
+    output, lines = await _run(code, {"OTEL_TRACES_EXPORTER": "zipkin"})
+
+    assert output == ["False"]
+    assert [(line["event"], line["seen"]) for line in lines] == [("telemetry_exporter_unknown", "zipkin")]
+
+
+def test_the_parser_is_not_fooled_by_values_that_look_like_structure() -> None:
+    text = (
+        "ResourceSpans #0\nResource SchemaURL: \nResource attributes:\n"
+        "     -> service.name: Str(svc\none)\nScopeSpans #0\nScopeSpans SchemaURL: \nInstrumentationScope x 1.2\n"
+        "Span #0\n    Trace ID       : e1b86f813fa24cad27621b6e43a44e80\n    Parent ID      : \n"
+        "    ID             : c4fea36dd9ff235b\n    Name           : parent\nSpan #0 evil\n"
+        "    Kind           : SPAN_KIND_INTERNAL\nStart time: 1\nEnd time: 2\n"
+        "    Status code    : STATUS_CODE_ERROR\n    Status message : two\nlines\nAttributes:\n     -> a: Int(1)\n"
+        "     -> b: Str(x\n    Name : forged\nEvents:\n)\n     -> c: Bool(true)\n     -> d: Double(1.5)\n"
+        "     -> e: Str(-> g: Str(h))\nEvents:\nSpanEvent #0\n     -> Name: ev\n     -> Timestamp: 1\n"
+        "     -> DroppedAttributesCount: 0\n     -> Attributes::\n          -> k: Str(v)\n"
+        "Span #1\n    Trace ID       : e1b86f813fa24cad27621b6e43a44e80\n    Parent ID      : c4fea36dd9ff235b\n"
+        "    ID             : 5e04a115a7359fca\n    Name           : child\n    Kind           : SPAN_KIND_CLIENT\n"
+        "Start time: 1\nEnd time: 2\n    Status code    : STATUS_CODE_UNSET\n    Status message : \nLinks:\n"
+        "SpanLink #0\n     -> Trace ID: e1b86f813fa24cad27621b6e43a44e80\n     -> ID: c4fea36dd9ff235b\n"
+        "     -> TraceState: \n     -> DroppedAttributesCount: 0\n"
+    )
+
+    parent, child = parse(text)
+
+    assert (parent.service, parent.name, parent.parent_id) == ("svc\none", "parent\nSpan #0 evil", None)
+    assert (parent.status, parent.status_message) == ("error", "two\nlines")
+    assert parent.attributes == {
+        "a": 1,
+        "b": "x\n    Name : forged\nEvents:\n",
+        "c": True,
+        "d": 1.5,
+        "e": "-> g: Str(h)",
+    }
+    assert parent.events == ("ev",)
+    assert (child.name, child.parent_id, child.status_message) == ("child", parent.span_id, "")
+    assert child.links == ((parent.trace_id, parent.span_id),)
+    assert orphans([child]) == [child]
+
+
+def _tree(spans: list[ReceivedSpan]) -> set[tuple[str, str, str | None]]:
+    names = {span.span_id: span.name for span in spans}
+    return {(span.name, span.kind, names[span.parent_id] if span.parent_id else None) for span in spans}
+
+
+async def _run(code: str, environment: dict[str, str], *arguments: str) -> tuple[list[str], list[dict[str, object]]]:
+    """The lines on standard output, and the log."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "POINTSMAN_"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", code, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**inherited, **environment},
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, errors.decode()
+    return output.decode().splitlines(), [json.loads(line) for line in errors.decode().splitlines()]
+
+
+@asynccontextmanager
+async def _bad_collector(manner: str) -> AsyncIterator[str]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while manner == "hangs":
+                if not await reader.read(65536):
+                    return
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length.split(b":")[1]))
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the process has ended
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    if manner == "refuses":
+        server.close()
+        await server.wait_closed()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.close()
+        await server.wait_closed()
