@@ -244,6 +244,8 @@ def _free_id(state: State, wanted: str) -> str:
 
 def _result(draft: _Draft, received: ResultReceived) -> None:
     state, result = draft.open(), received.result
+    if result.workflow_id != state.workflow_id:
+        return _ignore(draft, received, f"it belongs to the workflow {result.workflow_id}")
     task = state.tasks.get(result.task_id)
     if task is None:
         return _ignore(draft, received, "the workflow has no such task")
@@ -335,6 +337,8 @@ def _task_failed(draft: _Draft, task: Task, error: AttemptError) -> None:
         case Role.PLAN | Role.CLASSIFY:
             if state.plan is not None:
                 return _keep_plan(draft)  # it was to be a plan after the first: go on with the one there is
+            if task.role is Role.CLASSIFY and _route_to_fallback(draft):
+                return None
             reason = f"{task.agent} could not {task.role}: {error.message}"
             next_step = (
                 f"Look at the dead letter of {task.id}, or check that {task.agent} runs and can reach its model."
@@ -359,7 +363,7 @@ def _planned(draft: _Draft, task: Task, result: Result) -> None:
         plan = _with_inputs(plan, state)
         names = {item.name for item in _menu(draft)}
         started = {
-            each.id: not each.settled or each.status is TaskStatus.SUCCEEDED
+            each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
             for each in state.tasks.values()
             if each.attempt
         }
@@ -395,7 +399,8 @@ def _reject_plan(draft: _Draft, task: Task, problems: tuple[str, ...], raw: str)
             case Supervisor() as strategy:
                 return _ask_planner(draft, strategy, problems=problems)
             case Router(escalate=Supervisor() as strategy) if task.role is Role.PLAN:
-                return _ask_planner(draft, strategy, problems=problems)
+                shown = PlannerInput.model_validate(task.input).agents
+                return _ask_planner(draft, strategy, problems=problems, only=[item.name for item in shown])
             case Router() as strategy:
                 return _ask_classifier(draft, strategy, state.rejections + 1)
     if state.plan is not None:
@@ -410,7 +415,7 @@ def _reject_plan(draft: _Draft, task: Task, problems: tuple[str, ...], raw: str)
 
 
 def _keep_plan(draft: _Draft) -> None:
-    """No better plan could be had: what has not started of the present one goes on."""
+    """No better plan could be had: what has not started of the present one goes on, and is skipped if it must be."""
     state = draft.open()
     left = tuple(
         PlannedTask(
@@ -419,10 +424,10 @@ def _keep_plan(draft: _Draft) -> None:
             intent=task.intent,
             input=task.input,
             depends_on=tuple(name for name in task.depends_on if name not in task.optional),
-            optional_dependencies=tuple(task.optional),
+            optional_dependencies=tuple(name for name in task.depends_on if name in task.optional),
         )
         for task in state.work()
-        if task.status is TaskStatus.WAITING
+        if not task.attempt
     )
     plan = (state.plan or Plan()).model_copy(update={"tasks": left})
     draft.add(PlanAccepted(at=draft.now, revision=state.revision, plan=plan))
@@ -450,7 +455,7 @@ def _plan_again(draft: _Draft, reason: str) -> bool:
     """Ask for another plan, if the limits allow one and none is being made."""
     state = draft.open()
     match state.strategy:
-        case Supervisor() as strategy if state.phase is Phase.RUNNING and state.revision <= state.limits.replans:
+        case Supervisor() as strategy if state.phase is Phase.RUNNING and state.replans < state.limits.replans:
             _ask_planner(draft, strategy, reason=reason)
             return True
     return False
@@ -466,17 +471,27 @@ def _classified(draft: _Draft, task: Task, result: Result) -> None:
     names = {item.name for item in _menu(draft)}
     selection = read_selection(result.output)
     if not isinstance(selection, Selection):
-        if strategy.fallback in names:
-            return _route(draft, [SelectedAgent(agent=strategy.fallback, confidence=0.0)])
+        if _route_to_fallback(draft):
+            return None
         return _reject_plan(draft, task, selection, raw_text(result.output))
     sure = [chosen for chosen in selection.agents if chosen.confidence >= strategy.threshold and chosen.agent in names]
     if sure:
         return _route(draft, sure)
-    if strategy.fallback in names:
-        return _route(draft, [SelectedAgent(agent=strategy.fallback, confidence=0.0)])
+    if _route_to_fallback(draft):
+        return None
     reason = "no agent is sure enough to serve the request"
     question = selection.question or could_not(reason, "Say more precisely what you need.")
     return _end(draft, Phase.FAILED, question, reason)
+
+
+def _route_to_fallback(draft: _Draft) -> bool:
+    """Hand the request to the router's fallback, if it has one that is alive."""
+    state = draft.open()
+    fallback = state.strategy.fallback if isinstance(state.strategy, Router) else None
+    if fallback is None or not _menu(draft, [fallback]):
+        return False
+    _route(draft, [SelectedAgent(agent=fallback, confidence=0.0)])
+    return True
 
 
 def _route(draft: _Draft, chosen: Sequence[SelectedAgent]) -> None:
@@ -486,7 +501,8 @@ def _route(draft: _Draft, chosen: Sequence[SelectedAgent]) -> None:
     if len(chosen) > 1 and state.strategy.escalate is not None:
         return _ask_planner(draft, state.strategy.escalate, only=[each.agent for each in chosen])
     tasks = tuple(
-        PlannedTask(id=each.agent, agent=each.agent, intent=each.intent or "Serve the request") for each in chosen
+        PlannedTask(id=_free_id(state, each.agent), agent=each.agent, intent=each.intent or "Serve the request")
+        for each in chosen
     )
     return _accept_plan(draft, _with_inputs(Plan(goal="Serve the request", tasks=tasks), state), revision=1)
 
@@ -552,7 +568,7 @@ def _task_deadline(draft: _Draft, role: Role, agent: str, start: datetime) -> da
     seconds = min(state.limits.task_timeout, card.timeout) if card else state.limits.task_timeout
     own = start + timedelta(seconds=seconds)
     if role is Role.SYNTHESIZE:
-        return min(own, max(state.deadline, draft.now + _LAST_WORD))
+        return min(own, max(state.deadline, start + _LAST_WORD))
     return min(own, state.deadline)
 
 
@@ -651,6 +667,8 @@ def _limits(draft: _Draft) -> None:
     if draft.now >= state.deadline and state.phase in (Phase.PLANNING, Phase.RUNNING):
         seconds = (state.deadline - state.started_at).total_seconds()
         return _stop_work(draft, "deadline", f"the deadline of {seconds:g} s was reached")
+    if state.timer_due is None or draft.now < state.timer_due:
+        return None  # no deadline comes before the timer that was armed for the first of them
     for task in tuple(state.tasks.values()):
         if task.live and task.deadline and draft.now >= task.deadline + _LATE and not draft.open().ended:
             _attempt_failed(draft, task, _overdue(draft, task), f"overdue-{task.id}-{task.attempt}")
@@ -676,7 +694,7 @@ def _used_up(state: State) -> tuple[str, str] | None:
     for name, (used, *bounds) in allowed.items():
         bound = min((bound for bound in bounds if bound is not None), default=None)
         if bound is not None and used > bound:
-            return name, f"the limit of {bound:g} {name} was passed: {used:g} used"
+            return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
     return None
 
 
@@ -696,10 +714,13 @@ def _arm_timer(draft: _Draft) -> None:
     state = draft.open()
     if state.ended:
         return
+    fired = state.timer in draft.fired
+    started = (entry.deadline + _LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled))
+    if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
+        return
     deadlines = [task.deadline + _LATE for task in state.tasks.values() if task.live and task.deadline]
     if state.phase in (Phase.PLANNING, Phase.RUNNING):
         deadlines.append(state.deadline)
     due = min(deadlines)
-    fired = state.timer in draft.fired
     if fired or state.timer_due is None or due < state.timer_due:
         draft.add(TimerArmed(at=draft.now, name=f"wake-{state.timers + 1}", due=max(due, draft.now)))

@@ -87,7 +87,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 agent=entry.agent,
                 attempt=entry.attempt,
                 since=entry.at,
-                started_at=state.tasks[entry.task_id].started_at or entry.at,
+                started_at=_task(state, entry.task_id).started_at or entry.at,
                 deadline=entry.deadline,
                 span_id=entry.span_id,
                 commit=state.commits + 1,
@@ -158,18 +158,18 @@ def _task_added(state: State, entry: TaskAdded) -> State:
     if entry.task_id in state.tasks:
         raise InvariantError(f"task {entry.task_id} of {state.workflow_id} was added twice")
     task = Task(entry.task_id, entry.role, entry.agent, entry.intent, entry.input, state.limits.attempts)
-    state = _moved(state, _PHASE_OF_ROLE.get(entry.role, state.phase))
-    revision = state.revision + 1 if entry.role is Role.PLAN else state.revision
-    return replace(state, tasks={**state.tasks, task.id: task}, revision=revision)
+    plans = 1 if entry.role is Role.PLAN else 0
+    return replace(
+        _moved(state, _PHASE_OF_ROLE.get(entry.role, state.phase)),
+        tasks={**state.tasks, task.id: task},
+        revision=state.revision + plans,
+        replans=state.replans + (plans if state.phase is Phase.RUNNING else 0),
+    )
 
 
 def _plan_accepted(state: State, entry: PlanAccepted) -> State:
     """Tasks of an earlier plan that never started give way to the new plan's."""
-    kept = {
-        task.id: task
-        for task in state.tasks.values()
-        if not (task.role is Role.WORK and task.status is TaskStatus.WAITING)
-    }
+    kept = {task.id: task for task in state.tasks.values() if task.attempt or task.role is not Role.WORK}
     added = {
         planned.id: Task(
             id=planned.id,
@@ -179,7 +179,7 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
             input=planned.input,
             cap=state.limits.attempts,
             depends_on=tuple(dict.fromkeys((*planned.depends_on, *planned.optional_dependencies))),
-            optional=frozenset(planned.optional_dependencies),
+            optional=frozenset(planned.optional_dependencies) - set(planned.depends_on),
         )
         for planned in entry.plan.tasks
     }

@@ -111,10 +111,8 @@ def _twins(plan: Plan) -> list[str]:
 
 def _shape_problems(plan: Plan, limits: Limits) -> list[str]:
     """Cycles, and chains that are too long. Kahn's order: whatever is left over stands on a cycle or behind one."""
-    needs = {
-        task.id: {*task.depends_on, *task.optional_dependencies} & {other.id for other in plan.tasks}
-        for task in plan.tasks
-    }
+    planned = {task.id for task in plan.tasks}
+    needs = {task.id: {*task.depends_on, *task.optional_dependencies} & planned for task in plan.tasks}
     dependants: dict[str, list[str]] = {task_id: [] for task_id in needs}
     for task_id, dependencies in needs.items():
         for dependency in dependencies:

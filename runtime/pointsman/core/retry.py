@@ -34,7 +34,8 @@ def next_try(workflow_id: str, task: Task, error: AttemptError, limits: Limits, 
         return Retry(
             task.agent, _pause(workflow_id, task, error, limits), f"attempt {task.attempt} failed: {error.kind}"
         )
-    if task.fallback and error.kind not in _NO_FALLBACK and around.card(task.fallback):
+    falls_back = task.fallback != task.agent and error.kind not in _NO_FALLBACK
+    if task.fallback and falls_back and around.card(task.fallback):
         reason = f"{task.agent} is exhausted ({error.kind}); {task.fallback} is its fallback"
         return Retry(task.fallback, timedelta(), reason)
     return None

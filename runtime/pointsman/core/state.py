@@ -94,8 +94,8 @@ class State:
     """The number of the newest plan asked for, accepted or not."""
     rejections: int = 0
     """Plans refused in a row."""
-    routed: bool = False
-    """The plan is one agent's own answer: nothing is left to synthesize."""
+    replans: int = 0
+    """Plans asked for while one was running; refused ones sent back do not count again."""
     timer: str = ""
     timer_due: datetime | None = None
     timers: int = 0
