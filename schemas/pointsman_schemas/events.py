@@ -220,7 +220,7 @@ class Progress(Event):
     """Something an agent reports while it works; kept beside the log and shown by `watch` and `trace`.
 
     `kind` is `progress`, `tool`, `chat` or a domain event's name. A `tool` or `chat` report covers the whole call:
-    `started_at` to `ended_at`.
+    `started_at` to `ended_at`. `data` is what came with a domain event or a progress message.
     """
 
     event_type: ClassVar[str] = "io.pointsman.progress.v1"
@@ -232,6 +232,7 @@ class Progress(Event):
     kind: str
     name: str = ""
     message: str = ""
+    data: JsonValue = None
     started_at: AwareDatetime
     ended_at: AwareDatetime | None = None
     error: str | None = None

@@ -1,0 +1,359 @@
+"""What a running attempt may know and say. A context speaks through a `Reporter`, so it needs no broker to exist."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+from pydantic import JsonValue
+
+from pointsman.errors import InvalidToken, PointsmanError
+from pointsman.telemetry import names, traces
+from pointsman.telemetry.names import Attributes
+from pointsman_schemas.events import Handoff, Progress, TaskReport, Usage
+from pointsman_schemas.ids import derived_id, token
+from pointsman_schemas.strict_json import as_json_value
+from pointsman_schemas.subjects import Subjects
+
+if TYPE_CHECKING:
+    from pointsman.tools import Tool
+
+__all__ = ["Call", "Context", "RecordingReporter", "Reporter", "describe_error"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ERROR_LENGTH = 500  # characters of an exception's text that travel: enough for the cause, small beside any event
+_REPORTS = frozenset({"progress", "tool", "chat"})
+
+_enclosing: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
+
+
+class Reporter(Protocol):
+    """Where a context's reports go."""
+
+    def report(self, progress: Progress) -> None:
+        """Tell whoever watches. Never waits and never raises: a report is worth less than the work it is about."""
+
+    async def emit(self, event: Progress, event_id: str) -> None:
+        """Store a domain event, once for each `event_id`. Returns when it is stored."""
+
+
+@dataclass(slots=True)
+class RecordingReporter:
+    """Keeps what it is told, for tests."""
+
+    reports: list[Progress] = field(default_factory=list)
+    events: list[Progress] = field(default_factory=list)
+
+    def report(self, progress: Progress) -> None:
+        self.reports.append(progress)
+
+    async def emit(self, event: Progress, event_id: str) -> None:
+        self.events.append(event)
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What an attempt gathers on the way. Shared by a context and those it hands to tools."""
+
+    usage: Usage = field(default_factory=Usage)
+    confidence: float | None = None
+    replan_hint: str | None = None
+    cancelled: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Call:
+    """A tool or model call while it runs: what is said here goes on its span and into its report."""
+
+    __slots__ = ("_ledger", "_span", "error", "span_id", "usage")
+
+    def __init__(self, span: traces.Span, span_id: str, ledger: _Ledger) -> None:
+        self._span = span
+        self._ledger = ledger
+        self.span_id = span_id
+        self.error: str | None = None
+        self.usage: Usage | None = None
+
+    def fail(self, kind: str, message: str) -> None:
+        """The call failed, without an exception leaving it. `kind` is a short name from a small set."""
+        self.error = self.error or f"{kind}: {message}"[:ERROR_LENGTH]
+        self._span.fail(kind, message)
+
+    def record_usage(self, usage: Usage) -> None:
+        """Count `usage` for this call and for the attempt it is part of."""
+        self.usage = usage if self.usage is None else self.usage + usage
+        self._ledger.usage += usage
+
+    def set_attributes(self, attributes: Attributes) -> None:
+        """Add attributes to the call's span. They are not in the report."""
+        self._span.set(attributes)
+
+
+class Context:
+    """The attempt an agent is working on: what it was handed, how long it has, and a way to report.
+
+    A function gets it by annotating a parameter with `Context`. In a tool, `idempotency_key` is that of the call.
+    """
+
+    def __init__(self, handoff: Handoff, reporter: Reporter, *, agent: str | None = None) -> None:
+        self.handoff = handoff
+        self.reporter = reporter
+        self.agent = agent or handoff.to_agent
+        self.idempotency_key = handoff.idempotency_key
+        """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
+        effects, so that the other side can drop the second one."""
+        self._ledger = _Ledger()
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+
+    @classmethod
+    def for_test(
+        cls,
+        input: JsonValue = None,
+        *,
+        agent: str = "agent",
+        intent: str = "test",
+        results: Iterable[TaskReport] = (),
+        reporter: Reporter | None = None,
+    ) -> Context:
+        """A context with no broker behind it. Give it a `RecordingReporter` to see what was reported."""
+        handoff = Handoff(
+            workflow_id="wf_test",
+            task_id="T1",
+            attempt=1,
+            from_agent="test",
+            to_agent=agent,
+            intent=intent,
+            input=input,
+            context=tuple(results),
+            return_to=Subjects().result("test", "wf_test", agent, "T1", 1),
+            deadline=datetime.now(UTC) + timedelta(hours=1),
+            idempotency_key="wf_test-T1",
+        )
+        return cls(handoff, RecordingReporter() if reporter is None else reporter)
+
+    # What was handed over
+
+    @property
+    def workflow_id(self) -> str:
+        return self.handoff.workflow_id
+
+    @property
+    def task_id(self) -> str:
+        return self.handoff.task_id
+
+    @property
+    def attempt(self) -> int:
+        """Which try at the task this is, from 1."""
+        return self.handoff.attempt
+
+    @property
+    def intent(self) -> str:
+        return self.handoff.intent
+
+    @property
+    def deadline(self) -> datetime:
+        return self.handoff.deadline
+
+    @property
+    def results(self) -> Mapping[str, TaskReport]:
+        """What came of the tasks this one depends on, by task id."""
+        return {report.task_id: report for report in self.handoff.context}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more. Blocking functions cannot be interrupted: let them ask."""
+        return self._ledger.cancelled
+
+    # What to tell the supervisor with the result
+
+    @property
+    def usage(self) -> Usage:
+        """What the model calls of this attempt have used so far."""
+        return self._ledger.usage
+
+    @property
+    def confidence(self) -> float | None:
+        return self._ledger.confidence
+
+    @property
+    def replan_hint(self) -> str | None:
+        return self._ledger.replan_hint
+
+    def record_usage(self, usage: Usage) -> None:
+        """Add `usage` to what this attempt reports with its result, whether it succeeds or not."""
+        self._ledger.usage += usage
+
+    def set_confidence(self, confidence: float) -> None:
+        """Say how sure the output is, from 0 to 1. Raises `ValueError` outside of that."""
+        if not 0 <= confidence <= 1:  # NaN is outside, too
+            raise ValueError(f"confidence is {confidence!r}; expected a number from 0 to 1")
+        self._ledger.confidence = float(confidence)
+
+    def replan(self, reason: str) -> None:
+        """Ask the supervisor to plan again once it has this result, and say why."""
+        self._ledger.replan_hint = reason
+
+    # What to tell everybody
+
+    async def progress(self, message: str, **data: JsonValue) -> None:
+        """Report what is being done now. It is kept beside the log and shown by `watch`; it may be dropped, never wait.
+
+        Raises:
+            NotJson: `data` cannot be carried as strict JSON.
+        """
+        now = datetime.now(UTC)
+        text = message.encode("utf-8", "replace").decode()  # half a surrogate pair could not be sent
+        self.reporter.report(self._event("progress", message=text, at=now, data=data))
+
+    async def emit(self, name: str, data: JsonValue = None) -> None:
+        """Publish the domain event `name` of this workflow, and return when it is stored.
+
+        Emitting it again in a later attempt at the task stores nothing new, as long as the broker remembers the first.
+
+        Raises:
+            InvalidToken: `name` cannot stand in a subject, or is `progress`, `tool` or `chat`.
+            NotJson: `data` cannot be carried as strict JSON.
+            OversizeEvent: the event is larger than the broker takes.
+        """
+        if token(name, "event name") in _REPORTS:
+            raise InvalidToken(f"the event name is {name!r}, which is how reports are called; choose another")
+        event = self._event(name, name=name, at=datetime.now(UTC), data=data)
+        await self.reporter.emit(event, self.count_key("event", name))
+
+    def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[Call]:
+        """Report the block as one run of the tool `name`: a span and a kept report, however the block ends."""
+        title, attributes = names.execute_tool(name, call_id=call_id, agent=self.agent, description=description)
+        return self._call("tool", name, title, attributes, "internal")
+
+    def chat(
+        self,
+        provider: str,
+        model: str,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        structured: bool = False,
+        attempt: int | None = None,
+    ) -> AbstractAsyncContextManager[Call]:
+        """Report the block as one model call: a span and a kept report, however the block ends."""
+        title, attributes = names.chat(
+            provider,
+            model,
+            agent=self.agent,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            structured=structured,
+            attempt=attempt,
+        )
+        return self._call("chat", model, title, attributes, "client")
+
+    async def call(self, tool: Tool[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> JsonValue:
+        """Run a tool from code as a model would: checked, timed, retried and reported. Arguments go by name.
+
+        Raises:
+            TaskError: the arguments do not fit (kind `invalid_input`) or the tool's value does not (`invalid_output`).
+            Exception: whatever the tool raised on its last try.
+        """
+        if args:
+            raise TypeError(f"give the tool {tool.name} its arguments by name")
+        return await tool.run(kwargs, self)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """From a plain function in its thread: run a coroutine, such as `context.progress("...")`, and wait for it."""
+        if self._loop is None:
+            raise RuntimeError("this context was made outside of an event loop; make it inside of one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # For tools
+
+    def count_key(self, kind: str, *parts: str) -> str:
+        """A key for the next of equal things of this task: the n-th gets the same key in every attempt."""
+        base = derived_id(kind, self.idempotency_key, *parts)
+        self._ledger.counts[base] += 1
+        return derived_id(base, str(self._ledger.counts[base]))
+
+    def with_key(self, idempotency_key: str) -> Context:
+        """This context under another idempotency key. Usage, reports and cancellation are shared."""
+        other = copy.copy(self)
+        other.idempotency_key = idempotency_key
+        return other
+
+    # For whoever runs the attempt
+
+    def cancel(self) -> None:
+        """Nobody waits for the result any more."""
+        self._ledger.cancelled = True
+
+    @asynccontextmanager
+    async def _call(
+        self, kind: str, name: str, title: str, attributes: Attributes, span_kind: traces.Kind
+    ) -> AsyncIterator[Call]:
+        started = datetime.now(UTC)
+        outer = _enclosing.get()
+        if not outer and (surrounding := traces.current()) is not None:
+            outer = surrounding.span_id
+        with traces.span(title, kind=span_kind, attributes=attributes) as span:
+            # With tracing off the span's context is the surrounding one: the report needs an id of its own.
+            recorded = span.context if traces.tracing() else None
+            call = Call(span, recorded.span_id if recorded else secrets.token_hex(8), self._ledger)
+            _enclosing.set(call.span_id)
+            try:
+                yield call
+            except asyncio.CancelledError:
+                call.error = call.error or "cancelled"
+                raise
+            except BaseException as error:
+                call.error = call.error or describe_error(error)
+                raise
+            finally:
+                _enclosing.set(outer)
+                self.reporter.report(
+                    self._event(
+                        kind,
+                        name=name,
+                        at=started,
+                        ended_at=datetime.now(UTC),
+                        error=call.error,
+                        usage=call.usage,
+                        span_id=call.span_id,
+                        parent_span_id=outer,
+                    )
+                )
+
+    def _event(
+        self, kind: str, *, at: datetime, data: JsonValue | Mapping[str, JsonValue] = None, **more: Any
+    ) -> Progress:
+        return Progress(
+            workflow_id=self.workflow_id,
+            task_id=self.task_id,
+            attempt=self.attempt,
+            agent=self.agent,
+            kind=kind,
+            started_at=at,
+            data=as_json_value(data, "data") if data else None,
+            **more,
+        )
+
+
+def describe_error(error: BaseException) -> str:
+    """`error` in one short text that can always be sent: its type, unless it is ours, and its message."""
+    try:
+        text = str(error)
+    except Exception as unprintable:
+        text = f"its message cannot be shown: {type(unprintable).__name__}"
+    if not isinstance(error, PointsmanError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text.encode("utf-8", "replace").decode()[:ERROR_LENGTH]

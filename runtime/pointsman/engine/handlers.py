@@ -1,0 +1,134 @@
+"""Where authors' code runs: on the worker's own loop, or on one in another thread that it may block as it likes.
+
+With a loop of its own, a handler that blocks holds up its siblings but neither the broker's connection nor the
+worker's progress signals, and one that swallows cancellation cannot keep the process from leaving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from pointsman.telemetry import get_logger
+
+__all__ = ["Execution", "Handlers", "InlineHandlers", "ThreadHandlers"]
+
+T = TypeVar("T")
+
+_LEAVE = 1.0  # seconds that what is left on the loop may take to end, once it is told to stop
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution(Generic[T]):
+    """A coroutine under way. `future` belongs to the loop that started it; `cancel` asks the coroutine to end."""
+
+    future: asyncio.Future[T]
+    cancel: Callable[[], object]
+
+
+class Handlers(Protocol):
+    """A place to run coroutines."""
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
+        """Run `work` with the caller's context variables."""
+        ...
+
+
+class InlineHandlers:
+    """Runs them on the caller's loop."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()  # the loop keeps weak references only
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return Execution(task, task.cancel)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, even when nobody waits any more
+
+
+class ThreadHandlers:
+    """Runs them on a loop in a daemon thread, of the same kind as the caller's, while it is open as a context."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> ThreadHandlers:
+        self._owner = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop = type(self._owner)()
+        self._left = asyncio.Event()
+        threading.Thread(target=self._serve, name="pointsman-handlers", daemon=True).start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._left.wait(), 2 * _LEAVE)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
+        owner = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = owner.create_future()
+        context = contextvars.copy_context()
+        started: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task = self._loop.create_task(work, context=context)
+            self._tasks.add(task)
+            task.add_done_callback(ended)
+            started.append(task)
+
+        def ended(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            with suppress(RuntimeError):  # the owner's loop is closed: nobody waits any more
+                owner.call_soon_threadsafe(_hand_over, task, answer)
+
+        self._loop.call_soon_threadsafe(begin)
+        return Execution(answer, lambda: self._loop.call_soon_threadsafe(lambda: started[0].cancel()))
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._end_all())
+        except BaseException as error:
+            _log.error("handler_loop_broken", error=repr(error))
+        finally:
+            if not self._tasks:
+                self._loop.close()
+            with suppress(RuntimeError):
+                self._owner.call_soon_threadsafe(self._left.set)
+
+    async def _end_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_LEAVE)
+        await self._loop.shutdown_asyncgens()
+
+
+def _hand_over(task: asyncio.Task[T], answer: asyncio.Future[T]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if answer.done():
+        return
+    if task.cancelled():
+        answer.cancel()
+    elif error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())

@@ -1,0 +1,112 @@
+"""How a running attempt's reports reach the bus: progress on the side and best effort, domain events for certain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from pointsman.errors import BusUnavailable, PointsmanError
+from pointsman.ports import Bus
+from pointsman.telemetry import current, get_logger
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Progress
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["BusReporter"]
+
+_OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
+_FLUSH = 1.0  # seconds that a result waits for the reports before it
+_PAUSE = 0.5  # seconds between tries to store a domain event while the broker is away
+
+_log = get_logger(__name__)
+
+
+class BusReporter:
+    """A `Reporter` for one attempt. It publishes on the loop it was made on, whatever thread reports come from."""
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, *, source: str, correlation_id: str | None, causation_id: str
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._source = source
+        self._correlation_id = correlation_id
+        self._causation_id = causation_id
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outstanding = 0
+        self._dropped = 0
+
+    def report(self, progress: Progress) -> None:
+        if self._outstanding >= _OUTSTANDING:
+            self._dropped += 1
+            return
+        try:
+            subject = self._subjects.event(progress.workflow_id, progress.task_id)
+            body, headers = dump(progress), self._headers(progress, uuid4().hex)
+            self._loop.call_soon_threadsafe(self._send, subject, body, headers)
+            self._outstanding += 1
+        except (ValueError, RuntimeError) as error:  # text that cannot be sent; or the worker is gone
+            _log.debug("report_dropped", kind=progress.kind, error=repr(error))
+
+    async def emit(self, event: Progress, event_id: str) -> None:
+        subject = self._subjects.event(event.workflow_id, event.name)
+        storing = self._store(subject, dump(event), self._headers(event, event_id), event_id)
+        if asyncio.get_running_loop() is self._loop:
+            await storing
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(storing, self._loop))
+
+    async def flush(self) -> None:
+        """Wait, for a bounded time, until what was reported is stored; what is not by then is dropped."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_FLUSH)
+            for task in late:
+                task.cancel()
+            self._dropped += len(late)
+        if self._dropped:
+            _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
+
+    def _send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        task = self._loop.create_task(self._try(subject, body, headers))
+        self._tasks.add(task)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._outstanding -= 1
+
+    async def _try(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            await self._bus.publish(subject, body, headers)
+        except PointsmanError as error:
+            _log.debug("report_dropped", subject=subject, error=str(error))
+
+    async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
+        while True:
+            with suppress(BusUnavailable):  # it may have been stored: the message id makes the second one vanish
+                await self._bus.publish(subject, body, headers, message_id=event_id)
+                return
+            await asyncio.sleep(_PAUSE)
+
+    def _headers(self, event: Progress, event_id: str) -> Mapping[str, str]:
+        here = current()
+        traceparent = here.traceparent if here else None
+        return encode(
+            Envelope(
+                id=event_id,
+                type=Progress.event_type,
+                source=self._source,
+                time=datetime.now(UTC),
+                subject=event.workflow_id,
+                correlation_id=self._correlation_id,
+                causation_id=self._causation_id,
+                traceparent=traceparent,
+                tracestate=here.tracestate if here else None,
+                origin_traceparent=traceparent,
+            )
+        )

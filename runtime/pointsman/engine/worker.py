@@ -1,0 +1,675 @@
+"""A worker takes handoffs, runs agents, and answers each attempt exactly once: publish the result, then acknowledge.
+
+| A handoff that | is |
+|---|---|
+| cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
+| was delivered before and has its result | acknowledged |
+| was delivered too often without one | answered with `worker_crashed` |
+| has passed its deadline, or belongs to a cancelled workflow | answered, and not started |
+| is still running at its deadline | cancelled and answered with `timeout` |
+| is still running when the worker must leave | cancelled and handed back |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
+
+from pydantic import JsonValue
+
+from pointsman.agent import Agent
+from pointsman.bus.clock import SystemClock
+from pointsman.context import Context, describe_error
+from pointsman.engine.handlers import Execution, Handlers, InlineHandlers, ThreadHandlers
+from pointsman.engine.reports import BusReporter
+from pointsman.errors import (
+    BusUnavailable,
+    ConfigurationError,
+    Conflict,
+    ContractError,
+    ModelError,
+    NotJson,
+    OversizeEvent,
+    Refused,
+    TaskError,
+    UndecodableEvent,
+    UnknownEventType,
+)
+from pointsman.ports import Bus, Clock, Consumer, Delivery, Service, Stored
+from pointsman.settings import Settings
+from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.ids import derived_id, token
+from pointsman_schemas.strict_json import as_json_value, dump, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Worker", "consumer_name"]
+
+T = TypeVar("T")
+
+_ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
+_AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
+_REMEMBERED = 10_000  # cancelled workflows whose handoffs may still wait in the queue: some 1 MB
+_LONGEST_WAIT = 86_400.0  # seconds of `retry_after` that the contract carries
+
+_Why = Literal["cancelled", "shutdown"]
+_Ended = Literal["cancelled", "shutdown", "timeout"]
+
+_log = get_logger(__name__)
+
+
+def consumer_name(agent: str) -> str:
+    """The durable consumer that all workers of an agent share; an autoscaler reads its queue."""
+    return f"agent-{token(agent, 'agent')}"
+
+
+class Worker:
+    """Runs `agents` on `bus`, whose streams exist already.
+
+    With `own_loop` their code runs on an event loop in a thread of its own, where it may even block without losing its
+    messages: what a process of its own should say. Without, it shares the caller's loop, as tests like it.
+
+    Raises:
+        ConfigurationError: two agents have the same name, or there is none.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        agents: Sequence[Agent],
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        own_loop: bool = False,
+        instance: str | None = None,
+    ) -> None:
+        cards = [agent.card for agent in agents]
+        if not cards:
+            raise ConfigurationError("a worker without agents has nothing to do; name at least one agent")
+        if len({card.name for card in cards}) < len(cards):
+            raise ConfigurationError(f"the agents are called {', '.join(card.name for card in cards)}; rename one")
+        self.instance = instance or uuid4().hex
+        self._bus = bus
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._own_loop = own_loop
+        self._subjects = Subjects(settings.namespace)
+        self._desks = [self._desk(agent) for agent in agents]
+        self._handlers: Handlers = InlineHandlers()
+        self._jobs: set[_Job] = set()
+        self._cancelled: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every agent's consumer is served by the broker now."""
+        return all(desk.consumer is not None and desk.consumer.bound for desk in self._desks)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, then drain: take nothing new, let running work finish within `settings.grace`, hand
+        back the rest, leave the registry.
+
+        Raises:
+            BusUnavailable: the broker did not answer while starting.
+        """
+        async with AsyncExitStack() as stack:
+            if self._own_loop:
+                self._handlers = await stack.enter_async_context(ThreadHandlers())
+            await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
+            for desk in self._desks:
+                desk.consumer = await self._bus.consumer(
+                    consumer_name(desk.name),
+                    "work",
+                    self._subjects.handoffs_of(desk.name),
+                    ack_wait=self._settings.ack_wait,
+                )
+                await stack.enter_async_context(await self._bus.serve(desk.service))
+            async with asyncio.TaskGroup() as group:
+                started = self._clock.now()
+                chores = [group.create_task(self._announce(started)), group.create_task(self._keep_alive())]
+                pulls = [
+                    group.create_task(self._pull(desk, desk.consumer, group))
+                    for desk in self._desks
+                    if desk.consumer is not None
+                ]
+                _log.info("worker_started", agents=[desk.name for desk in self._desks], instance=self.instance)
+                await stop.wait()
+                for task in pulls:
+                    task.cancel()
+                leaving = group.create_task(self._leave())
+                chores[0].cancel()
+                await self._drain()
+                await asyncio.wait({leaving}, timeout=_ABANDON)
+                for task in (leaving, *chores):
+                    task.cancel()
+            await self._close_agents()
+            _log.info("worker_stopped", instance=self.instance)
+
+    # Taking
+
+    async def _pull(self, desk: _Desk, consumer: Consumer, group: asyncio.TaskGroup) -> None:
+        while True:
+            await desk.free.wait()
+            try:
+                taken = await consumer.take(desk.room)
+            except BusUnavailable as error:
+                _log.warning("pull_interrupted", agent=desk.name, error=str(error))
+                await self._clock.sleep(_AGAIN)
+                continue
+            for delivery in taken:
+                desk.occupy()
+                group.create_task(self._handle(desk, delivery))
+
+    async def _handle(self, desk: _Desk, delivery: Delivery) -> None:
+        """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
+        job = _Job(desk, delivery, asyncio.current_task())
+        self._jobs.add(job)
+        try:
+            try:
+                envelope, handoff = self._read(delivery.message)
+            except ContractError as error:
+                await self._bury(job, error)
+                return
+            await self._process(job, envelope, handoff)
+        except asyncio.CancelledError:
+            await delivery.nak()
+            raise
+        except Exception as error:
+            _log.error(
+                "handoff_not_processed",
+                subject=delivery.message.subject,
+                exc_info=error,
+                hint="this is a bug in pointsman; the handoff is delivered again",
+            )
+            await delivery.nak(_AGAIN)
+        finally:
+            self._jobs.discard(job)
+            desk.vacate()
+
+    def _read(self, message: Stored) -> tuple[Envelope, Handoff]:
+        """Raises `ContractError`: it is no handoff that this release knows, or its subject says another thing."""
+        address = self._subjects.parse_handoff(message.subject)
+        envelope, data = decode(message.headers, message.body)
+        if envelope is None:
+            raise UndecodableEvent(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
+        if envelope.type != Handoff.event_type:
+            raise UnknownEventType(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
+        handoff = parse(Handoff, data)
+        said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+        if said != (address.agent, address.workflow, address.task, address.attempt):
+            raise ContractError(
+                f"the subject is {message.subject}, but the body is for agent, workflow, task and attempt "
+                f"{said}; publish a handoff on its own subject"
+            )
+        inbox = self._subjects.parse_inbox(handoff.return_to)
+        if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):
+            raise ContractError(
+                f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "
+                "belongs; nothing is published elsewhere"
+            )
+        return envelope, handoff
+
+    async def _bury(self, job: _Job, error: ContractError) -> None:
+        message, agent = job.delivery.message, job.desk.name
+        workflow: str | None = None
+        task: str | None = None
+        with suppress(ContractError):
+            address = self._subjects.parse_handoff(message.subject)
+            workflow, task = address.workflow, address.task
+        letter = DeadLetter(
+            id=derived_id("dead", message.subject, str(message.sequence)),
+            origin=agent,
+            workflow_id=workflow,
+            task_id=task,
+            cause=AttemptError(kind=error.kind, message=describe_error(error)),
+            attempts=job.delivery.delivered,
+            subject=message.subject,
+            headers=dict(message.headers),
+            body=base64.b64encode(message.body).decode(),
+            stream="work",
+            sequence=message.sequence,
+            at=self._clock.now(),
+        )
+        headers = encode(
+            Envelope(
+                id=letter.id,
+                type=DeadLetter.event_type,
+                source=self._source(job.desk),
+                time=letter.at,
+                subject=workflow,
+            )
+        )
+        subject = self._subjects.dead(agent, workflow, letter.id)
+        try:
+            await self._store(subject, dump(letter), headers, stream="dead")
+        except OversizeEvent:  # base64 is a third longer: the original stays where `sequence` says
+            await self._store(
+                subject, dump(letter.model_copy(update={"body": "", "headers": {}})), headers, stream="dead"
+            )
+        metrics.count(names.DEAD_LETTERS, 1, {names.AGENT_NAME: agent})
+        _log.warning(
+            "handoff_dead_lettered",
+            agent=agent,
+            subject=message.subject,
+            letter=letter.id,
+            cause=str(error),
+            hint=f"pointsman dead show {letter.id}",
+        )
+        job.desk.count(0.0, error.kind)
+        await job.delivery.term(f"{error.kind}: {letter.id}")
+
+    # Running
+
+    async def _process(self, job: _Job, envelope: Envelope, handoff: Handoff) -> None:
+        delivery, desk = job.delivery, job.desk
+        title, attributes = names.process_handoff(
+            self._subjects.namespace,
+            desk.name,
+            subject=delivery.message.subject,
+            workflow_id=handoff.workflow_id,
+            task_id=handoff.task_id,
+            attempt=handoff.attempt,
+            delivered=delivery.delivered,
+            message_id=envelope.id,
+            correlation_id=envelope.correlation_id,
+            consumer=consumer_name(desk.name),
+            role=handoff.role,
+        )
+        parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
+        began = self._clock.monotonic()
+        with (
+            bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
+                 correlation_id=envelope.correlation_id),
+            span(title, kind="consumer", parent=parent, attributes=attributes) as spot,
+        ):  # fmt: skip
+            if delivery.delivered > 1 and await self._has_result(handoff):
+                await delivery.ack()
+                return
+            job.handoff = handoff
+            job.reporter = BusReporter(
+                self._bus,
+                self._subjects,
+                source=self._source(desk),
+                correlation_id=envelope.correlation_id,
+                causation_id=envelope.id,
+            )
+            result = await self._attempt(job, handoff)
+            if result is None:
+                _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
+                await delivery.nak()
+                return
+            await job.reporter.flush()
+            result = await self._answer(result, handoff, envelope, spot, desk)
+            await delivery.ack()
+            if result.error is not None:
+                spot.fail(result.error.kind, result.error.message)
+                _log.warning(
+                    "attempt_failed",
+                    status=result.status,
+                    kind=result.error.kind,
+                    error=result.error.message,
+                    retryable=result.error.retryable,
+                )
+            else:
+                _log.debug("attempt_succeeded")
+        seconds = self._clock.monotonic() - began
+        kind = result.error.kind if result.error else None
+        desk.count(seconds, kind)
+        metrics.observe(
+            names.PROCESS_DURATION,
+            seconds,
+            {
+                **{key: attributes.get(key) for key in desk.measured},
+                names.AGENT_NAME: desk.name,
+                names.ERROR_TYPE: kind,
+            },
+        )
+
+    async def _attempt(self, job: _Job, handoff: Handoff) -> Result | None:
+        """The result of the attempt; None when it is not this worker's to give any more."""
+        began = self._clock.now()
+
+        def ended(ending: _Ending) -> Result:
+            context = job.context
+            return Result(
+                workflow_id=handoff.workflow_id,
+                task_id=handoff.task_id,
+                attempt=handoff.attempt,
+                agent=job.desk.name,
+                status=ending.status,
+                output=ending.output,
+                error=ending.error,
+                usage=context.usage if context else Usage(),
+                confidence=context.confidence if context else None,
+                replan_hint=context.replan_hint if context else None,
+                started_at=began,
+                ended_at=self._clock.now(),
+            )
+
+        deliveries = job.delivery.delivered
+        if deliveries > self._settings.deliveries:
+            return ended(
+                _failed(
+                    ErrorKind.CRASHED,
+                    f"the handoff was delivered {deliveries} times and no worker of "
+                    f"{job.desk.name} lived to answer it; it was not started again",
+                )
+            )
+        if handoff.workflow_id in self._cancelled:
+            return ended(_failed(ErrorKind.CANCELLED, "the workflow was cancelled before the attempt began"))
+        left = (handoff.deadline - began).total_seconds()
+        if left <= 0:
+            return ended(
+                _failed(
+                    ErrorKind.TIMEOUT,
+                    f"the handoff waited too long: its deadline {handoff.deadline.isoformat()} "
+                    f"passed {-left:.1f} s before a worker was free; it was not started",
+                    retryable=True,
+                )
+            )
+        limit = min(left, job.desk.agent.card.timeout)
+        execution = self._handlers.start(self._run(job, handoff))
+        why = await self._wait(execution, job, limit)
+        if execution.future.done() and (why is None or why == "shutdown"):
+            if not execution.future.cancelled():
+                return ended(execution.future.result())
+            if why is None:
+                return ended(_failed(ErrorKind.HANDLER, "the handler was cancelled from inside", retryable=True))
+        if why == "shutdown":
+            return None
+        if why == "cancelled":
+            return ended(_failed(ErrorKind.CANCELLED, "the workflow was cancelled while the attempt was running"))
+        return ended(
+            _failed(
+                ErrorKind.TIMEOUT,
+                f"no result within {limit:.1f} s, the shorter of the task's deadline and "
+                f"the timeout of {job.desk.name}; the handler was stopped",
+                retryable=True,
+            )
+        )
+
+    async def _wait(self, execution: Execution[_Ending], job: _Job, limit: float) -> _Ended | None:
+        """Why the handler was stopped; None when it ended by itself."""
+        sleeper = asyncio.ensure_future(self._clock.sleep(limit))
+        awaited: set[asyncio.Future[Any]] = {execution.future, sleeper, job.interrupted}
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if execution.future.done():
+                return None
+            why: _Ended = job.interrupted.result() if job.interrupted.done() else "timeout"
+            if job.context is not None:
+                job.context.cancel()
+            execution.cancel()
+            await asyncio.wait({execution.future}, timeout=_ABANDON)
+            if not execution.future.done():
+                _log.error(
+                    "handler_abandoned",
+                    reason=why,
+                    hint="the handler swallows cancellation, or blocks: let "
+                    "CancelledError pass, and write what blocks as a plain function",
+                )
+            return why
+        except asyncio.CancelledError:
+            execution.cancel()
+            raise
+        finally:
+            sleeper.cancel()
+
+    async def _run(self, job: _Job, handoff: Handoff) -> _Ending:
+        """Run the agent, and say what came of it. Only cancellation leaves."""
+        assert job.reporter is not None
+        agent = job.desk.agent
+        job.context = context = Context(handoff, job.reporter, agent=job.desk.name)
+        try:
+            return _Ending("succeeded", output=as_json_value(await agent.run(handoff, context)))
+        except NotJson as error:
+            return _failed(ErrorKind.INVALID_OUTPUT, f"the output of agent {job.desk.name} is not JSON: {error}")
+        except Refused as error:
+            return _Ending("refused", error=_cause(error.kind, error, error.retryable, error.retry_after))
+        except (TaskError, ModelError) as error:
+            return _Ending("failed", error=_cause(error.kind, error, error.retryable, error.retry_after))
+        except (Exception, SystemExit) as error:  # a handler's `exit()` ends the attempt, not the worker
+            _log.warning("handler_raised", exc_info=error)
+            return _Ending("failed", error=_cause(ErrorKind.HANDLER, error, True, None))
+
+    # Answering
+
+    async def _answer(self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: _Desk) -> Result:
+        """Store the result, or in its place the failure to store it. Returns when the broker has one."""
+        here = spot.context
+        traceparent = here.traceparent if here else None
+        headers = encode(
+            Envelope(
+                id=derived_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
+                type=Result.event_type,
+                source=self._source(desk),
+                time=result.ended_at,
+                subject=handoff.workflow_id,
+                correlation_id=envelope.correlation_id,
+                causation_id=envelope.id,
+                traceparent=traceparent,
+                tracestate=here.tracestate if here else None,
+                origin_traceparent=traceparent,
+            )
+        )
+        body = dump(result)
+        try:
+            await self._store(handoff.return_to, body, headers, stream="work")
+        except OversizeEvent:
+            result = result.model_copy(
+                update={
+                    "status": "failed",
+                    "output": None,
+                    "error": AttemptError(
+                        kind=ErrorKind.OVERSIZE,
+                        message=f"the result of {desk.name} is {len(body)} bytes with a limit of "
+                        f"{self._bus.max_payload} for headers and body; return less, or a reference to it",
+                    ),
+                }
+            )
+            await self._store(handoff.return_to, dump(result), headers, stream="work")
+        return result
+
+    async def _store(
+        self, subject: str, body: bytes, headers: dict[str, str], *, stream: Literal["work", "dead"]
+    ) -> None:
+        """Return once the subject holds a message: this one, or somebody else's before it. However long it takes."""
+
+        async def store() -> bool:
+            try:
+                await self._bus.publish(subject, body, headers, expect=0)
+            except Conflict:
+                # Also what a replicated stream says while an earlier publish is still under way: look, then decide.
+                if await self._bus.last(stream, subject) is None:
+                    raise BusUnavailable(f"{subject} was refused and is still empty; it is tried again") from None
+            return True
+
+        await self._insist(store)
+
+    async def _has_result(self, handoff: Handoff) -> bool:
+        async def look() -> bool:
+            return await self._bus.last("work", handoff.return_to) is not None
+
+        return await self._insist(look)
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """`call`, again and again while the broker is away: an answer that took work is not given up."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await call()
+            except BusUnavailable as error:
+                if pause == _FIRST_PAUSE:
+                    _log.warning("waiting_for_broker", error=str(error))
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # Beside the work
+
+    async def _announce(self, started: datetime) -> None:
+        cards = [
+            desk.agent.card.model_copy(update={"instance": self.instance, "started_at": started})
+            for desk in self._desks
+        ]
+        for desk, card in zip(self._desks, cards, strict=True):
+            desk.announced = card
+        silent = False
+        while True:
+            try:
+                for card in cards:
+                    await self._bus.registry.announce(card)
+                silent = False
+            except BusUnavailable as error:
+                if not silent:
+                    _log.warning("card_not_announced", error=str(error), hint="it is tried again")
+                silent = True
+            await self._clock.sleep(self._settings.heartbeat)
+
+    async def _keep_alive(self) -> None:
+        """Tell the broker about everything in hand, often enough that one lost message does no harm."""
+        while True:
+            await self._clock.sleep(self._settings.ack_wait / 3)
+            for job in list(self._jobs):
+                await job.delivery.in_progress()
+
+    async def _heard(self, message: Stored) -> None:
+        """A workflow was cancelled: what runs of it stops, what still waits in the queue will not start."""
+        workflow = message.subject.split(".")[2]
+        self._cancelled[workflow] = None
+        self._cancelled.move_to_end(workflow)
+        if len(self._cancelled) > _REMEMBERED:
+            self._cancelled.popitem(last=False)
+        for job in list(self._jobs):
+            if job.handoff is not None and job.handoff.workflow_id == workflow:
+                job.interrupt("cancelled")
+
+    async def _leave(self) -> None:
+        for desk in self._desks:
+            with suppress(BusUnavailable):
+                if desk.consumer is not None:
+                    await desk.consumer.close()
+                if desk.announced is not None:
+                    await self._bus.registry.withdraw(desk.announced)
+
+    async def _drain(self) -> None:
+        if not (running := {job.task for job in self._jobs if job.task is not None}):
+            return
+        _log.info("draining", running=len(running), grace=self._settings.grace)
+        sleeper = asyncio.ensure_future(self._clock.sleep(self._settings.grace))
+        everything = asyncio.ensure_future(asyncio.wait(running))
+        await asyncio.wait({sleeper, everything}, return_when=asyncio.FIRST_COMPLETED)
+        sleeper.cancel()
+        if not everything.done():
+            for job in list(self._jobs):
+                job.interrupt("shutdown")
+            # A little longer than a handler has: it is cancelled first, and what is still here waits for the broker.
+            await asyncio.wait({everything}, timeout=1.25 * _ABANDON)
+        everything.cancel()
+        for task in running:
+            task.cancel()
+
+    async def _close_agents(self) -> None:
+        for desk in self._desks:
+            closing = self._handlers.start(_closed(desk.agent))
+            await asyncio.wait({closing.future}, timeout=_ABANDON)
+            closing.cancel()
+
+    def _desk(self, agent: Agent) -> _Desk:
+        card = agent.card
+        service = Service(
+            card.name,
+            self.instance,
+            card.version,
+            card.description,
+            self._subjects.handoffs_of(card.name),
+            {"role": card.role, "skills": ", ".join(card.skills)},
+        )
+        return _Desk(agent, card.name, card.concurrency, service)
+
+    def _source(self, desk: _Desk) -> str:
+        return f"pointsman/agent/{desk.name}/{self.instance}"
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """One agent's place in the worker: its slots, its consumer, its counters."""
+
+    agent: Agent
+    name: str
+    room: int
+    service: Service
+    consumer: Consumer | None = None
+    announced: Any = None
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    measured: tuple[str, ...] = ("messaging.system", "messaging.operation.name", "messaging.destination.template")
+
+    def __post_init__(self) -> None:
+        self.free.set()
+
+    def occupy(self) -> None:
+        self.room -= 1
+        if self.room == 0:
+            self.free.clear()
+
+    def vacate(self) -> None:
+        self.room += 1
+        self.free.set()
+
+    def count(self, seconds: float, error: str | None) -> None:
+        self.service.requests += 1
+        self.service.processing_time += seconds
+        if error is not None:
+            self.service.errors += 1
+            self.service.last_error = error
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A delivery in hand. `handoff` is set once it is read and found to need an answer."""
+
+    desk: _Desk
+    delivery: Delivery
+    task: asyncio.Task[Any] | None
+    handoff: Handoff | None = None
+    reporter: BusReporter | None = None
+    context: Context | None = None
+    interrupted: asyncio.Future[_Why] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def interrupt(self, why: _Why) -> None:
+        if not self.interrupted.done():
+            self.interrupted.set_result(why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What came of running a handler."""
+
+    status: Literal["succeeded", "failed", "refused"]
+    output: JsonValue = None
+    error: AttemptError | None = None
+
+
+def _failed(kind: ErrorKind, message: str, *, retryable: bool = False) -> _Ending:
+    return _Ending("failed", error=AttemptError(kind=kind, message=message, retryable=retryable))
+
+
+def _cause(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
+    if retry_after is not None:
+        retry_after = min(max(retry_after, 0.0), _LONGEST_WAIT) if math.isfinite(retry_after) else None
+    return AttemptError(kind=kind, message=describe_error(error), retryable=retryable, retry_after=retry_after)
+
+
+async def _closed(agent: Agent) -> None:
+    try:
+        await agent.close()
+    except Exception as error:
+        _log.warning("agent_not_closed", agent=agent.card.name, error=describe_error(error))

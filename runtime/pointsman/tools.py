@@ -1,0 +1,230 @@
+"""A tool is a function a model may call. What the model gets wrong, and what goes wrong, are results it can read."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+
+from pointsman.agent import first_paragraph
+from pointsman.context import Context, describe_error
+from pointsman.errors import ConfigurationError, ContractError, ModelError, PointsmanError, TaskError
+from pointsman.ports import ToolSpec
+from pointsman.shapes import Shape, signature_of
+from pointsman.telemetry import get_logger
+from pointsman.threads import in_thread
+from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import compact, describe, parse
+
+__all__ = ["Tool", "ToolResult", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FIRST_PAUSE = 0.2  # seconds before the first retry of a call, doubled each time: a model and a person are waiting
+_LONGEST_PAUSE = 10.0  # seconds: an attempt has a deadline, and a provider that asks for more is better told of later
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a model is told of its call: `text` as it reads it, `data` the value behind it (None for an error)."""
+
+    text: str
+    data: JsonValue = None
+    is_error: bool = False
+
+
+class Tool(Generic[P, R]):
+    """A function with a name, a description and a JSON Schema of its arguments. Calling it calls the function."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        description: str,
+        timeout: float,
+        retries: int,
+        idempotent: bool,
+        namespace: Mapping[str, Any],
+    ) -> None:
+        token(name, "tool name")
+        owner = f"tool {name}"
+        if not description:
+            raise ConfigurationError(f"{owner} has no description; models choose by it: write a docstring")
+        if timeout <= 0 or retries < 0:
+            raise ConfigurationError(
+                f"{owner} has timeout={timeout!r} and retries={retries!r}; expected seconds above 0, and 0 or more"
+            )
+        if retries and not idempotent:
+            raise ConfigurationError(
+                f"{owner} is to be retried, but a failed or late try may have done its work; make "
+                "it safe to repeat, by Context.idempotency_key, and say idempotent=True"
+            )
+        signature = signature_of(function, owner, namespace)
+        self.name = name
+        self.timeout = timeout
+        self.retries = retries
+        self.idempotent = idempotent
+        self._function = function
+        self._is_async = signature.is_async
+        self._context = signature.context
+        self._names = {f"p{number}": parameter.name for number, parameter in enumerate(signature.parameters)}
+        self._output = Shape[Any](signature.returns, owner)
+        # Parameters may have any name a function's can; a model's fields may not. So the fields are numbered.
+        fields: dict[str, Any] = {
+            key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
+            for key, parameter in zip(self._names, signature.parameters, strict=True)
+        }
+        try:
+            self._arguments: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+            parameters: dict[str, JsonValue] = self._arguments.model_json_schema()
+        except PydanticUserError as error:
+            raise ConfigurationError(
+                f"{owner} takes a type that has no JSON form: {error.message.splitlines()[0]}; use "
+                "pydantic models, text, numbers, lists or dicts"
+            ) from None
+        del parameters["title"]  # the tool's name again: every word of a schema costs tokens
+        self.spec = ToolSpec(name, description, parameters)
+        self.__name__ = name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    async def call(self, arguments: str, context: Context, *, call_id: str = "") -> ToolResult:
+        """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors too."""
+        try:
+            value = await self._reported(lambda: self._parse(arguments), context, call_id)
+        except (Exception, SystemExit) as error:
+            said = describe_error(error)
+            told = isinstance(error, TaskError) and error.kind == ErrorKind.INVALID_INPUT
+            return ToolResult(said if told else f"{self.name} failed: {said}", is_error=True)
+        return ToolResult(value if isinstance(value, str) else compact(value).decode(), value)
+
+    async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
+        """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
+        return await self._reported(lambda: self._check(arguments), context, "")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+    async def _reported(self, read: Callable[[], BaseModel], context: Context, call_id: str) -> JsonValue:
+        async with context.tool(self.name, call_id=call_id, description=self.spec.description):
+            checked = read()
+            key = context.count_key("tool", self.name, checked.model_dump_json(fallback=repr))
+            return await self._tries(checked, context.with_key(key))
+
+    async def _tries(self, checked: BaseModel, context: Context) -> JsonValue:
+        pause = _FIRST_PAUSE
+        for left in range(self.retries, 0, -1):
+            try:
+                return await self._try(checked, context)
+            except Exception as error:
+                if not _is_transient(error):
+                    raise
+                asked = error.retry_after if isinstance(error, TaskError | ModelError) else None
+                _log.info("tool_retried", tool=self.name, error=describe_error(error), tries_left=left)
+            await asyncio.sleep(min(pause if asked is None else asked, _LONGEST_PAUSE))
+            pause *= 2
+        return await self._try(checked, context)
+
+    async def _try(self, checked: BaseModel, context: Context) -> JsonValue:
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                value = await self._once(checked, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the tool's own
+            raise TaskError(f"no answer within {self.timeout:g} s", kind=ErrorKind.TIMEOUT, retryable=True) from None
+        return self._output.write(value)
+
+    async def _once(self, checked: BaseModel, context: Context) -> object:
+        arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}
+        if self._context is not None:
+            arguments[self._context] = context
+        call: Callable[..., Any] = self._function
+        value = call(**arguments) if self._is_async else await in_thread(call, **arguments)
+        return await value if inspect.isawaitable(value) else value
+
+    def _parse(self, text: str) -> BaseModel:
+        body = text.strip().encode("utf-8", "surrogatepass") or b"{}"  # what providers send for no arguments
+        try:
+            return parse(self._arguments, body)
+        except ContractError as error:
+            raise self._bad(str(error)) from None
+
+    def _check(self, arguments: Mapping[str, object]) -> BaseModel:
+        try:
+            return self._arguments.model_validate(arguments)
+        except ValidationError as error:
+            raise self._bad(describe(error)) from None
+
+    def _bad(self, problem: str) -> TaskError:
+        return TaskError(
+            f"bad arguments for {self.name}: {problem}; call it as its schema says", kind=ErrorKind.INVALID_INPUT
+        )
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, TaskError | ModelError):
+        return error.retryable
+    return not isinstance(error, PointsmanError)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float = 60.0,
+    retries: int = 0,
+    idempotent: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float = 60.0,
+    retries: int = 0,
+    idempotent: bool = False,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a tool of an async or plain function: `@tool`, or `@tool(timeout=5)`.
+
+    The name is the function's, the description its docstring's first paragraph, the schema its annotations'
+    (`Annotated[str, Field(description="...")]` describes a parameter). A parameter annotated `Context` is not the
+    model's to fill. `timeout` is in seconds and bounds each try; `retries` counts tries after the first of one call,
+    and needs `idempotent`: running it twice under one `Context.idempotency_key` does the same as running it once.
+
+    Raises:
+        ConfigurationError: the definition does not fit; the message says what to change.
+    """
+    namespace = sys._getframe(1).f_locals
+
+    def make(function: Callable[P, R]) -> Tool[P, R]:
+        return Tool(
+            function,
+            name=name or function.__name__,
+            description=description or first_paragraph(function),
+            timeout=timeout,
+            retries=retries,
+            idempotent=idempotent,
+            namespace=namespace,
+        )
+
+    return make if function is None else make(function)
