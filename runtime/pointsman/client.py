@@ -20,7 +20,7 @@ from pydantic import JsonValue, ValidationError
 from pointsman.core import trace
 from pointsman.engine.history import commit_of, entries_of, newest_commit, not_found
 from pointsman.errors import BusUnavailable, ContractError, OversizeEvent, UnknownOutcome
-from pointsman.ports import Bus, Stored
+from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.names import publish_request
 from pointsman.telemetry.traces import span
@@ -68,9 +68,10 @@ async def connect(
     """
     from pointsman.bus import jetstream
 
-    base = settings or Settings.load()
-    chosen = Settings.load(**{**base.model_dump(), **{k: v for k, v in (("url", url), ("namespace", namespace)) if v}})
-    bus = await jetstream.connect(chosen, name="pointsman-client")
+    given = settings.model_dump(exclude_unset=True) if settings is not None else {}
+    options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+    chosen = Settings.load(**{**given, **options})
+    bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout)
     try:
         await bus.set_up()
         yield Client(bus, namespace=chosen.namespace)
@@ -174,6 +175,12 @@ class Client:
     async def agents(self) -> Sequence[AgentCard]:
         """The card of every live agent instance, sorted by name and instance."""
         return await self.bus.registry.cards()
+
+    async def queue(self, agent: str) -> QueueDepth | None:
+        """What waits for an agent and what it works on, over all its instances; None when it has never run here."""
+        from pointsman.engine.worker import consumer_name
+
+        return await self.bus.depth(consumer_name(agent), "work")
 
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *, message_id: str) -> int:
         """Store one message under `message_id` and return its sequence, asking again when the broker is silent."""

@@ -1,0 +1,282 @@
+"""The command line. Commands are declared here and live beside it: nothing of theirs is loaded until one of them runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from pointsman.cli.output import Code, command
+
+__all__ = ["app", "main"]
+
+# Typer's own help in rich costs 0.7 s of CPU here, its plain one none; errors and tracebacks are ours.
+app = typer.Typer(
+    name="pointsman",
+    help="Teams of LLM agents over NATS JetStream.",
+    epilog="Exit codes: 0 done, 1 not completed or something found, 2 usage or configuration, 3 not found, "
+    "4 broker unreachable, 130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+dead = typer.Typer(help="Look at what nobody could process; replay or discard it.", no_args_is_help=True,
+                   rich_markup_mode=None)  # fmt: skip
+app.add_typer(dead, name="dead")
+
+Url = Annotated[
+    Optional[str], typer.Option(help="NATS servers, comma-separated.", show_default=False, metavar="URL")  # noqa: UP045
+]
+Namespace = Annotated[
+    Optional[str], typer.Option(help="The tenant's prefix on every subject.", show_default=False, metavar="NAME")  # noqa: UP045
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
+WorkflowId = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's id, wf_...")]
+Team = Annotated[Optional[str], typer.Option(help="Of this team only.", show_default=False)]  # noqa: UP045
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+@app.command()
+@command
+def demo(
+    text: Annotated[Optional[str], typer.Argument(help="What to ask the team. Default: three wishes at once.")] = None,  # noqa: UP045
+    dir: Annotated[Optional[Path], typer.Option(help="Keep the broker's data and the logs here.")] = None,  # noqa: UP045
+    json: Json = False,
+) -> Code:
+    """See it work: a broker, a supervisor and five agents, each a process of its own, answer one request."""
+    from pointsman.cli import serve
+
+    return serve.demo(text, directory=dir, json=json)
+
+
+@app.command()
+@command
+def up(
+    target: Annotated[Optional[str], typer.Argument(help="The team and its agents: module or file.py.")] = None,  # noqa: UP045
+    port: Annotated[Optional[int], typer.Option(help="The broker's port. Default: 4222 if it is free.")] = None,  # noqa: UP045
+    dir: Annotated[Optional[Path], typer.Option(help="Keep the broker's data and the logs here.")] = None,  # noqa: UP045
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """For development: a broker, the supervisor and the agents of a team, until Ctrl-C. What crashes is restarted."""
+    from pointsman.cli import serve
+
+    return serve.up(target, port=port, directory=dir, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def supervisor(
+    target: Annotated[str, typer.Argument(help="The team: module:name or file.py[:name].")],
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> Code:
+    """Run the supervisor of a team until SIGTERM or Ctrl-C. Start as many as you like."""
+    from pointsman.cli import serve
+
+    return serve.supervisor(target, url=url, namespace=namespace, with_parent=with_parent)
+
+
+@app.command()
+@command
+def worker(
+    targets: Annotated[list[str], typer.Argument(help="Agents: module:name or file.py[:name].")],
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> Code:
+    """Run agents in this process until SIGTERM or Ctrl-C. Start as many as you like."""
+    from pointsman.cli import serve
+
+    return serve.worker(targets, url=url, namespace=namespace, with_parent=with_parent)
+
+
+@app.command()
+@command
+def submit(
+    team: Annotated[str, typer.Argument(help="Who is asked.")],
+    text: Annotated[Optional[str], typer.Argument(help="The request; - reads standard input.")] = None,  # noqa: UP045
+    input_json: Annotated[
+        Optional[str], typer.Option(metavar="JSON", help="The request as a JSON object; - reads standard input.")  # noqa: UP045
+    ] = None,
+    request_id: Annotated[
+        Optional[str], typer.Option(metavar="ID", help="The same id is the same workflow, however often it is sent.")  # noqa: UP045
+    ] = None,
+    correlation_id: Annotated[Optional[str], typer.Option(metavar="ID", help="Carried by every event.")] = None,  # noqa: UP045
+    deadline: Annotated[Optional[float], typer.Option(metavar="SECONDS", help="When an answer must be there.")] = None,  # noqa: UP045
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the answer, or print the id.")] = True,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it while waiting.")] = False,
+    timeout: Annotated[Optional[float], typer.Option(metavar="SECONDS", help="Wait no longer.")] = None,  # noqa: UP045
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Send a request to a team and print its answer, and what is missing in it."""
+    from pointsman.cli import workflows
+
+    return workflows.submit(
+        team, text, input_json=input_json, request_id=request_id, correlation_id=correlation_id, deadline=deadline,
+        wait=wait, watch=watch, timeout=timeout, url=url, namespace=namespace, json=json,
+    )  # fmt: skip
+
+
+@app.command()
+@command
+def watch(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """Follow a workflow from its beginning to its end."""
+    from pointsman.cli import workflows
+
+    return workflows.watch(workflow, url=url, namespace=namespace, json=json)
+
+
+@app.command("list")
+@command
+def list_(
+    team: Team = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """The workflows that were active last, newest first."""
+    from pointsman.cli import workflows
+
+    return workflows.list_(team, limit=limit, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """A workflow whole: request, plans, tasks, results, outcome."""
+    from pointsman.cli import workflows
+
+    return workflows.show(workflow, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def trace(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """The workflow's trace, from its log: who did what, when, how often, and what it used."""
+    from pointsman.cli import workflows
+
+    return workflows.trace(workflow, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def cancel(
+    workflow: WorkflowId,
+    reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Ask a running workflow to end."""
+    from pointsman.cli import workflows
+
+    return workflows.cancel(workflow, reason=reason, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def agents(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """The agents alive now, and what waits for each."""
+    from pointsman.cli import health
+
+    return health.agents(url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def doctor(
+    target: Annotated[Optional[str], typer.Argument(help="Also look for the agents of this team: module:name.")] = None,  # noqa: UP045
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Check everything a workflow needs, and say what to do about what is missing."""
+    from pointsman.cli import health
+
+    return health.doctor(target, url=url, namespace=namespace, json=json)
+
+
+Origin = Annotated[Optional[str], typer.Option(help="From this agent or team only.", show_default=False)]  # noqa: UP045
+OfWorkflow = Annotated[Optional[str], typer.Option(metavar="ID", help="Of this workflow only.", show_default=False)]  # noqa: UP045
+Letters = Annotated[Optional[list[str]], typer.Argument(metavar="[ID]...", help="Dead letters.", show_default=False)]  # noqa: UP045
+
+
+@dead.command("list")
+@command
+def dead_list(
+    origin: Origin = None,
+    workflow: OfWorkflow = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """The dead letters, oldest first."""
+    from pointsman.cli import letters
+
+    return letters.list_(origin=origin, workflow=workflow, limit=limit, url=url, namespace=namespace, json=json)
+
+
+@dead.command("show")
+@command
+def dead_show(
+    letter: Annotated[str, typer.Argument(metavar="ID")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """One dead letter: its cause, and the event as it was."""
+    from pointsman.cli import letters
+
+    return letters.show(letter, url=url, namespace=namespace, json=json)
+
+
+@dead.command("replay")
+@command
+def dead_replay(
+    ids: Letters = None,
+    origin: Origin = None,
+    workflow: OfWorkflow = None,
+    as_new: Annotated[bool, typer.Option("--as-new", help="Send the workflow's request again, as a new one.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Do not remove the letter afterwards.")] = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Give the events another chance and remove their letters. Replaying one twice is replaying it once."""
+    from pointsman.cli import letters
+
+    return letters.replay(
+        ids or [], origin=origin, workflow=workflow, as_new=as_new, keep=keep, url=url, namespace=namespace, json=json
+    )
+
+
+@dead.command("discard")
+@command
+def dead_discard(
+    ids: Letters = None,
+    origin: Origin = None,
+    workflow: OfWorkflow = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Remove dead letters for good: the ones named, or all of an origin or a workflow."""
+    from pointsman.cli import letters
+
+    return letters.discard(
+        ids or [], origin=origin, workflow=workflow, yes=yes, url=url, namespace=namespace, json=json
+    )

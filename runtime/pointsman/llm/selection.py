@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pointsman.errors import ConfigurationError
 from pointsman.ports import Model
 
-__all__ = ["DEFAULT_MODELS", "model_from"]
+__all__ = ["DEFAULT_MODELS", "chosen_model", "model_from"]
 
 DEFAULT_MODELS: Mapping[str, str] = {
     "openai": "gpt-4.1-mini",
@@ -28,9 +28,8 @@ def model_from(spec: str | None = None) -> Model:
     Raises:
         ConfigurationError: no such provider, or its key is not set.
     """
-    spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
-    provider, _, name = spec.strip().partition(":")
-    name = name.strip() or DEFAULT_MODELS.get(provider, "")
+    chosen = chosen_model(spec)
+    provider, _, name = chosen.partition(":")
     match provider:
         case "openai":
             from pointsman.llm.openai import OpenAIModel
@@ -44,7 +43,15 @@ def model_from(spec: str | None = None) -> Model:
             from pointsman.llm.offline import OfflineModel
 
             return OfflineModel()
-    raise ConfigurationError(f"the model is {spec!r}; expected openai:NAME, anthropic:NAME or offline")
+    raise ConfigurationError(f"the model is {chosen!r}; expected openai:NAME, anthropic:NAME or offline")
+
+
+def chosen_model(spec: str | None = None) -> str:
+    """What `model_from(spec)` makes, as `openai:NAME`, `anthropic:NAME` or `offline`. Nothing is loaded or checked."""
+    spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
+    provider, _, name = spec.strip().partition(":")
+    name = name.strip() or DEFAULT_MODELS.get(provider, "")
+    return f"{provider}:{name}" if name else provider
 
 
 def _by_key() -> str:

@@ -1,0 +1,185 @@
+"""The commands about what is there: agents, doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from rich.table import Table
+from rich.text import Text
+
+from pointsman.cli.output import Code, console, emit, one_line
+from pointsman.cli.session import session, settings_for
+from pointsman.client import Client
+from pointsman.errors import ConfigurationError, PointsmanError
+from pointsman.llm.selection import chosen_model
+from pointsman.ports import QueueDepth
+from pointsman.settings import Settings
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.team import ANY, Router, Supervisor, Team
+
+__all__ = ["agents", "doctor"]
+
+_REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `doctor`. `advice` says what to do when it is not `ok`."""
+
+    name: str
+    ok: bool
+    seen: str
+    advice: str = ""
+
+
+def agents(*, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            grouped = _by_name(await client.agents())
+            queues = await asyncio.gather(*(client.queue(name) for name in grouped))
+        if json:
+            for (name, cards), queue in zip(grouped.items(), queues, strict=True):
+                emit({"name": name, "instances": len(cards), "queue": queue, "card": cards[0]})
+        elif grouped:
+            console().print(_table(grouped, queues))
+        else:
+            print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def doctor(target: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    settings = settings_for(url, namespace, log_level="error")
+    team = _load(target) if target else None
+
+    async def run() -> Code:
+        terminal, sound = console(), True
+        async for check in _examine(settings, team):
+            sound = sound and check.ok
+            if json:
+                emit(check)
+                continue
+            line = Text("ok   " if check.ok else "BAD  ", style="green" if check.ok else "red")
+            line.append(f"{check.name:<12} ", style="bold").append(one_line(check.seen, limit=400))
+            terminal.print(line)
+            if check.advice and not check.ok:
+                terminal.print(Text(f"     {'':<12} {one_line(check.advice, limit=400)}", style="yellow"))
+        return Code.OK if sound else Code.FAILED
+
+    return asyncio.run(run())
+
+
+async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check]:
+    yield _model(settings)
+    yield await _telemetry()
+    try:
+        async with session(settings.url, settings.namespace) as client:
+            yield Check("broker", True, f"{_shown(settings.url)} answers; streams of {settings.namespace!r} fit")
+            for check in await _team(client, team):
+                yield check
+    except ConfigurationError as error:
+        yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
+    except PointsmanError as error:
+        yield Check("broker", False, str(error), "`pointsman up` starts one here; POINTSMAN_URL or --url names another")
+
+
+def _model(settings: Settings) -> Check:
+    try:
+        name = chosen_model(settings.model)
+    except ConfigurationError as error:
+        return Check("model", False, str(error), "set POINTSMAN_MODEL to openai:NAME, anthropic:NAME or offline")
+    key = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}.get(name.partition(":")[0])
+    if key is not None and not os.environ.get(key):
+        return Check("model", False, f"{name} is chosen and {key} is not set", f"set {key}, or POINTSMAN_MODEL=offline")
+    told = f"{name} (no key is set: deterministic, no network)" if name == "offline" else f"{name}, {key} is set"
+    return Check("model", True, told)
+
+
+async def _telemetry() -> Check:
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        return Check("telemetry", True, "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
+    parts = urlsplit(endpoint)
+    port = parts.port or (443 if parts.scheme == "https" else 4318 if "://" not in endpoint else 80)
+    shown = f"{parts.hostname}:{port}"
+    try:
+        async with asyncio.timeout(_REACHABLE):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError) as error:
+        return Check("telemetry", False, f"nobody answers at {shown}: {error or 'no answer in time'}",
+                     "start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT: spans are lost, work is not")  # fmt: skip
+    writer.close()
+    return Check("telemetry", True, f"{shown} accepts connections")
+
+
+async def _team(client: Client, team: Team | None) -> Sequence[Check]:
+    """Whether there is somebody for everything a workflow needs: of `team`, or of any team when none is named."""
+    alive = _by_name(await client.agents())
+    if team is None:
+        count = sum(len(cards) for cards in alive.values())
+        names = ", ".join(f"{name} ({cards[0].role.value})" for name, cards in alive.items())
+        return [
+            Check("agents", bool(alive), f"{count} alive: {names}" if alive else "none alive",
+                  "`pointsman worker module:name` starts one; `pointsman up` starts a team")
+        ]  # fmt: skip
+    checks = []
+    for durable in (f"request-{team.name}", f"inbox-{team.name}"):
+        depth = await client.bus.depth(durable, "work")
+        seen = f"{durable}: {depth.pending} waiting, {depth.in_flight} in work" if depth else f"{durable} is not there"
+        checks.append(Check("supervisor", depth is not None, seen, f"start it: pointsman supervisor, for {team.name}"))
+    for name, why in _needed(team):
+        found = alive.get(name, [])
+        advice = f"start it: pointsman worker, for {name}"
+        checks.append(Check("agent", bool(found), f"{name} ({why}): {len(found) or 'none'} alive", advice))
+    if team.agents == ANY:
+        workers = [name for name, cards in alive.items() if cards[0].role is Role.WORK]
+        seen = f"workers alive: {', '.join(workers) or 'none'}"
+        checks.append(Check("agents", bool(workers), seen, "start some: pointsman worker module:name"))
+    return checks
+
+
+def _needed(team: Team) -> list[tuple[str, str]]:
+    strategy = team.strategy
+    match strategy:
+        case Supervisor():
+            roles = [(strategy.planner, "plans"), (strategy.synthesizer, "synthesizes")]
+        case Router():
+            roles = [(strategy.classifier, "classifies"), (strategy.synthesizer, "synthesizes")]
+    named = [] if team.agents == ANY else [(name, "works") for name in team.agents]
+    return [(name, why) for name, why in [*roles, *named] if name is not None]
+
+
+def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
+    grouped: dict[str, list[AgentCard]] = defaultdict(list)
+    for card in cards:
+        grouped[card.name].append(card)
+    return dict(grouped)
+
+
+def _table(grouped: dict[str, list[AgentCard]], queues: Sequence[QueueDepth | None]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("agent", "role", "instances", "waiting", "in work", "model", "what it does"):
+        table.add_column(column, overflow="fold")
+    for (name, cards), queue in zip(grouped.items(), queues, strict=True):
+        card = cards[0]
+        depth = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
+        described = Text(one_line(card.description, limit=80))
+        table.add_row(name, card.role.value, str(len(cards)), *depth, Text(one_line(card.model or "")), described)
+    return table
+
+
+def _load(target: str) -> Team:
+    from pointsman.app import load_team
+
+    return load_team(target)
+
+
+def _shown(url: str) -> str:
+    """The servers without user and password."""
+    return ",".join(one.rpartition("@")[2] if "@" in one else one for one in url.split(","))

@@ -1,0 +1,122 @@
+"""What every command says and how it ends: JSON lines for programs, clean text for people, and exit codes that mean something.
+
+| Code | Meaning |
+|---|---|
+| 0 | done; the workflow completed; the check found nothing wrong |
+| 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found something; refused |
+| 2 | wrong usage or configuration: what was typed or set does not fit |
+| 3 | what was asked for does not exist |
+| 4 | the broker cannot be reached or does not answer |
+| 130 | interrupted |
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pointsman_schemas.events import Outcome
+
+__all__ = ["Code", "clean", "code_for", "command", "complain", "console", "emit", "one_line", "outcome_code"]
+
+P = ParamSpec("P")
+
+# Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Code(IntEnum):
+    """The exit codes of the table above."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4
+    INTERRUPTED = 130
+
+
+def command(function: Callable[P, Code | None]) -> Callable[P, None]:
+    """`function` as a command: its code becomes the exit code, its errors one line on standard error."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = function(*args, **kwargs) or Code.OK
+        except KeyboardInterrupt:
+            complain("interrupted")
+            code = Code.INTERRUPTED
+        except Exception as error:
+            known = code_for(error)
+            if known is None:
+                raise
+            complain(str(error))
+            code = known
+        raise typer.Exit(code)
+
+    return run
+
+
+def code_for(error: BaseException) -> Code | None:
+    """The exit code of an error raised on purpose; None for a bug, which shows its traceback."""
+    from pointsman import errors
+
+    if isinstance(error, BaseExceptionGroup):
+        codes = [code_for(inner) for inner in error.exceptions]
+        return codes[0] if len(codes) == 1 else None
+    match error:
+        case errors.InvariantError():
+            return None
+        case errors.BusUnavailable():
+            return Code.UNREACHABLE
+        case errors.NotFound():
+            return Code.NOT_FOUND
+        case errors.ConfigurationError() | errors.ContractError():
+            return Code.USAGE
+        case errors.PointsmanError():
+            return Code.FAILED
+    return None
+
+
+def outcome_code(outcome: Outcome) -> Code:
+    """0 for a completed workflow, 1 for any other end."""
+    return Code.OK if outcome.status == "completed" else Code.FAILED
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    print(f"pointsman: {one_line(message, limit=2_000)}", file=sys.stderr)
+
+
+def emit(value: Any) -> None:
+    """`value`, a model, dataclass or plain data, as one line of JSON on standard output."""
+    from pydantic_core import to_json
+
+    print(to_json(value, exclude_none=True).decode(), flush=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A terminal that wraps and colours, or plain text where there is none."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def clean(text: str) -> str:
+    """`text` with its control characters made visible; line ends and tabs stay."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def one_line(text: str, *, limit: int = 200) -> str:
+    """`text` cleaned, on one line, cut at `limit` characters."""
+    line = " ".join(clean(text).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -1,0 +1,339 @@
+"""How a workflow looks in a terminal. Nothing here reads or waits: values in, renderables out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import assert_never
+
+from pydantic import JsonValue
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pointsman.cli.output import clean, one_line
+from pointsman.client import WorkflowEvent, WorkflowSummary
+from pointsman.core.trace import TraceNode
+from pointsman.engine.dead_letters import Letter
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Outcome, Progress, TaskSummary, Usage
+from pointsman_schemas.log import (
+    AttemptFailed,
+    Entry,
+    LimitReached,
+    PlanAccepted,
+    PlanRejected,
+    ResultIgnored,
+    RetryScheduled,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskReopened,
+    TaskSkipped,
+    TaskSucceeded,
+    TimerArmed,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+
+__all__ = ["Story", "answer", "letters", "outcome", "seconds", "show", "summaries", "text_of", "trace"]
+
+_STYLE = {
+    "completed": "green",
+    "succeeded": "green",
+    "partial": "yellow",
+    "running": "cyan",
+    "waiting": "dim",
+    "skipped": "yellow",
+    "abandoned": "yellow",
+    "cancelled": "yellow",
+    "failed": "red",
+}
+_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
+_BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
+_BAR_WIDTH = 32  # columns of the time axis: the tree, the numbers and it fit into 100
+_NAME_WIDTH = 44
+
+
+class Story:
+    """A workflow told line by line while it happens. It remembers who has which task, which single events do not say."""
+
+    def __init__(self) -> None:
+        self._start: datetime | None = None
+        self._agents: dict[str, str] = {}
+        self._roles: dict[str, Role] = {}
+
+    def lines(self, event: WorkflowEvent) -> Iterator[Text]:
+        """What there is to say about `event`: no line, one, or one per task of a plan."""
+        match event:
+            case WorkflowStarted():
+                self._start = event.at
+                yield self._line(event.at, "▶", event.team, f"{event.workflow_id}  {text_of(event.input)}", "bold")
+            case TaskAdded():
+                self._agents[event.task_id], self._roles[event.task_id] = event.agent, event.role
+            case PlanAccepted():
+                yield self._line(event.at, "≡", f"plan {event.revision}", event.plan.goal or event.plan.cannot, "bold")
+                for task in event.plan.tasks:
+                    after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
+                    yield self._line(event.at, " ", task.id, f"{task.agent}: {task.intent}{after}", "")
+                    self._agents[task.id] = task.agent
+            case PlanRejected():
+                yield self._line(
+                    event.at, "✗", f"plan {event.revision}", "refused: " + "; ".join(event.problems), "red"
+                )
+            case TaskDispatched():
+                self._agents[event.task_id] = event.agent
+                nth = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+                yield self._line(event.at, "→", event.agent, self._task(event.task_id) + nth, "cyan")
+            case TaskSucceeded():
+                took = (event.result.ended_at - event.result.started_at).total_seconds()
+                said = f"{self._task(event.task_id)} in {seconds(took)}{_tokens(event.result.usage, ', ')}"
+                yield self._line(event.at, "✓", event.result.agent, said, "green")
+            case AttemptFailed():
+                said = (
+                    f"{self._task(event.task_id)}, attempt {event.attempt}: {event.error.kind}: {event.error.message}"
+                )
+                yield self._line(event.at, "✗", self._agents.get(event.task_id, "?"), said, "red")
+            case RetryScheduled():
+                wait = max(0.0, (event.not_before - event.at).total_seconds())
+                why = f": {event.reason}" if event.reason else ""
+                said = f"{self._task(event.task_id)}, attempt {event.attempt} in {seconds(wait)}{why}"
+                yield self._line(event.at, "↻", event.agent, said, "yellow")
+            case TaskFailed():
+                said = f"{self._task(event.task_id)} given up after {event.attempts}: {event.error.message}"
+                yield self._line(event.at, "✗", self._agents.get(event.task_id, "?"), said, "red")
+            case TaskSkipped():
+                said = f"{self._task(event.task_id)} skipped: {event.reason or event.cause}"
+                yield self._line(event.at, "-", self._agents.get(event.task_id, "?"), said, "yellow")
+            case TaskAbandoned():
+                said = f"{self._task(event.task_id)} abandoned: {event.reason}"
+                yield self._line(event.at, "-", self._agents.get(event.task_id, "?"), said, "yellow")
+            case TaskReopened():
+                said = f"{self._task(event.task_id)} reopened{' by ' + event.by if event.by else ''}"
+                yield self._line(event.at, "↻", self._agents.get(event.task_id, "?"), said, "yellow")
+            case ResultIgnored():
+                said = f"a result for {event.task_id}, attempt {event.attempt}, ignored: {event.reason}"
+                yield self._line(event.at, "-", event.agent, said, "yellow")
+            case LimitReached():
+                yield self._line(event.at, "!", event.limit, event.detail, "yellow")
+            case WorkflowEnded():
+                status = event.outcome.status
+                yield self._line(event.at, "■", status, event.outcome.reason, f"bold {_STYLE[status]}")
+            case Progress():
+                yield from self._report(event)
+            case TimerArmed():
+                pass
+            case _:
+                assert_never(event)
+
+    def _report(self, report: Progress) -> Iterator[Text]:
+        at = report.ended_at or report.started_at
+        took = f" {seconds((at - report.started_at).total_seconds())}" if report.ended_at else ""
+        match report.kind:
+            case "tool":
+                said = f"{report.name}{took}" + (f": {report.error}" if report.error else "")
+                yield self._line(at, "⚒", report.agent, said, "red" if report.error else "dim")
+            case "chat":
+                said = f"{report.name}{took}" + (f": {report.error}" if report.error else "")
+                said += _tokens(report.usage or Usage(), ", ")
+                yield self._line(at, "✎", report.agent, said, "red" if report.error else "dim")
+            case _:
+                said = report.message or report.name or report.kind
+                yield self._line(at, "·", report.agent, said, "dim")
+
+    def _task(self, task_id: str) -> str:
+        return str(self._roles.get(task_id, task_id))
+
+    def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
+        since = (at - self._start).total_seconds() if self._start else 0.0
+        line = Text(f"{since:8.3f}s ", style="dim", no_wrap=True, overflow="ellipsis")
+        line.append(f"{mark} {one_line(who, limit=40):<14} ", style=style)
+        line.append(one_line(what, limit=400))
+        return line
+
+
+def answer(of: Outcome) -> str:
+    """The answer as a person reads it."""
+    if of.answer is None:
+        return f"No answer: {clean(of.reason) or of.status}."
+    return text_of(of.answer, pretty=True)
+
+
+def outcome(of: Outcome) -> RenderableType:
+    """How it ended: status, gaps, and what running side by side saved."""
+    parts: list[RenderableType] = []
+    if of.gaps:
+        parts.append(Text("Not answered:", style="yellow"))
+        parts += [Text(f"  {gap.task_id} ({gap.agent}): {one_line(gap.reason, limit=400)}") for gap in of.gaps]
+    line = Text(of.status, style=_STYLE[of.status])
+    if of.reason:
+        line.append(f" ({one_line(of.reason, limit=400)})")
+    line.append(f" in {seconds(of.elapsed)}; one after another: {seconds(of.sequential)}{_tokens(of.usage, '; ')}")
+    parts.append(line)
+    return Group(*parts)
+
+
+def summaries(of: Sequence[WorkflowSummary], now: datetime) -> RenderableType:
+    """The table of `list`."""
+    table = _table("workflow", "team", "status", "started", "took", "request")
+    for workflow in of:
+        took = ((workflow.ended_at or now) - workflow.started_at).total_seconds()
+        table.add_row(
+            workflow.id,
+            workflow.team,
+            Text(workflow.status, style=_STYLE.get(workflow.status, "")),
+            workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            seconds(took),
+            Text(one_line(text_of(workflow.input), limit=60)),
+        )
+    return table
+
+
+def show(entries: Sequence[Entry]) -> RenderableType:
+    """A workflow whole: its request, every plan, its tasks with their results, its outcome."""
+    parts: list[RenderableType] = []
+    results: dict[str, JsonValue] = {}
+    tasks: tuple[TaskSummary, ...] = ()
+    for entry in entries:
+        match entry:
+            case WorkflowStarted():
+                parts += [
+                    Text(f"{entry.workflow_id}  team {entry.team}, correlation {clean(entry.correlation_id)}", "bold"),
+                    Text(f"trace {entry.trace.trace_id}", style="dim"),
+                    Text("\nRequest", style="bold"),
+                    Text(text_of(entry.input, pretty=True)),
+                ]
+            case PlanAccepted():
+                table = _table("task", "agent", "intent", "after")
+                for task in entry.plan.tasks:
+                    after = [*task.depends_on, *(f"{name}?" for name in task.optional_dependencies)]
+                    table.add_row(task.id, task.agent, Text(one_line(task.intent, limit=200)), ", ".join(after))
+                goal = entry.plan.goal or entry.plan.cannot
+                parts += [Text(f"\nPlan {entry.revision}: {one_line(goal, limit=400)}", style="bold")]
+                parts += [table] if entry.plan.tasks else []
+            case PlanRejected():
+                parts.append(Text(f"\nPlan {entry.revision} refused: {one_line('; '.join(entry.problems))}", "red"))
+            case TaskSucceeded():
+                results[entry.task_id] = entry.result.output
+            case WorkflowEnded():
+                tasks = entry.outcome.tasks
+    if tasks:
+        table = _table("task", "agent", "status", "attempts", "took", "tokens")
+        for summary in tasks:
+            status = Text(summary.status, style=_STYLE.get(summary.status, ""))
+            used = str(summary.usage.tokens) if summary.usage.tokens else ""
+            took = seconds(summary.elapsed)
+            table.add_row(summary.task_id, summary.agent, status, str(summary.attempts), took, used)
+        parts += [Text("\nTasks", style="bold"), table]
+    for task_id, output in results.items():
+        parts += [Text(f"\nResult of {task_id}", style="bold"), Text(text_of(output, pretty=True))]
+    last = entries[-1]
+    if isinstance(last, WorkflowEnded):
+        parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
+    else:
+        parts.append(Text("\nIt is still running.", style="cyan"))
+    return Group(*parts)
+
+
+def letters(of: Sequence[Letter]) -> RenderableType:
+    """The table of `dead list`."""
+    table = _table("dead letter", "at", "origin", "workflow", "task", "tries", "cause")
+    for letter in of:
+        it = letter.content
+        cause = Text(one_line(f"{it.cause.kind}: {it.cause.message}", limit=100))
+        at = it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(it.id, at, it.origin, it.workflow_id or "", it.task_id or "", str(it.attempts), cause)
+    return table
+
+
+def trace(root: TraceNode, now: datetime) -> RenderableType:
+    """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used."""
+    start = root.started_at or now
+    end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
+    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
+    table.add_column(f"trace {root.trace_id[:16]}", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
+    table.add_column(f"0 to {seconds((end - start).total_seconds())}", no_wrap=True, width=_BAR_WIDTH)
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    for prefix, node in _rows(root, "", ""):
+        name = Text(prefix, style="dim")
+        name.append(f"{_MARK.get(node.status, '-')} ", style=_STYLE.get(node.status, ""))
+        name.append(one_line(node.name, limit=80))
+        took = "" if node.kind == "publish" else seconds(node.seconds) if node.seconds is not None else ""
+        used = str(node.usage.tokens) if node.usage.tokens and node.kind != "publish" else ""
+        failed = node.status in ("failed", "skipped", "abandoned")
+        said = Text(one_line(node.detail, limit=120), style=_STYLE[node.status] if failed else "dim")
+        table.add_row(name, _bar(node, start, end, now), took, used, said)
+    return table
+
+
+def _rows(node: TraceNode, here: str, below: str) -> Iterator[tuple[str, TraceNode]]:
+    yield here, node
+    for index, child in enumerate(node.children):
+        last = index == len(node.children) - 1
+        yield from _rows(child, below + ("└ " if last else "├ "), below + ("  " if last else "│ "))
+
+
+def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime) -> Text:
+    if node.started_at is None:
+        return Text("")
+    style = _STYLE.get(node.status, "")
+    if node.kind == "publish":
+        return Text("●", style="dim")
+    whole = (end - start).total_seconds() or 1.0
+    scale = _BAR_WIDTH / whole
+    left = min(_BAR_WIDTH - 1, max(0, int((node.started_at - start).total_seconds() * scale)))
+    right = (max(node.started_at, node.ended_at or now) - start).total_seconds() * scale
+    length = max(1, min(_BAR_WIDTH, round(right)) - left)
+    return Text(" " * left).append(_BAR.get(node.kind, "█") * length, style=style)
+
+
+def _walk(node: TraceNode) -> Iterator[TraceNode]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def seconds(value: float) -> str:
+    """A duration at a glance: `0.4 ms`, `83 ms`, `1.2 s`, `3m 05s`."""
+    if value < 0.01:
+        return f"{value * 1000:.1f} ms"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def text_of(value: JsonValue, *, pretty: bool = False) -> str:
+    """JSON data as text: a string as it is, an object with one text as that text, anything else as JSON."""
+    if isinstance(value, dict) and len(value) == 1:
+        (only,) = value.values()
+        value = only if isinstance(only, str) else value
+    if isinstance(value, str):
+        return clean(value)
+    return clean(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None))
+
+
+def _tokens(usage: Usage, before: str) -> str:
+    if not usage.tokens:
+        return ""
+    cost = f", ${usage.cost:.4f}" if usage.cost else ""
+    return f"{before}{usage.tokens:,} tokens{cost}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def joined(parts: Iterable[str]) -> str:
+    return ", ".join(part for part in parts if part)

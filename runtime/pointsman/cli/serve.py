@@ -1,0 +1,268 @@
+"""The commands that keep running: supervisor, worker, up; and demo, which is all of it for one request."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.text import Text
+
+from pointsman import app
+from pointsman.app import ChildEnded, Processes
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.cli import render
+from pointsman.cli.output import Code, complain, console, emit, outcome_code
+from pointsman.cli.session import session, settings_for
+from pointsman.cli.workflows import follow
+from pointsman.client import Client, Workflow
+from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.llm.selection import chosen_model
+from pointsman.settings import Settings
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.strict_json import compact
+from pointsman_schemas.team import ANY, Router, Supervisor, Team
+
+__all__ = ["demo", "supervisor", "up", "worker"]
+
+T = TypeVar("T")
+
+# By name and not by import: the shipped agents stand above the command line.
+_SHIPPED_TEAM = "pointsman_agents.customer_service"
+_SHIPPED_WORKERS = ("billing", "technical", "account")
+_SHIPPED_ROLES = {name: f"pointsman_agents.{name}" for name in ("planner", "synthesizer", "classifier")}
+
+_READY = 60.0  # seconds until everybody must be there; six interpreters on one slow core need about ten
+_LOOK = 0.05  # seconds between two looks at who is there
+_PORT = 4222  # where NATS clients look first
+
+
+def supervisor(target: str, *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
+    if with_parent:
+        app.end_with_parent()
+    return Code(app.run(app.supervise(target, settings_for(url, namespace))))
+
+
+def worker(targets: Sequence[str], *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
+    if with_parent:
+        app.end_with_parent()
+    return Code(app.run(app.work(targets, settings_for(url, namespace))))
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who must be there: the team, and one child process per entry of `workers`: its name and what it runs."""
+
+    team: Team
+    target: str
+    workers: Mapping[str, Sequence[str]]
+    agents: frozenset[str] = field(default_factory=frozenset)
+
+
+def demo(text: str | None, *, directory: Path | None, json: bool) -> Code:
+    settings = settings_for(None, None)
+    home = directory or Path(tempfile.mkdtemp(prefix="pointsman-demo-"))
+    try:
+        code = app.run(_demo(text, settings, home, json=json))
+    except BaseException:
+        complain(f"the logs of the broker and of each process are in {home}")
+        raise
+    if directory is None:
+        shutil.rmtree(home, ignore_errors=True)
+    return code
+
+
+async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool) -> Code:
+    terminal, began = console(), time.monotonic()
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
+        children = await stack.enter_async_context(_children(home, broker, settings))
+        starting = asyncio.ensure_future(_start(children, _SHIPPED_TEAM, _demo_workers()))
+        # Importing the shipped team takes as long here as in the children, so it happens beside their start.
+        module = await asyncio.to_thread(importlib.import_module, _SHIPPED_TEAM)
+        await starting
+        cast = Cast(app.load_team(_SHIPPED_TEAM), _SHIPPED_TEAM, _demo_workers(), frozenset(_demo_workers()))
+        request = text or str(module.SAMPLE_REQUEST)
+        if not json:
+            _tell_setting(settings, broker, home, len(cast.workers) + 2)
+        client = await stack.enter_async_context(session(broker.url, settings.namespace))
+        await _unless_one_ends(children, _everybody(client, cast, json=json, began=began))
+        workflow = await _ask(client, cast.team.name, request)
+        if not json:
+            body = compact({"input": request}).decode()
+            terminal.print(Text(f"\n$ nats pub {client.subjects.request(cast.team.name)} '{body}'\n", style="bold"))
+        outcome = await _unless_one_ends(children, follow(workflow, json=json))
+        root = await client.trace(workflow.id)
+        if json:
+            emit({"outcome": outcome})
+            emit({"trace": root})
+        else:
+            terminal.print()
+            print(render.answer(outcome))
+            terminal.print()
+            terminal.print(render.outcome(outcome))
+            terminal.print()
+            terminal.print(render.trace(root, datetime.now(UTC)))
+            terminal.print("\nNext: `pointsman up` keeps all this running; `pointsman submit` asks it.", style="dim")
+        return outcome_code(outcome)
+
+
+def up(target: str | None, *, port: int | None, directory: Path | None, namespace: str | None, json: bool) -> Code:
+    settings = settings_for(None, namespace)
+    cast = _cast(target)
+    home = directory or Path(tempfile.mkdtemp(prefix="pointsman-up-"))
+    try:
+        return app.run(_up(cast, settings, home, port, json=json))
+    finally:
+        if directory is None:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, json: bool) -> Code:
+    began = time.monotonic()
+    async with AsyncExitStack() as stack:
+        chosen = port if port is not None else _PORT if _is_free(_PORT) else -1
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", port=chosen))
+        children = await stack.enter_async_context(_children(home, broker, settings))
+        if not json:
+            _tell_setting(settings, broker, home, len(cast.workers) + 2)
+        await _start(children, cast.target, cast.workers)
+
+        def told(end: ChildEnded, pause: float) -> None:
+            if json:
+                emit({"event": "child_ended", "message": str(end), "restart_in": pause})
+            else:
+                complain(f"{end}; starting it again in {pause:g} s")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(children.keep(told))
+            client = await stack.enter_async_context(session(broker.url, settings.namespace))
+            await _everybody(client, cast, json=json, began=began)
+            if json:
+                emit({"event": "ready", "url": broker.url, "namespace": settings.namespace, "team": cast.team.name})
+            else:
+                where = "" if broker.url.endswith(f":{_PORT}") else f" --url {broker.url}"
+                console().print(Text(f"\nReady. In another terminal:\n  pointsman submit {cast.team.name} "
+                                     f"'...'{where}\n  pointsman agents{where}\nCtrl-C ends it."))  # fmt: skip
+    return Code.OK
+
+
+def _cast(target: str | None) -> Cast:
+    """Who runs for `target`: its own agents in one process, and each shipped role it needs and does not define."""
+    if target is None:
+        return Cast(app.load_team(_SHIPPED_TEAM), _SHIPPED_TEAM, _demo_workers(), frozenset(_demo_workers()))
+    from pointsman.agent import Agent
+    from pointsman.engine.loading import installed_agents, load
+
+    team = app.load_team(target)
+    place = target.rpartition(":")[0] if target.endswith(f":{target.rpartition(':')[2]}") and ":" in target else target
+    try:
+        own = {agent.card.name for agent in load(place, Agent)}
+    except ConfigurationError:
+        own = set()
+    workers: dict[str, Sequence[str]] = {"agents": [place]} if own else {}
+    for name in sorted(_needed(team) - own):
+        if name in installed_agents():
+            workers[name] = [name]
+        elif name in _SHIPPED_ROLES:
+            workers[name] = [_SHIPPED_ROLES[name]]
+        else:
+            complain(f"team {team.name} needs the agent {name!r}, which {place} does not define: start it yourself")
+    return Cast(team, target, workers, frozenset(own | {name for name in workers if name != "agents"}))
+
+
+def _needed(team: Team) -> set[str]:
+    strategy = team.strategy
+    match strategy:
+        case Supervisor():
+            roles = {strategy.planner, strategy.synthesizer}
+        case Router():
+            roles = {strategy.classifier, strategy.synthesizer}
+    return {name for name in roles if name is not None} | (set() if team.agents == ANY else set(team.agents))
+
+
+def _demo_workers() -> dict[str, Sequence[str]]:
+    roles = {name: [_SHIPPED_ROLES[name]] for name in ("planner", "synthesizer")}
+    return {**roles, **{name: [f"{_SHIPPED_TEAM}.{name}"] for name in _SHIPPED_WORKERS}}
+
+
+def _children(home: Path, broker: EmbeddedBroker, settings: Settings) -> Processes:
+    return Processes(home, {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace})
+
+
+async def _start(children: Processes, target: str, workers: Mapping[str, Sequence[str]]) -> None:
+    """All at once: they find each other over the broker, in whatever order they come up."""
+    await asyncio.gather(
+        children.start("supervisor", "supervisor", target),
+        *(children.start(name, "worker", *targets) for name, targets in workers.items()),
+    )
+
+
+async def _everybody(client: Client, cast: Cast, *, json: bool, began: float) -> None:
+    """Wait until the team's consumers exist and the card of every agent is announced."""
+    terminal, missing = console(), {*cast.agents, "supervisor"}
+    deadline = time.monotonic() + _READY
+    while missing:
+        there = {card.name for card in await client.agents()} & missing
+        if "supervisor" in missing and await _supervised(client, cast.team.name):
+            there.add("supervisor")
+        for name in sorted(there):
+            if json:
+                emit({"event": "started", "name": name, "after": round(time.monotonic() - began, 3)})
+            else:
+                terminal.print(Text(f"  ✓ {name:<14} after {render.seconds(time.monotonic() - began)}", style="dim"))
+        missing -= there
+        if missing and time.monotonic() > deadline:
+            raise BusUnavailable(
+                f"{', '.join(sorted(missing))} did not come up within {_READY:.0f} s; look at the logs"
+            )
+        if missing:
+            await asyncio.sleep(_LOOK)
+
+
+async def _supervised(client: Client, team: str) -> bool:
+    return await client.bus.depth(f"inbox-{team}", "work") is not None
+
+
+async def _unless_one_ends(children: Processes, work: Coroutine[Any, Any, T]) -> T:
+    """`work`, or the error that says which child ended meanwhile."""
+    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(children.ended())
+    try:
+        await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ending.result()
+        return working.result()
+    finally:
+        for task in (working, ending):
+            task.cancel()
+
+
+async def _ask(client: Client, team: str, request: str) -> Workflow:
+    """Publish the request as any NATS client would: bare JSON, no header. Its place in the stream is then its id."""
+    sequence = await client.bus.publish(client.subjects.request(team), compact({"input": request}), {})
+    return Workflow(client, workflow_id_for(team, f"sequence-{sequence}"), team)
+
+
+def _tell_setting(settings: Settings, broker: EmbeddedBroker, home: Path, count: int) -> None:
+    terminal, model = console(), chosen_model(settings.model)
+    told = "offline: deterministic, no network; OPENAI_API_KEY or ANTHROPIC_API_KEY brings a real one"
+    terminal.print(Text(f"broker  {broker.url}\nmodel   {told if model == 'offline' else model}\nlogs    {home}"))
+    terminal.print(Text(f"{count} processes:", style="bold"))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,32 @@
+"""How a command meets the broker: settings from options and environment, a bounded wait, quiet logs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pointsman import telemetry
+from pointsman.client import Client, connect
+from pointsman.settings import Settings
+
+__all__ = ["session", "settings_for"]
+
+
+def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:
+    """Settings from the environment, the options on top. `log_level` counts when the environment sets none."""
+    settings = Settings.load(url=url, namespace=namespace)
+    if log_level is None or "log_level" in settings.model_fields_set:
+        return settings
+    return Settings.load(**{**settings.model_dump(exclude_unset=True), "log_level": log_level})
+
+
+@asynccontextmanager
+async def session(url: str | None, namespace: str | None) -> AsyncIterator[Client]:
+    """A client for one command. Only errors are logged: what a person should know, the command says itself."""
+    settings = settings_for(url, namespace, log_level="error")
+    observed = telemetry.setup("pointsman-cli", settings=settings)
+    try:
+        async with connect(settings=settings) as client:
+            yield client
+    finally:
+        await observed.shutdown()

@@ -1,0 +1,190 @@
+"""The commands about workflows: submit, watch, list, show, trace, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from pointsman.cli import render
+from pointsman.cli.output import Code, complain, console, emit, outcome_code
+from pointsman.cli.session import session
+from pointsman.client import Client, Workflow, WorkflowEvent
+from pointsman.errors import ConfigurationError
+from pointsman_schemas.events import Outcome, Progress
+from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["cancel", "follow", "list_", "print_outcome", "show", "submit", "trace", "watch"]
+
+_PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
+
+
+def submit(
+    team: str, text: str | None, *, input_json: str | None, request_id: str | None, correlation_id: str | None,
+    deadline: float | None, wait: bool, watch: bool, timeout: float | None, url: str | None, namespace: str | None,
+    json: bool,
+) -> Code:  # fmt: skip
+    request = _request(text, input_json)
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            workflow = await client.submit(
+                team, request, request_id=request_id, correlation_id=correlation_id, deadline=deadline
+            )
+            if not wait and not watch:
+                emit({"workflow_id": workflow.id, "team": team}) if json else print(workflow.id)
+                return Code.OK
+            try:
+                async with asyncio.timeout(timeout):
+                    outcome = await _outcome(client, workflow, watch=watch, json=json)
+            except TimeoutError:
+                complain(f"workflow {workflow.id} is still running after {timeout} s; `pointsman watch {workflow.id}` "
+                         "follows it")  # fmt: skip
+                return Code.FAILED
+            if not watch:
+                emit(outcome) if json else print_outcome(outcome, workflow.id)
+            elif not json:
+                print_outcome(outcome, workflow.id)
+            return outcome_code(outcome)
+
+    return asyncio.run(run())
+
+
+def watch(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            outcome = await follow(await client.workflow(workflow), json=json)
+            if not json:
+                print_outcome(outcome, workflow)
+            return outcome_code(outcome)
+
+    return asyncio.run(run())
+
+
+def list_(team: str | None, *, limit: int, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.list(team, limit=limit)
+        if json:
+            for summary in found:
+                emit(summary)
+        elif found:
+            console().print(render.summaries(found, datetime.now(UTC)))
+        else:
+            print(
+                f"No workflows{f' of {team}' if team else ''} yet. `pointsman submit {team or 'TEAM'} TEXT` starts one."
+            )
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            entries = await client.entries(workflow)
+        if json:
+            started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
+            ended = next((entry for entry in entries if isinstance(entry, WorkflowEnded)), None)
+            plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
+            emit({
+                "workflow_id": workflow,
+                "team": started.team if started else None,
+                "status": ended.outcome.status if ended else "running",
+                "request": started.input if started else None,
+                "plan": plans[-1] if plans else None,
+                "plans": plans,
+                "outcome": ended.outcome if ended else None,
+                "entries": entries,
+            })  # fmt: skip
+        else:
+            console().print(render.show(entries))
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def trace(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            root = await client.trace(workflow)
+        emit(root) if json else console().print(render.trace(root, datetime.now(UTC)))
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            ended = await (await client.workflow(workflow)).cancel(reason, by="pointsman cancel")
+        if ended is not None:
+            if json:
+                emit({"workflow_id": workflow, "cancelled": False, "status": ended.status})
+            complain(f"workflow {workflow} has already ended: {ended.status}; nothing was sent")
+            return Code.FAILED
+        emit({"workflow_id": workflow, "cancelled": True}) if json else print(f"Asked {workflow} to end.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+async def follow(workflow: Workflow, *, json: bool) -> Outcome:
+    """Print the workflow's events as they happen, and return how it ended."""
+    story, terminal = render.Story(), console()
+    async for event in workflow.events():
+        if json:
+            emit(_tagged(event))
+        else:
+            for line in story.lines(event):
+                terminal.print(line)
+        if isinstance(event, WorkflowEnded):
+            return event.outcome
+    return await workflow.outcome()
+
+
+def print_outcome(outcome: Outcome, workflow: str) -> None:
+    """The answer on standard output; what is missing in it, and how it went, on standard error."""
+    print(render.answer(outcome))
+    terminal = console(stderr=True)
+    terminal.print()
+    terminal.print(render.outcome(outcome))
+    terminal.print(f"`pointsman trace {workflow}` shows who did what.", style="dim")
+
+
+async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:
+    async with asyncio.TaskGroup() as group:
+        hint = group.create_task(_explain_silence(client, workflow))
+        outcome = await (follow(workflow, json=json) if watch else workflow.outcome())
+        hint.cancel()
+    return outcome
+
+
+async def _explain_silence(client: Client, workflow: Workflow) -> None:
+    await asyncio.sleep(_PATIENCE)
+    if await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is None:
+        complain(f"nobody has taken the request of {workflow.id} yet: is a supervisor of {workflow.team!r} running? It "
+                 "waits in the stream meanwhile; `pointsman doctor` looks for what is missing")  # fmt: skip
+
+
+def _tagged(event: WorkflowEvent) -> Mapping[str, WorkflowEvent]:
+    return {"progress": event} if isinstance(event, Progress) else {"log": event}
+
+
+def _request(text: str | None, input_json: str | None) -> str | dict[str, JsonValue]:
+    if (text is None) == (input_json is None):
+        raise ConfigurationError("give the request either as TEXT or with --input-json, and not both")
+    if input_json is None:
+        given = sys.stdin.read().strip() if text == "-" else text or ""
+        if not given:
+            raise ConfigurationError("the request is empty; give it as TEXT, or pipe it in with -")
+        return given
+    value = parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"--input-json is {json_module.dumps(value)[:80]}; expected a JSON object")
+    return value
