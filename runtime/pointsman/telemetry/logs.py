@@ -41,8 +41,6 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u
 _DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned text
 _REPEAT: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
 
-_ours = False
-
 
 def get_logger(name: str) -> FilteringBoundLogger:
     """A structlog logger whose lines carry `logger=name`, the open span's ids and whatever `bind` has bound.
@@ -76,7 +74,7 @@ def scrub(text: str) -> str:
 def configure(settings: Settings) -> None:
     """Set up structlog and the root logger, unless the application has set up its own."""
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
-    if _ours or not structlog.is_configured():
+    if not structlog.is_configured() or structlog.get_config()["processors"] is _processors:
         _install(settings.log_level, as_json=as_json)
         root = logging.getLogger()
         if all(isinstance(handler, _Handler) for handler in root.handlers):
@@ -88,8 +86,6 @@ _processors: list[Processor] = []  # kept as one list: loggers in use hold on to
 
 
 def _install(level: str, *, as_json: bool = True) -> None:
-    global _ours
-    _ours = True
     _processors[:] = _pipeline(as_json)
     structlog.configure(
         processors=_processors,

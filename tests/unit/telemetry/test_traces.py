@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace as otel
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import SpanKind, StatusCode
+
+from pointsman.errors import ModelError
+from pointsman.telemetry import traces
+from pointsman.telemetry.traces import TraceContext, current, in_thread, parse_traceparent, record, reserve, span
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SPAN = "b7ad6b7169203331"
+REMOTE = TraceContext(TRACE, SPAN, 1)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def exported() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces.use(provider)
+    yield exporter
+    traces.use(None)
+
+
+@pytest.fixture
+def no_tracing() -> None:
+    traces.use(None)
+
+
+def ids(finished: ReadableSpan) -> tuple[str, str, str | None]:
+    context = finished.get_span_context()
+    assert context is not None
+    parent = f"{finished.parent.span_id:016x}" if finished.parent else None
+    return f"{context.trace_id:032x}", f"{context.span_id:016x}", parent
+
+
+class TestParse:
+    @pytest.mark.parametrize(
+        ("header", "flags"),
+        [
+            (f"00-{TRACE}-{SPAN}-01", 1),
+            (f"00-{TRACE}-{SPAN}-00", 0),
+            (f" 00-{TRACE}-{SPAN}-03\t", 3),
+            (f"00-{TRACE}-{SPAN}-ff", 3),
+            (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", 1),
+        ],
+    )
+    def test_a_well_formed_header_is_read(self, header: str, flags: int) -> None:
+        assert parse_traceparent(header) == TraceContext(TRACE, SPAN, flags)
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            None,
+            "",
+            "nonsense",
+            f"ff-{TRACE}-{SPAN}-01",
+            f"00-{TRACE}-{SPAN}-01-more",
+            f"cc-{TRACE}-{SPAN}-01more",
+            f"00-{TRACE.upper()}-{SPAN}-01",
+            f"00-{'0' * 32}-{SPAN}-01",
+            f"00-{TRACE}-{'0' * 16}-01",
+            f"00-{TRACE[1:]}-{SPAN}-01",
+            f"00-{TRACE}-{SPAN}",
+            f"00-{TRACE}-{SPAN}-01\n",
+            f"0x-{TRACE}-{SPAN}-01",
+            f"00_{TRACE}_{SPAN}_01",
+            f"00-{TRACE}-{SPAN}-0\u0661",
+        ],
+    )
+    def test_a_broken_header_is_no_context(self, header: str | None) -> None:
+        assert parse_traceparent(header) is None
+
+    @given(st.text(max_size=80), st.text(max_size=20))
+    def test_nothing_makes_it_raise(self, header: str, state: str) -> None:
+        parsed = parse_traceparent(header, state)
+
+        assert parsed is None or parse_traceparent(parsed.traceparent, parsed.tracestate) == parsed
+
+    @pytest.mark.parametrize(
+        ("state", "kept"), [("a=1,b=2", "a=1,b=2"), (" a=1 ", "a=1"), ("a=\n", ""), ("ä=1", ""), ("a=" + "x" * 511, "")]
+    )
+    def test_a_tracestate_is_carried_or_dropped_whole(self, state: str, kept: str) -> None:
+        parsed = parse_traceparent(REMOTE.traceparent, state)
+
+        assert parsed is not None
+        assert parsed.tracestate == kept
+
+
+class TestSpan:
+    def test_spans_nest_and_a_given_parent_wins(self, exported: InMemorySpanExporter) -> None:
+        with span("outer", kind="consumer", parent=TraceContext(TRACE, SPAN, 1, "a=1")) as outer:
+            with span("inner", kind="client", attributes={"n": 1, "none": None}) as inner:
+                inner.set({"gen_ai.x": "y"}, more=None)
+                inner.set_attribute("z", 2.5)
+                inner.event("tick", {"i": 1, "none": None})
+            inside = current()
+        assert current() is None
+
+        first, second = exported.get_finished_spans()
+        assert outer.context is not None
+        assert outer.context == inside
+        assert outer.context.tracestate == "a=1"
+        assert ids(second) == (TRACE, outer.context.span_id, SPAN)
+        assert ids(first)[2] == outer.context.span_id
+        assert (first.kind, second.kind) == (SpanKind.CLIENT, SpanKind.CONSUMER)
+        assert dict(first.attributes or {}) == {"n": 1, "gen_ai.x": "y", "z": 2.5}
+        assert [(event.name, dict(event.attributes or {})) for event in first.events] == [("tick", {"i": 1})]
+
+    def test_an_exception_is_recorded_without_the_secrets_in_it_and_passes_on(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        with pytest.raises(ModelError), span("work"):
+            raise ModelError("the key sk-abcdefghijklmnop was refused", retryable=False)
+
+        (finished,) = exported.get_finished_spans()
+        assert finished.status.status_code is StatusCode.ERROR
+        assert dict(finished.attributes or {}) == {"error.type": "provider_error"}
+        assert [event.name for event in finished.events] == ["exception"]
+        assert "sk-abcdef" not in finished.to_json()
+
+    def test_an_exception_that_is_not_ours_is_named_by_its_class(self, exported: InMemorySpanExporter) -> None:
+        with pytest.raises(ZeroDivisionError), span("work"):
+            _ = 1 / 0
+
+        assert (exported.get_finished_spans()[0].attributes or {})["error.type"] == "ZeroDivisionError"
+
+    def test_the_first_failure_is_the_one_that_counts(self, exported: InMemorySpanExporter) -> None:
+        def work() -> None:
+            with span("work") as opened:
+                opened.fail("first", "what came first")
+                raise ValueError("second")
+
+        with pytest.raises(ValueError, match="second"):
+            work()
+
+        (finished,) = exported.get_finished_spans()
+        assert (finished.attributes or {})["error.type"] == "first"
+        assert finished.status.description == "what came first"
+
+    async def test_cancelled_work_is_an_error_of_that_type(self, exported: InMemorySpanExporter) -> None:
+        started = asyncio.Event()
+
+        async def work() -> None:
+            with span("work"):
+                started.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await started.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+        (finished,) = exported.get_finished_spans()
+        assert (finished.attributes or {})["error.type"] == "cancelled"
+
+    def test_what_the_caller_did_not_sample_is_not_exported_but_carried_on(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        with span("work", parent=TraceContext(TRACE, SPAN, 0)) as opened:
+            assert not opened.recording
+            assert opened.context is not None
+            assert (opened.context.trace_id, opened.context.sampled) == (TRACE, False)
+
+        assert exported.get_finished_spans() == ()
+
+    def test_links_lead_to_other_traces(self, exported: InMemorySpanExporter) -> None:
+        with span("work", links=[REMOTE]):
+            pass
+
+        (link,) = exported.get_finished_spans()[0].links
+        assert f"{link.context.trace_id:032x}" == TRACE
+
+    async def test_tasks_started_in_a_span_are_its_children(self, exported: InMemorySpanExporter) -> None:
+        async def child(n: int) -> None:
+            with span(f"child {n}"):
+                await asyncio.sleep(0)
+
+        with span("parent") as parent:
+            await asyncio.gather(*(child(n) for n in range(10)))
+
+        assert parent.context is not None
+        assert [ids(child)[2] for child in exported.get_finished_spans()[:-1]] == [parent.context.span_id] * 10
+
+    async def test_a_thread_carries_the_span_with_it(self, exported: InMemorySpanExporter) -> None:
+        def tool(a: int, *, b: int) -> int:
+            with span("tool"):
+                return a + b
+
+        with span("parent") as parent:
+            total = await in_thread(tool, 1, b=2)
+
+        assert total == 3
+        assert parent.context is not None
+        assert ids(exported.get_finished_spans()[0])[2] == parent.context.span_id
+
+    async def test_a_generator_left_early_logs_nothing_and_leaves_the_context_as_it_was(
+        self, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ended = asyncio.Event()
+
+        async def stream() -> AsyncIterator[int]:
+            try:
+                with span("stream"):
+                    yield 1
+                    yield 2
+            finally:
+                ended.set()
+
+        async def consume() -> None:
+            async for _ in stream():
+                break
+
+        with caplog.at_level(logging.DEBUG):
+            with span("outer") as outer:
+                await asyncio.create_task(consume())
+                gc.collect()
+                await asyncio.wait_for(ended.wait(), 5)
+                assert current() == outer.context
+            assert current() is None
+
+        assert [finished.name for finished in exported.get_finished_spans()] == ["stream", "outer"]
+        assert [entry.getMessage() for entry in caplog.records if entry.name.startswith("opentelemetry")] == []
+
+    def test_spans_of_other_instrumentation_join_ours(self, exported: InMemorySpanExporter) -> None:
+        with span("ours") as ours:
+            foreign = otel.get_current_span().get_span_context()
+
+        assert ours.context is not None
+        assert f"{foreign.span_id:016x}" == ours.context.span_id
+
+
+class TestRecord:
+    def test_a_span_is_exported_under_the_ids_chosen_when_it_began(self, exported: InMemorySpanExporter) -> None:
+        workflow = reserve(REMOTE)
+        task = reserve(workflow)
+        east = NOON.astimezone(timezone(timedelta(hours=8)))
+
+        record("task", context=task, parent_span_id=workflow.span_id, kind="client", started=NOON, ended=NOON)
+        record(
+            "workflow",
+            context=workflow,
+            parent_span_id=SPAN,
+            started=NOON,
+            ended=east + timedelta(seconds=2, microseconds=1),
+            attributes={"a": 1, "none": None},
+            error=("limit", "the deadline passed"),
+            links=[REMOTE],
+        )
+
+        first, second = exported.get_finished_spans()
+        assert ids(first) == (TRACE, task.span_id, workflow.span_id)
+        assert ids(second) == (TRACE, workflow.span_id, SPAN)
+        assert first.kind is SpanKind.CLIENT
+        assert second.start_time == 1_769_860_800_000_000_000
+        assert second.end_time == 1_769_860_802_000_001_000
+        assert dict(second.attributes or {}) == {"a": 1, "error.type": "limit"}
+        assert second.status.description == "the deadline passed"
+        assert len(second.links) == 1
+
+    def test_a_root_is_exported_under_the_ids_chosen_for_it(self, exported: InMemorySpanExporter) -> None:
+        root = reserve()
+
+        with span("something else is going on"):
+            record("workflow", context=root, parent_span_id=None, started=NOON, ended=NOON)
+
+        assert root.sampled
+        assert ids(exported.get_finished_spans()[0]) == (root.trace_id, root.span_id, None)
+
+    def test_the_chosen_ids_are_used_once(self, exported: InMemorySpanExporter) -> None:
+        record("workflow", context=reserve(REMOTE), parent_span_id=SPAN, started=NOON, ended=NOON)
+        with span("next"):
+            pass
+
+        first, second = exported.get_finished_spans()
+        assert set(ids(first)).isdisjoint(ids(second))
+
+    def test_an_unsampled_trace_is_not_exported(self, exported: InMemorySpanExporter) -> None:
+        reserved = reserve(TraceContext(TRACE, SPAN, 0))
+
+        record("workflow", context=reserved, parent_span_id=SPAN, started=NOON, ended=NOON)
+
+        assert exported.get_finished_spans() == ()
+
+    def test_the_sampler_decides_for_new_traces(self) -> None:
+        traces.use(TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False))
+        try:
+            assert not reserve().sampled
+            assert reserve(REMOTE).sampled
+        finally:
+            traces.use(None)
+
+    def test_a_clock_that_was_behind_makes_no_negative_duration(self, exported: InMemorySpanExporter) -> None:
+        record("w", context=reserve(), parent_span_id=None, started=NOON, ended=NOON - timedelta(seconds=1))
+
+        (finished,) = exported.get_finished_spans()
+        assert finished.start_time == finished.end_time
+
+    def test_an_application_keeps_its_own_ids_for_its_own_spans(self) -> None:
+        provider = TracerProvider(shutdown_on_exit=False)
+        generator = provider.id_generator
+        traces.use(provider)
+        try:
+            assert provider.id_generator is generator
+            assert provider.get_tracer("the application's").id_generator is generator  # type: ignore[attr-defined]
+        finally:
+            traces.use(None)
+
+
+@pytest.mark.usefixtures("no_tracing")
+class TestOff:
+    def test_the_context_that_came_in_goes_on(self) -> None:
+        with span("work", parent=REMOTE) as outer, span("deeper") as inner:
+            inner.set(a=1)
+            inner.event("x")
+            assert (outer.context, inner.context, current()) == (REMOTE, REMOTE, REMOTE)
+        assert current() is None
+
+    def test_without_a_context_there_is_none(self) -> None:
+        with span("work") as opened:
+            assert opened.context is None
+            assert current() is None
+
+    def test_a_reserved_context_is_its_parent_so_that_nobody_is_orphaned(self) -> None:
+        assert reserve(REMOTE) is REMOTE
+
+    def test_a_new_trace_is_not_sampled(self) -> None:
+        fresh = reserve()
+
+        assert parse_traceparent(fresh.traceparent) == fresh
+        assert not fresh.sampled
+
+    def test_what_was_reserved_while_off_is_not_recorded_by_a_process_that_traces(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        record("workflow", context=REMOTE, parent_span_id=SPAN, started=NOON, ended=NOON)
+
+        assert exported.get_finished_spans() == ()
