@@ -33,13 +33,13 @@ _UNSAFE = re.compile(r"[\r\n\x00\ud800-\udfff]")
 
 
 def check_subject(subject: str) -> None:
-    """Raises `InvalidToken` unless something can be published on `subject`: no space, control, wildcard, empty token."""
+    """Raises `InvalidToken` unless `subject` can be published on: no space, control, wildcard or empty token."""
     if len(subject) > _MAX_SUBJECT or not _SUBJECT.fullmatch(subject):
         _refuse(subject, "tokens without white space, control characters or wildcards")
 
 
 def check_filter(subject: str) -> None:
-    """Raises `InvalidToken` unless `subject` can be listened to: as `check_subject`, with `*` and a last `>` allowed."""
+    """Raises `InvalidToken` unless `subject` can be listened to: a token may be `*`, and the last one `>`."""
     if len(subject) > _MAX_SUBJECT or not _FILTER.fullmatch(subject):
         _refuse(subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last")
 
@@ -82,11 +82,13 @@ def check_size(subject: str, headers: Mapping[str, str], body: bytes, limit: int
     header_size = _header_size(headers)
     if header_size > _MAX_HEADERS:
         raise OversizeEvent(
-            f"the headers of {subject} take {header_size} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them")
+            f"the headers of {subject} take {header_size} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them"
+        )
     if header_size + len(body) > limit:
         raise OversizeEvent(
             f"{subject} takes {header_size + len(body)} bytes, headers included; the broker accepts {limit}; "
-            "send less, or a reference to an artifact")
+            "send less, or a reference to an artifact"
+        )
 
 
 def matches(pattern: str, subject: str) -> bool:

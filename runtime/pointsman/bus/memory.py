@@ -39,16 +39,27 @@ _log = structlog.get_logger(__name__)
 
 _DUPLICATE_WINDOW = 120.0  # seconds, as the real streams are created
 _STREAM_OF: Mapping[str, StreamKind] = {
-    "request": "work", "handoff": "work", "inbox": "work", "schedule": "work",
-    "log": "log", "event": "log", "outcome": "log", "dead": "dead",
+    "request": "work",
+    "handoff": "work",
+    "inbox": "work",
+    "schedule": "work",
+    "log": "log",
+    "event": "log",
+    "outcome": "log",
+    "dead": "dead",
 }
 
 
 class MemoryBroker:
     """What several `MemoryBus` connections share: streams, consumers, schedules, cards, listeners, services."""
 
-    def __init__(self, namespace: str = "pointsman", clock: Clock | None = None, max_payload: int = 1_048_576,
-                 heartbeat: float = 5.0) -> None:
+    def __init__(
+        self,
+        namespace: str = "pointsman",
+        clock: Clock | None = None,
+        max_payload: int = 1_048_576,
+        heartbeat: float = 5.0,
+    ) -> None:
         self.namespace = token(namespace, "namespace")
         self.clock: Clock = clock or SystemClock()
         self.max_payload = max_payload
@@ -76,10 +87,11 @@ class MemoryBroker:
     def stream_of(self, subject: str) -> StreamKind:
         """Raises `BusUnavailable` when no stream takes `subject`: the real broker has nobody to answer, either."""
         prefix = self.namespace + "."
-        kind = _STREAM_OF.get(subject[len(prefix):].split(".")[0]) if subject.startswith(prefix) else None
+        kind = _STREAM_OF.get(subject[len(prefix) :].split(".")[0]) if subject.startswith(prefix) else None
         if kind is None or subject.count(".") < 2:
-            raise BusUnavailable(f"no stream takes {subject}; its streams begin with {prefix} and one of "
-                                 f"{', '.join(_STREAM_OF)}")
+            raise BusUnavailable(
+                f"no stream takes {subject}; its streams begin with {prefix} and one of {', '.join(_STREAM_OF)}"
+            )
         return kind
 
     def store(self, subject: str, body: bytes, wire: Mapping[str, str]) -> int:
@@ -90,7 +102,9 @@ class MemoryBroker:
         if message_id is not None and (known := stream.recent(message_id, now)):
             return known
         if (expect := wire.get(EXPECTED_SEQUENCE)) is not None and stream.ends_at(subject) != int(expect):
-            raise Conflict(f"{subject} ends at {stream.ends_at(subject)}, expected {expect}; read it again, then decide")
+            raise Conflict(
+                f"{subject} ends at {stream.ends_at(subject)}, expected {expect}; read it again, then decide"
+            )
         return self._append(kind, subject, body, own_headers(wire), self.clock.now(), message_id)
 
     def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
@@ -173,8 +187,15 @@ class MemoryBroker:
     def wake(self) -> None:
         self._changed()
 
-    def _append(self, kind: StreamKind, subject: str, body: bytes, headers: Mapping[str, str], at: datetime,
-                message_id: str | None = None) -> int:
+    def _append(
+        self,
+        kind: StreamKind,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        at: datetime,
+        message_id: str | None = None,
+    ) -> int:
         stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
         for (of, _), durable in self._durables.items():
             if of == kind and matches(durable.subject, subject):
@@ -184,12 +205,15 @@ class MemoryBroker:
 
     def _catch_up(self) -> None:
         now = self.clock.monotonic()
-        due = sorted((plan for plan in self._schedules.items() if plan[1].due <= now),
-                     key=lambda plan: (plan[1].due, plan[1].number))
+        due = sorted(
+            (plan for plan in self._schedules.items() if plan[1].due <= now),
+            key=lambda plan: (plan[1].due, plan[1].number),
+        )
         for name, plan in due:
             del self._schedules[name]
-            self._append("work", plan.target, plan.body, plan.headers,
-                         self.clock.now() - timedelta(seconds=now - plan.due))
+            self._append(
+                "work", plan.target, plan.body, plan.headers, self.clock.now() - timedelta(seconds=now - plan.due)
+            )
         for durable in self._durables.values():
             durable.catch_up(now)
 
@@ -235,8 +259,9 @@ class _Stream:
         self._of_subject: dict[str, list[int]] = {}
         self._message_ids: dict[str, tuple[int, float]] = {}
 
-    def append(self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None,
-               now: float) -> Stored:
+    def append(
+        self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
+    ) -> Stored:
         self.end += 1
         stored = Stored(subject, bytes(body), dict(headers), self.end, at)
         self._messages[self.end] = stored
@@ -258,8 +283,9 @@ class _Stream:
     def select(self, subject: str, after: int = 0) -> list[Stored]:
         if (sequences := self._of_subject.get(subject)) is not None:
             return [self._messages[sequence] for sequence in sequences if sequence > after]
-        return [stored for stored in self._messages.values()
-                if stored.sequence > after and matches(subject, stored.subject)]
+        return [
+            stored for stored in self._messages.values() if stored.sequence > after and matches(subject, stored.subject)
+        ]
 
     def remove(self, sequence: int) -> Stored | None:
         stored = self._messages.pop(sequence, None)
@@ -295,7 +321,7 @@ class _Durable:
         return sequence
 
     def is_unsettled(self, sequence: int) -> bool:
-        """Delivered, and nobody said what became of it: also when its deadline has passed and it waits to go out again."""
+        """Delivered, and nobody said what became of it, be it in time still or waiting to go out again."""
         return sequence in self.counts
 
     def settle(self, sequence: int) -> None:
@@ -357,7 +383,7 @@ class _Consumer:
     def __init__(self, bus: MemoryBus, durable: _Durable, kind: StreamKind) -> None:
         self._bus = bus
         self._durable = durable
-        self._kind = kind
+        self._kind: StreamKind = kind
         self._closed = False
 
     @property
@@ -401,8 +427,14 @@ class _Registry:
 class MemoryBus:
     """One connection to a `MemoryBroker`; to one of its own when none is given."""
 
-    def __init__(self, namespace: str = "pointsman", clock: Clock | None = None, max_payload: int = 1_048_576, *,
-                 broker: MemoryBroker | None = None) -> None:
+    def __init__(
+        self,
+        namespace: str = "pointsman",
+        clock: Clock | None = None,
+        max_payload: int = 1_048_576,
+        *,
+        broker: MemoryBroker | None = None,
+    ) -> None:
         self.broker = broker or MemoryBroker(namespace, clock, max_payload)
         self._registry = _Registry(self.broker)
         self._closed = False
@@ -422,8 +454,15 @@ class MemoryBus:
     async def set_up(self) -> None:
         self._open()
 
-    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *, expect: int | None = None,
-                      message_id: str | None = None) -> int:
+    async def publish(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+    ) -> int:
         check_subject(subject)
         extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
         if message_id is not None:
@@ -434,7 +473,8 @@ class MemoryBus:
         return self.broker.store(subject, body, wire)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        check_subject(name), check_subject(target)
+        check_subject(name)
+        check_subject(target)
         wire = wire_headers(headers)
         check_size(name, wire, body, self.max_payload)
         self._open()
@@ -456,8 +496,9 @@ class MemoryBus:
         for stored in self.broker.stream(stream).select(subject, after):
             yield stored
 
-    async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0,
-                     new_only: bool = False) -> AsyncGenerator[Stored, None]:
+    async def follow(
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
+    ) -> AsyncGenerator[Stored, None]:
         for subject in subjects:
             check_filter(subject)
         after = max(after, self.broker.stream(stream).end) if new_only else after
@@ -472,9 +513,11 @@ class MemoryBus:
             if self.broker.stream(stream).end == after:
                 await self.broker.until_changed()
 
-    async def consumer(self, name: str, stream: StreamKind, subject: str, *, ack_wait: float,
-                       max_in_flight: int = 1000) -> _Consumer:
-        check_filter(subject), token(name, "consumer")
+    async def consumer(
+        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+    ) -> _Consumer:
+        check_filter(subject)
+        token(name, "consumer")
         self._open()
         return _Consumer(self, self.broker.durable(stream, name, subject, ack_wait, max_in_flight), stream)
 
@@ -497,7 +540,9 @@ class MemoryBus:
         if not self._closed:
             self.broker.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
 
-    async def listen(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    async def listen(
+        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
         check_filter(subject)
         self._open()
         return self.broker.listening(subject, heard)

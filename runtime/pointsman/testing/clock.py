@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 __all__ = ["VirtualClock"]
 
-_SETTLE = 50  # turns of the loop given to what a sleeper set in motion before time moves on; a chain of awaits is shorter
+_SETTLE = 50  # turns of the loop for what a sleeper set in motion; a chain of awaits is shorter
 
 
 class VirtualClock:
     """Time in a test's hand. `start` is the first `now`; `monotonic` begins at 0."""
 
-    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=timezone.utc)) -> None:
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._elapsed = 0.0
         self._order = count()

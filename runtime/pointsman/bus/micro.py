@@ -1,0 +1,43 @@
+"""What a service answers by the NATS micro protocol (ADR-32). Its times are in nanoseconds."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from pointsman.ports import Service
+
+__all__ = ["VERBS", "micro_answer"]
+
+VERBS = ("PING", "INFO", "STATS")
+
+
+def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
+    """The JSON answer of `service` to one of `VERBS`; `started` is in UTC."""
+    answer: dict[str, Any] = {
+        "type": f"io.nats.micro.v1.{verb.lower()}_response",
+        "name": service.name,
+        "id": service.id,
+        "version": service.version,
+        "metadata": dict(service.metadata),
+    }
+    endpoint: dict[str, Any] = {"name": service.name, "subject": service.subject, "queue_group": "q"}
+    if verb == "INFO":
+        answer |= {"description": service.description, "endpoints": [{**endpoint, "metadata": {}}]}
+    elif verb == "STATS":
+        spent = int(service.processing_time * 1e9)
+        answer |= {
+            "started": started.isoformat().replace("+00:00", "Z"),
+            "endpoints": [
+                {
+                    **endpoint,
+                    "num_requests": service.requests,
+                    "num_errors": service.errors,
+                    "last_error": service.last_error,
+                    "processing_time": spent,
+                    "average_processing_time": spent // service.requests if service.requests else 0,
+                }
+            ],
+        }
+    return json.dumps(answer).encode()

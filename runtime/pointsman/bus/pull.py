@@ -1,0 +1,232 @@
+"""Pull consumers: one long-lived request kept open, refilled at half, and never more asked for than there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from pointsman.bus.wire import Arrival, Connection, Inbox, Meta, as_stored, error_code, nanoseconds, said
+from pointsman.errors import BusUnavailable, ConfigurationError
+
+__all__ = ["Pull", "PullConsumer", "PullDelivery"]
+
+_log = structlog.get_logger(__name__)
+
+_EXPIRES = 30.0  # seconds one pull request stays open at the broker
+_HEARTBEAT = 5.0  # seconds between signs of life of an idle pull; two missing ones mean that it is lost
+_HOLD = 2.0  # seconds a message nobody takes may stay here before it is handed back
+_RETRY = 0.5  # seconds before a consumer that could not be opened is tried again
+
+
+class Pull:
+    """One inbox at which the broker delivers for a pull consumer, and the count of messages it still may send there.
+
+    `asked` falls with every message, and by what an expired pull request says it left undelivered. Whatever makes that
+    count doubtful (a lost connection, a new leader, silence) sets `lost`: the inbox is then given up for a new one, and
+    the broker drops the requests that wait on it.
+    """
+
+    def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
+        self.buffer: deque[Arrival] = deque()
+        self.asked = 0
+        self.lost = ""
+        self._bus = bus
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._inbox = bus.new_inbox()
+        self._subscription: Inbox | None = None
+        self._loop = asyncio.get_running_loop()
+        self._stirred = asyncio.Event()
+        self._heard = self._loop.time()
+        self._watchdog = self._loop.call_later(_HEARTBEAT, self._watch)
+        self.on_arrival: Callable[[], None] | None = None
+
+    async def open(self) -> None:
+        self._subscription = await self._bus.hear(self._inbox, self._arrived)
+        self._bus.listeners.add(self._disconnected)
+
+    async def refill(self, room: int) -> None:
+        """Ask for what is missing to `room`, once half of it is: one request then serves many messages."""
+        outstanding = self.asked + len(self.buffer)
+        if self.lost or 2 * outstanding > room or room == 0:
+            return
+        self.asked += room - outstanding
+        self._heard = self._loop.time()
+        await self._bus.send(
+            self._subject,
+            b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}'
+            % (room - outstanding, nanoseconds(_EXPIRES), nanoseconds(_HEARTBEAT)),
+            reply=self._inbox,
+        )
+
+    async def wait(self) -> None:
+        """Return when something came, or the pull was lost."""
+        self._stirred.clear()
+        if not self.buffer and not self.lost:
+            await self._stirred.wait()
+
+    def lose(self, reason: str) -> None:
+        self.lost = self.lost or reason
+        self._stirred.set()
+
+    def _disconnected(self) -> None:
+        self.lose("disconnected")
+
+    async def close(self, *, drain: bool = False) -> None:
+        """Give the inbox up. With `drain`, what the broker sent before it noticed still arrives in the buffer."""
+        self._watchdog.cancel()
+        self._bus.listeners.discard(self._disconnected)
+        self.lose("closed")
+        if (subscription := self._subscription) is not None:
+            self._subscription = None
+            await (subscription.drain() if drain else subscription.drop())
+
+    async def _arrived(self, message: Arrival) -> None:
+        self._heard = self._loop.time()
+        if message.reply:
+            self.asked = max(0, self.asked - 1)
+            self.buffer.append(message)
+            if self.on_arrival is not None:
+                self.on_arrival()
+        else:
+            headers = message.headers or {}
+            status = headers.get("Status", "")
+            if status == "100":
+                return
+            left = headers.get("Nats-Pending-Messages")
+            if status in ("404", "408") and left is not None:
+                self.asked = max(0, self.asked - int(left))
+            else:
+                self.lost = self.lost or f"{status} {headers.get('Description', '')}".strip()
+        self._stirred.set()
+
+    def _watch(self) -> None:
+        if self.asked and self._loop.time() - self._heard > 2 * _HEARTBEAT:
+            self.lose("no heartbeat")
+        if not self.lost:
+            self._watchdog = self._loop.call_later(_HEARTBEAT, self._watch)
+
+
+class PullConsumer:
+    """A durable consumer as one process sees it; see `ports.Consumer`. `config` is what it is made of at the broker."""
+
+    def __init__(
+        self, bus: Connection, stream: str, name: str, config: dict[str, Any], on_close: Callable[[PullConsumer], None]
+    ) -> None:
+        self._on_close = on_close
+        self._bus = bus
+        self._stream = stream
+        self._name = name
+        self._config = config
+        self._pull: Pull | None = None
+        self._taking = False
+        self._closed = False
+        self._hold: asyncio.TimerHandle | None = None
+        self._returning: set[asyncio.Task[None]] = set()
+
+    @property
+    def bound(self) -> bool:
+        return not self._closed and self._bus.connected and self._pull is not None and not self._pull.lost
+
+    async def open(self) -> None:
+        """Make the durable if it is missing, and listen at a new inbox. Idempotent at the broker."""
+        answer = await self._bus.api(
+            f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}",
+            {"stream_name": self._stream, "config": self._config},
+        )
+        if error_code(answer):
+            raise ConfigurationError(f"the consumer {self._name} of {self._stream} cannot be made: {said(answer)}")
+        pull = Pull(self._bus, self._stream, self._name)
+        pull.on_arrival = self._hold_for_a_while
+        await pull.open()
+        if (old := self._pull) is not None:
+            await old.close()
+            pull.buffer.extend(old.buffer)
+        self._pull = pull
+
+    async def take(self, room: int) -> Sequence[PullDelivery]:
+        self._taking = True
+        try:
+            while True:
+                if self._closed or self._pull is None:
+                    raise BusUnavailable(f"the consumer {self._name} is closed; open it again")
+                pull = self._pull
+                if pull.buffer:
+                    return await self._hand_out(pull, room)
+                if pull.lost:
+                    await self._recover(pull.lost)
+                    continue
+                await pull.refill(room)
+                await pull.wait()
+        finally:
+            self._taking = False
+            if self._pull is not None and self._pull.buffer:
+                self._hold_for_a_while()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._on_close(self)
+        await self._hand_back()
+
+    async def _hand_out(self, pull: Pull, room: int) -> list[PullDelivery]:
+        taken = [PullDelivery(self._bus, pull.buffer.popleft()) for _ in range(min(room, len(pull.buffer)))]
+        await pull.refill(room - len(taken))
+        return taken
+
+    async def _recover(self, reason: str) -> None:
+        try:
+            await self.open()
+            _log.info("consumer_resumed", consumer=self._name, stream=self._stream, reason=reason)
+        except BusUnavailable as error:
+            if self._bus.closing:
+                raise BusUnavailable(f"the bus of the consumer {self._name} was closed") from error
+            await asyncio.sleep(_RETRY)
+
+    def _hold_for_a_while(self) -> None:
+        """Nobody may be taking any more: then what came is handed back, and the broker is told to send no more."""
+        if not self._taking and self._hold is None:
+            self._hold = asyncio.get_running_loop().call_later(_HOLD, self._let_go)
+
+    def _let_go(self) -> None:
+        self._hold = None
+        if not self._taking and self._pull is not None and self._pull.buffer:
+            task = asyncio.ensure_future(self._hand_back())
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+    async def _hand_back(self) -> None:
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+        if (pull := self._pull) is not None:
+            await pull.close(drain=True)
+            while pull.buffer:
+                await PullDelivery(self._bus, pull.buffer.popleft()).nak()
+
+
+class PullDelivery:
+    __slots__ = ("_bus", "_reply", "delivered", "message")
+
+    def __init__(self, bus: Connection, message: Arrival) -> None:
+        meta = Meta(message.reply)
+        self._bus = bus
+        self._reply = message.reply
+        self.delivered = meta.delivered
+        self.message = as_stored(message, meta)
+
+    async def ack(self) -> None:
+        await self._bus.send(self._reply, b"+ACK")
+
+    async def nak(self, delay: float = 0.0) -> None:
+        await self._bus.send(self._reply, b'-NAK {"delay": %d}' % nanoseconds(delay) if delay > 0 else b"-NAK")
+
+    async def term(self, reason: str) -> None:
+        await self._bus.send(self._reply, f"+TERM {reason}".encode("utf-8", "replace"))
+
+    async def in_progress(self) -> None:
+        await self._bus.send(self._reply, b"+WPI")

@@ -1,0 +1,106 @@
+"""Who is alive now, from a key-value bucket whose entries the broker drops when their agent stops refreshing them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import structlog
+from pydantic import ValidationError
+
+from pointsman.bus.streams import MARKER
+from pointsman.ports import Clock, Stored
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import token
+
+__all__ = ["KeyValueRegistry"]
+
+_log = structlog.get_logger(__name__)
+
+
+class _Source(Protocol):
+    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int: ...
+    def read_stream(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
+    def follow_stream(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
+
+
+class KeyValueRegistry:
+    """Cards in a key-value bucket, each with a time to live that its agent's heartbeat renews.
+
+    The broker leaves a marker when a card expires, and watchers see it. A watcher that was away longer than the marker
+    stays would never know, so cards also expire here, by the time to live they were announced with.
+    """
+
+    def __init__(self, bus: _Source, bucket: str, time_to_live: float, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._stream = f"KV_{bucket}"
+        self._prefix = f"$KV.{bucket}."
+        self._time_to_live = time_to_live
+        self._alive: dict[str, tuple[AgentCard, float]] = {}
+        self._sorted: list[AgentCard] | None = None
+        self._next_expiry = 0.0
+        self._starting = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def announce(self, card: AgentCard) -> None:
+        await self._bus.store(
+            self._subject(card),
+            card.model_dump_json(exclude_none=True).encode(),
+            {"Nats-TTL": _ttl(self._time_to_live)},
+        )
+
+    async def withdraw(self, card: AgentCard) -> None:
+        await self._bus.store(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(MARKER)})
+
+    async def cards(self) -> Sequence[AgentCard]:
+        if self._watch is None:
+            async with self._starting:
+                if self._watch is None:
+                    await self._start()
+        now = self._clock.monotonic()
+        if self._sorted is None or now >= self._next_expiry:
+            self._alive = {key: entry for key, entry in self._alive.items() if entry[1] > now}
+            self._next_expiry = min((until for _, until in self._alive.values()), default=float("inf"))
+            self._sorted = sorted(
+                (card for card, _ in self._alive.values()), key=lambda card: (card.name, card.instance)
+            )
+        return tuple(self._sorted)
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+    async def _start(self) -> None:
+        after = 0
+        async for stored in self._bus.read_stream(self._stream, f"{self._prefix}>", 0):
+            self._note(stored)
+            after = stored.sequence
+        self._watch = asyncio.create_task(self._keep_current(after))
+
+    async def _keep_current(self, after: int) -> None:
+        async for stored in self._bus.follow_stream(self._stream, [f"{self._prefix}>"], after):
+            self._note(stored)
+
+    def _note(self, stored: Stored) -> None:
+        key = stored.subject.removeprefix(self._prefix)
+        self._sorted = None
+        if not stored.body:  # withdrawn, or expired: a marker has no body
+            self._alive.pop(key, None)
+            return
+        try:
+            card = AgentCard.model_validate_json(stored.body)
+        except ValidationError as error:
+            _log.warning("card_unreadable", key=key, problems=error.error_count())
+            return
+        self._alive[key] = card, self._clock.monotonic() + self._time_to_live
+
+    def _subject(self, card: AgentCard) -> str:
+        return f"{self._prefix}{card.name}.{token(card.instance, 'instance')}"
+
+
+def _ttl(seconds: float) -> str:
+    """A message's time to live, rounded up: the broker counts in whole seconds and refuses less than one."""
+    return f"{max(1, -int(-seconds // 1))}s"

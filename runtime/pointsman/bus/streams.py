@@ -1,0 +1,112 @@
+"""What the streams and buckets of a namespace are, and whether those that exist fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["MARKER", "check_fits", "stream_configs"]
+
+MARKER = 60.0  # seconds a tombstone of the registry stays for watchers that were away
+_DAY = 86_400.0
+_WORK_DAYS = 7  # what is to be done is stale long before; a weekend and its Monday fit
+_DUPLICATES = 120.0  # seconds: the broker's own default, long enough for a client's retries
+_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
+
+_MUST_FIT = (
+    "subjects",
+    "retention",
+    "storage",
+    "discard",
+    "allow_direct",
+    "allow_rollup_hdrs",
+    "allow_msg_ttl",
+    "allow_msg_schedules",
+    "max_msgs_per_subject",
+)  # the rest (age, replicas, limits) is the operator's choice
+
+
+def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any]]:
+    """The JetStream configurations of everything a namespace needs. Times are in nanoseconds.
+
+    `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get.
+    """
+    ns, kept = subjects.namespace, _ns(settings.retention_days * _DAY)
+    common: dict[str, Any] = {
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "num_replicas": settings.replicas,
+        "duplicate_window": _ns(_DUPLICATES),
+        "max_msgs_per_subject": -1,
+        "allow_direct": True,
+    }
+    return [
+        {
+            **common,
+            "name": subjects.work_stream,
+            "max_age": _ns(_WORK_DAYS * _DAY),
+            "allow_msg_schedules": True,
+            "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
+            "subjects": [f"{ns}.{kind}.>" for kind in ("request", "handoff", "inbox", "schedule")],
+        },
+        {
+            **common,
+            "name": subjects.log_stream,
+            "max_age": kept,
+            "subjects": [f"{ns}.{kind}.>" for kind in ("log", "event", "outcome")],
+        },
+        {
+            **common,
+            "name": subjects.dead_stream,
+            "max_age": kept,
+            "subjects": [
+                f"{ns}.dead.>",
+                f"{_ADVISORY}.MAX_DELIVERIES.{subjects.work_stream}.>",
+                f"{_ADVISORY}.MSG_TERMINATED.{subjects.work_stream}.>",
+            ],
+        },
+        {
+            **common,
+            "name": f"KV_{subjects.agents_bucket}",
+            "subjects": [f"$KV.{subjects.agents_bucket}.>"],
+            "discard": "new",
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": _ns(MARKER),
+        },
+        {
+            **common,
+            "name": f"OBJ_{subjects.artifacts_bucket}",
+            "max_age": kept,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "subjects": [f"$O.{subjects.artifacts_bucket}.C.>", f"$O.{subjects.artifacts_bucket}.M.>"],
+        },
+    ]
+
+
+def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` when the stream that exists cannot do what is wanted of it."""
+    for key in _MUST_FIT:
+        if (want := wanted.get(key)) is None:
+            continue
+        have = found.get(key) or type(want)()  # the server leaves out what is false or empty
+        if isinstance(want, list):
+            want, have = sorted(want), sorted(have)
+        if have != want:
+            raise ConfigurationError(
+                f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "
+                "the nats CLI, or choose another POINTSMAN_NAMESPACE"
+            )
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

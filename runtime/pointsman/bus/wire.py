@@ -1,0 +1,114 @@
+"""How JetStream writes things down: reply subjects, header blocks, times, errors, consumer orders."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from pointsman.bus.checks import own_headers
+from pointsman.ports import Stored
+
+__all__ = [
+    "Arrival",
+    "Connection",
+    "Inbox",
+    "Meta",
+    "as_stored",
+    "error_code",
+    "header_block",
+    "instant",
+    "nanoseconds",
+    "said",
+]
+
+
+class Arrival(Protocol):
+    """A message as the client library hands it over. Status messages have no `reply`."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def reply(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str] | None: ...
+
+
+class Inbox(Protocol):
+    """Something listened to. Neither method raises."""
+
+    async def drop(self) -> None:
+        """Listen no more."""
+
+    async def drain(self) -> None:
+        """Listen no more, after what the broker has sent already was heard. Bounded in time."""
+
+
+class Connection(Protocol):
+    """What consumers and the registry need of the connection."""
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def closing(self) -> bool: ...
+    @property
+    def listeners(self) -> set[Callable[[], None]]:
+        """Called when the connection is lost."""
+        ...
+
+    def new_inbox(self) -> str: ...
+    async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
+    async def send(
+        self, subject: str, body: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None: ...
+    async def hear(self, subject: str, heard: Callable[[Arrival], Awaitable[None]]) -> Inbox: ...
+
+
+class Meta:
+    """What the reply subject of a delivery says.
+
+    It is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.delivery.time.pending`; with a domain, and a
+    random token at the end, when the server is so configured.
+    """
+
+    __slots__ = ("at", "delivered", "delivery", "sequence")
+
+    def __init__(self, reply: str) -> None:
+        tokens = reply.split(".")
+        delivered, sequence, delivery, at = tokens[4:8] if len(tokens) == 9 else tokens[6:10]
+        self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
+        self.at = datetime.fromtimestamp(int(at) / 1e9, UTC)
+
+
+def as_stored(message: Arrival, meta: Meta) -> Stored:
+    return Stored(message.subject, message.data, own_headers(message.headers), meta.sequence, meta.at)
+
+
+def header_block(encoded: str) -> dict[str, str]:
+    """The event's own headers, from the base64 of a header block as it is on the wire."""
+    lines = (line.partition(":") for line in b64decode(encoded).decode("utf-8", "replace").split("\r\n")[1:])
+    return own_headers({name.strip(): value.strip() for name, colon, value in lines if colon})
+
+
+def instant(text: str) -> datetime:
+    """RFC 3339 as Go writes it, with up to nine digits of a second; Python keeps six."""
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
+
+
+def error_code(answer: Mapping[str, Any]) -> int:
+    """JetStream's number for what went wrong; 0 when nothing did."""
+    error = answer.get("error")
+    return int(error.get("err_code") or error.get("code") or -1) if error else 0
+
+
+def said(answer: Mapping[str, Any]) -> str:
+    """The error of an answer, in the broker's words."""
+    return f"{answer['error'].get('description', 'no reason given')} ({error_code(answer)})"
+
+
+def nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,238 @@
+"""Builders for the workflow core, and `Story`: one workflow driven by hand, checked at every step.
+
+A story keeps the log, the state and the time. Each step asserts what must hold of every workflow: the entries fold, the
+state survives a snapshot, every message of the outbox has a subject of its own and is the same when computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from pointsman.core.decide import decide
+from pointsman.core.evolve import apply
+from pointsman.core.inputs import (
+    Admission,
+    Circumstances,
+    ControlReceived,
+    Input,
+    RequestReceived,
+    ResultReceived,
+    TimerFired,
+)
+from pointsman.core.outbox import Message, outbox
+from pointsman.core.state import State, Task, from_snapshot, to_snapshot
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Request, Result, Usage
+from pointsman_schemas.log import Commit, Entry, TraceOrigin
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Strategy, Supervisor, Team
+
+__all__ = [
+    "SUBJECTS",
+    "T0",
+    "WORKFLOW",
+    "Story",
+    "admission",
+    "card",
+    "cards",
+    "failure",
+    "messages",
+    "plan",
+    "selection",
+    "task",
+]
+
+T0 = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+WORKFLOW = "wf_1"
+SUBJECTS = Subjects()
+
+EntryT = TypeVar("EntryT")
+
+
+def card(name: str, **given: Any) -> AgentCard:
+    return AgentCard(name=name, description=f"does what {name} does", **given)
+
+
+def cards(*names: str) -> tuple[AgentCard, ...]:
+    return tuple(card(name) for name in names)
+
+
+def task(
+    id: str, agent: str = "worker", needs: Sequence[str] = (), optional: Sequence[str] = (), intent: str = ""
+) -> dict[str, Any]:
+    """A task as a planner writes it."""
+    return {
+        "id": id,
+        "agent": agent,
+        "intent": intent or f"do the work of {id}",
+        "depends_on": list(needs),
+        "optional_dependencies": list(optional),
+    }
+
+
+def plan(*tasks: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """A plan as a planner writes it."""
+    return {"goal": "serve the request", "tasks": list(tasks), "final_instruction": "be brief", **given}
+
+
+def selection(*chosen: tuple[str, float], question: str = "") -> dict[str, Any]:
+    """What a classifier answers."""
+    return {"agents": [{"agent": agent, "confidence": sure} for agent, sure in chosen], "question": question}
+
+
+def failure(kind: str = "provider_error", *, retryable: bool = False, retry_after: float | None = None) -> AttemptError:
+    return AttemptError(kind=kind, message=f"{kind} was seen", retryable=retryable, retry_after=retry_after)
+
+
+def admission(strategy: Strategy, limits: Limits, agents: Literal["*"] | tuple[str, ...] = "*") -> Admission:
+    return Admission(
+        workflow_id=WORKFLOW,
+        request_id="request-1",
+        correlation_id="correlation-1",
+        team=Team(name="team", agents=agents, strategy=strategy, limits=limits),
+        trace=TraceOrigin(trace_id="0af7651916cd43dd8448eb211c80319c", span_id="b7ad6b7169203331"),
+    )
+
+
+def messages(state: State) -> list[Message]:
+    return list(outbox(state, SUBJECTS))
+
+
+@dataclass
+class Story:
+    """One workflow, from its request on. `cards` and `now` may be changed between steps."""
+
+    strategy: Strategy = field(default_factory=Supervisor)
+    limits: Limits = field(default_factory=Limits)
+    cards: tuple[AgentCard, ...] = field(default_factory=lambda: cards("worker", "other"))
+    agents: Literal["*"] | tuple[str, ...] = "*"
+    now: datetime = T0
+    commits: list[Commit] = field(default_factory=list)
+    current: State | None = None
+
+    @property
+    def state(self) -> State:
+        assert self.current is not None
+        return self.current
+
+    @property
+    def outcome(self) -> Outcome:
+        assert self.state.outcome is not None, f"the workflow is still {self.state.phase}"
+        return self.state.outcome
+
+    @property
+    def log(self) -> list[Entry]:
+        return [entry for commit in self.commits for entry in commit.entries]
+
+    def of(self, kind: type[EntryT]) -> list[EntryT]:
+        """The log's entries of one kind."""
+        return [entry for entry in self.log if isinstance(entry, kind)]
+
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in self.log]
+
+    def task(self, task_id: str) -> Task:
+        return self.state.tasks[task_id]
+
+    def statuses(self) -> dict[str, str]:
+        """The plan's tasks and how they stand."""
+        return {each.id: each.status.value for each in self.state.work()}
+
+    def handoff(self, task_id: str) -> Handoff:
+        """The handoff of the task's current attempt, as it is on the bus."""
+        found = [each.event for each in messages(self.state) if isinstance(each.event, Handoff)]
+        return next(handoff for handoff in found if handoff.task_id == task_id)
+
+    # Steps
+
+    def feed(self, *inputs: Input) -> tuple[Entry, ...]:
+        """Decide on `inputs` together and commit what follows."""
+        entries = decide(self.current, inputs, Circumstances(self.now, self.cards))
+        if entries:
+            commit = Commit(number=len(self.commits) + 1, entries=entries)
+            assert parse(Commit, dump(commit)) == commit
+            self.commits.append(commit)
+            self.current = apply(self.current, commit)
+        if self.current is not None:
+            check_step(self.current)
+        return entries
+
+    def start(self, input: str | dict[str, Any] = "do it", **given: Any) -> Story:
+        self.feed(RequestReceived(admission(self.strategy, self.limits, self.agents), Request(input=input, **given)))
+        return self
+
+    def planned(self, *tasks: dict[str, Any]) -> Story:
+        """Start, and let the planner answer with these tasks."""
+        self.start()
+        self.succeed("plan-1", plan(*tasks))
+        return self
+
+    def result(
+        self,
+        task_id: str,
+        output: Any = None,
+        *,
+        error: AttemptError | None = None,
+        status: Literal["succeeded", "failed", "refused"] | None = None,
+        **changes: Any,
+    ) -> ResultReceived:
+        """A result for the task's current attempt, from the agent that has it, unless `changes` say otherwise."""
+        given = self.state.tasks.get(task_id)
+        fields: dict[str, Any] = {
+            "workflow_id": WORKFLOW,
+            "task_id": task_id,
+            "attempt": given.attempt if given else 1,
+            "agent": given.agent if given else "worker",
+            "status": status or ("failed" if error else "succeeded"),
+            "output": output,
+            "error": error,
+            "usage": Usage(calls=1, input_tokens=100, output_tokens=10, cost=0.25),
+            "started_at": self.now,
+            "ended_at": self.now + timedelta(seconds=2),
+        }
+        event_id = changes.pop("event_id", f"result-{task_id}-{fields['attempt']}")
+        return ResultReceived(event_id, Result.model_validate({**fields, **changes}))
+
+    def succeed(self, task_id: str, output: Any = None, **changes: Any) -> tuple[Entry, ...]:
+        return self.feed(self.result(task_id, {"from": task_id} if output is None else output, **changes))
+
+    def fail(self, task_id: str, error: AttemptError | None = None, **changes: Any) -> tuple[Entry, ...]:
+        return self.feed(self.result(task_id, error=error or failure(), **changes))
+
+    def control(self, action: str, **given: Any) -> tuple[Entry, ...]:
+        event_id = given.pop("event_id", f"control-{action}")
+        return self.feed(ControlReceived(event_id, Control.model_validate({"action": action, **given})))
+
+    def wait(self, seconds: float) -> Story:
+        self.now += timedelta(seconds=seconds)
+        return self
+
+    def fire(self) -> tuple[Entry, ...]:
+        """Go to the time the armed timer is due, and fire it."""
+        assert self.state.timer_due is not None
+        self.now = max(self.now, self.state.timer_due)
+        return self.feed(TimerFired(self.state.timer))
+
+
+def check_step(state: State) -> None:
+    """What must hold of every state."""
+    assert from_snapshot(to_snapshot(state)) == state
+    sent = messages(state)
+    assert len({message.subject for message in sent}) == len(sent)
+    assert len({message.id for message in sent}) == len(sent)
+    assert messages(state) == sent
+    for message in sent:
+        if isinstance(message.event, Handoff):
+            assert message.event.attempt == state.tasks[message.event.task_id].attempt
+            assert message.subject == SUBJECTS.handoff(
+                message.event.to_agent, WORKFLOW, message.event.task_id, message.event.attempt
+            )
+    assert state.open_work == sum(1 for each in state.work() if not each.settled)
+    if state.ended:
+        assert all(each.settled for each in state.tasks.values())
+    else:
+        assert state.timer_due is not None

@@ -1,0 +1,217 @@
+"""One full example of every event: every field that can be set is set."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.events import (
+    ArtifactRef,
+    AttemptError,
+    Budget,
+    Control,
+    DeadLetter,
+    Event,
+    Gap,
+    Handoff,
+    Outcome,
+    Progress,
+    Request,
+    Result,
+    TaskReport,
+    TaskSummary,
+    Timer,
+    Usage,
+)
+from pointsman_schemas.log import (
+    Commit,
+    PlanAccepted,
+    TaskAdded,
+    TaskDispatched,
+    TaskSucceeded,
+    TraceOrigin,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.team import Limits, Supervisor
+
+__all__ = ["CARD", "EVENTS"]
+
+_AT = datetime(2026, 3, 29, 1, 30, 0, 123456, UTC)
+_LATER = _AT + timedelta(seconds=2)
+_USAGE = Usage(calls=1, input_tokens=900, output_tokens=120, cost=0.0045)
+_ERROR = AttemptError(kind="provider_error", message="429 from the provider", retryable=True, retry_after=2.5)
+_ARTIFACT = ArtifactRef(name="invoice-7", size=2_000_000, digest="sha256:" + "0" * 64, media_type="application/pdf")
+_INPUT = {"question": "Why was I charged twice?", "invoice": 2**63, "amounts": [12.5, None, True]}
+
+_REQUEST = Request(
+    input=_INPUT,
+    deadline=60,
+    budget=Budget(calls=20, tokens=50_000, cost=0.5),
+    metadata={"customer": "c-1"},
+    correlation_id="order 7",
+    reply_to="shop.answers.7",
+)
+_HANDOFF = Handoff(
+    workflow_id="wf_1",
+    task_id="charges",
+    attempt=2,
+    from_agent="customer-service",
+    to_agent="billing",
+    role=Role.WORK,
+    intent="Find the charges of invoice 7",
+    input=_INPUT,
+    context=(
+        TaskReport(task_id="who", agent="account", intent="Who asks?", status="succeeded", output={"name": "Ada"}),
+        TaskReport(task_id="why", agent="technical", intent="What broke?", status="failed", error=_ERROR),
+    ),
+    artifacts=(_ARTIFACT,),
+    return_to="pointsman.inbox.customer-service.wf_1.result.billing.charges.2",
+    deadline=_LATER,
+    idempotency_key="wf_1-charges",
+    depth=1,
+    budget=Budget(tokens=40_000),
+)
+_RESULT = Result(
+    workflow_id="wf_1",
+    task_id="charges",
+    attempt=2,
+    agent="billing",
+    status="succeeded",
+    output={"charges": [{"amount": 12.5}, {"amount": 12.5}], "note": None},
+    artifacts=(_ARTIFACT,),
+    usage=_USAGE,
+    confidence=0.9,
+    replan_hint="the second charge is of another account",
+    started_at=_AT,
+    ended_at=_LATER,
+)
+_OUTCOME = Outcome(
+    workflow_id="wf_1",
+    team="customer-service",
+    status="partial",
+    answer="You were charged twice; the second charge is refunded.",
+    reason="one task failed",
+    gaps=(Gap(task_id="why", agent="technical", reason="429 from the provider"),),
+    tasks=(
+        TaskSummary(
+            task_id="charges",
+            agent="billing",
+            role=Role.WORK,
+            intent="Find the charges",
+            status="succeeded",
+            attempts=2,
+            elapsed=2.0,
+            usage=_USAGE,
+        ),
+    ),
+    usage=_USAGE,
+    correlation_id="order 7",
+    trace_id="0af7651916cd43dd8448eb211c80319c",
+    started_at=_AT,
+    ended_at=_LATER,
+    elapsed=2.0,
+    sequential=3.5,
+)
+
+EVENTS: dict[str, Event] = {
+    "request": _REQUEST,
+    "handoff": _HANDOFF,
+    "result": _RESULT,
+    "failed result": _RESULT.model_copy(update={"status": "failed", "output": None, "error": _ERROR}),
+    "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada", data={"ticket": 7}),
+    "timer": Timer(name="deadline", due=_LATER),
+    "progress": Progress(
+        workflow_id="wf_1",
+        task_id="charges",
+        attempt=2,
+        agent="billing",
+        kind="tool",
+        name="find_charges",
+        message="two charges",
+        started_at=_AT,
+        ended_at=_LATER,
+        error="timed out once",
+        usage=_USAGE,
+        span_id="00f067aa0ba902b7",
+        parent_span_id="b7ad6b7169203331",
+    ),
+    "log": Commit(
+        number=1,
+        entries=(
+            WorkflowStarted(
+                at=_AT,
+                workflow_id="wf_1",
+                team="customer-service",
+                request_id="r-1",
+                correlation_id="order 7",
+                input=_INPUT,
+                agents=("billing", "technical"),
+                strategy=Supervisor(),
+                limits=Limits(tokens=50_000),
+                deadline=_LATER,
+                budget=Budget(),
+                trace=TraceOrigin(trace_id="0af7651916cd43dd8448eb211c80319c", span_id="00f067aa0ba902b7"),
+            ),
+            TaskAdded(at=_AT, task_id="plan", role=Role.PLAN, agent="planner", intent="Plan it", input=_INPUT),
+            PlanAccepted(
+                at=_AT,
+                revision=1,
+                plan=Plan(
+                    goal="Explain the charges",
+                    tasks=(
+                        PlannedTask(id="charges", agent="billing", intent="Find the charges", input=_INPUT),
+                        PlannedTask(
+                            id="why",
+                            agent="technical",
+                            intent="Find the fault",
+                            depends_on=("charges",),
+                            optional_dependencies=("who",),
+                        ),
+                    ),
+                    final_instruction="Be brief",
+                ),
+            ),
+            TaskDispatched(
+                at=_AT, task_id="charges", attempt=2, agent="billing", deadline=_LATER, span_id="00f067aa0ba902b7"
+            ),
+            TaskSucceeded(at=_LATER, task_id="charges", attempt=2, event_id="e-9", result=_RESULT),
+            WorkflowEnded(at=_LATER, outcome=_OUTCOME),
+        ),
+        snapshot={"phase": "partial"},
+        snapshot_sequence=12,
+    ),
+    "outcome": _OUTCOME,
+    "dead letter": DeadLetter(
+        id="d-1",
+        origin="billing",
+        workflow_id="wf_1",
+        team="customer-service",
+        task_id="charges",
+        cause=_ERROR,
+        attempts=3,
+        subject="pointsman.handoff.billing.wf_1.charges.3",
+        headers={"ce-id": "e-9"},
+        body="e30=",
+        stream="POINTSMAN_WORK",
+        sequence=4711,
+        at=_LATER,
+    ),
+}
+"""Examples by name; between them they are of every event class."""
+
+CARD = AgentCard(
+    name="billing",
+    version="1.2.0",
+    description="Invoices, refunds, subscription changes",
+    skills=("refunds",),
+    intents=("explain a charge",),
+    examples=("Why was I charged twice?",),
+    input_schema={"type": "object"},
+    output_schema={"type": "object"},
+    model="offline",
+    fallback="account",
+    instance="i-1",
+    started_at=_AT,
+)
