@@ -1,0 +1,241 @@
+"""Strict JSON: what is taken can be written and read back; everything else is refused, fast and by its path."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, JsonValue
+
+from pointsman_schemas.errors import NotJson, UndecodableEvent
+from pointsman_schemas.events import Event, Request, Result
+from pointsman_schemas.strict_json import MAX_DEPTH, as_json_value, compact, dump, parse, parse_json
+
+
+class Box(BaseModel):
+    value: JsonValue = None
+
+
+class Priced(BaseModel):
+    price: float
+    tags: set[str] = set()
+    label: str = Field("", serialization_alias="Label")
+    anything: Any = None
+
+
+@dataclass
+class Point:
+    x: float
+    at: datetime | None = None
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def nested(depth: int, leaf: Any = 1) -> Any:
+    for _ in range(depth):
+        leaf = [leaf]
+    return leaf
+
+
+def own_tail(width: int) -> list[Any]:
+    value: list[Any] = []
+    value.extend([value] * width)
+    return value
+
+
+def own_field() -> Point:
+    point = Point(1.0)
+    point.at = point  # type: ignore[assignment]  # what a careless tool might do
+    return point
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    assert time.perf_counter() - began < seconds
+
+
+NOT_JSON = {
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "minus Infinity": float("-inf"),
+    "an integer of more than 4,300 digits": 10**4300,
+    "bytes": b"raw",
+    "a set": {1},
+    "a class": Box,
+    "an instance": object(),
+    "an exception": ValueError("secret"),
+    "a function": compact,
+    "a decimal": Decimal(1),
+    "200 levels": nested(200),
+    "10,000 levels": nested(10_000),
+    "a lone surrogate": "\ud800",
+    "a lone surrogate as key": {"\ud800": 1},
+    "key None": {None: 1},
+    "key 1": {1: 1},
+    "a time without a zone": datetime(2026, 1, 1),
+    "a list inside itself": own_tail(1),
+    "a list twice inside itself": own_tail(2),
+    "a dataclass inside itself": own_field(),
+    "NaN in a model": Priced(price=float("nan")),
+    "NaN in a model's JSON field": Box(value=float("nan")),
+    "an object in a model": Priced(price=1, anything=object()),
+    "a lone surrogate in a model": Priced(price=1, anything="\ud800"),
+    "NaN in a dataclass": Point(float("nan")),
+}
+
+
+@pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_json_cannot_carry_is_refused_by_its_path_and_without_its_content(value: Any) -> None:
+    with at_most(0.2), pytest.raises(NotJson) as refused:
+        as_json_value({"answer": [value]})
+
+    assert "$.answer[0]" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2**63, 2**63),
+        (2**200, 2**200),
+        (-(2**200), -(2**200)),
+        (nested(50), nested(50)),
+        (nested(MAX_DEPTH), nested(MAX_DEPTH)),
+        ((1, 2), [1, 2]),
+        (Colour.RED, "red"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00+00:00"),
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (Point(1.5), {"x": 1.5, "at": None}),
+        (Priced(price=1, tags={"a"}, label="L"), {"price": 1.0, "tags": ["a"], "Label": "L", "anything": None}),
+        ("𝄞 and é", "𝄞 and é"),
+        (True, True),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_json_can_carry_comes_back_whole(value: Any, expected: JsonValue) -> None:
+    carried = as_json_value(value)
+
+    assert carried == expected
+    assert parse_json(compact(carried)) == expected
+
+
+def test_one_list_in_two_places_is_no_cycle() -> None:
+    shared = [1]
+
+    assert as_json_value([shared, shared]) == [[1], [1]]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_json_data_survives_a_round_trip_with_every_digit(value: JsonValue) -> None:
+    assert as_json_value(value) == value
+    assert parse_json(compact(value)) == value
+    assert parse(Box, dump(Box(value=value))).value == value
+
+
+NOT_STRICT = {
+    "nothing": b"",
+    "cut off": b'{"value": [1, 2',
+    "two values": b"{} {}",
+    "NaN": b'{"value": NaN}',
+    "Infinity": b'{"value": [-Infinity]}',
+    "1e400": b'{"value": 1e400}',
+    "1E+400": b'{"value": -1.0E+400}',
+    "1e0400": b'{"value": 1e0400}',
+    "overflow by digits": b'{"value": ' + b"9" * 400 + b".5}",
+    "overflow by digits and a short exponent": b'{"value": ' + b"9" * 250 + b"e99}",
+    "too many digits": b'{"value": ' + b"9" * 5000 + b"}",
+    "lone surrogate": b'{"value": "\\ud800"}',
+    "not UTF-8": b'{"value": "\xff"}',
+    "10,000 levels": b'{"value": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    "100,000 open brackets": b"[" * 100_000,
+    "single quotes": b"{'value': 1}",
+    "a byte order mark": b'\xef\xbb\xbf{"value": 1}',
+    "pickle": b"\x80\x04K\x01.",
+}
+
+
+@pytest.mark.parametrize("body", NOT_STRICT.values(), ids=NOT_STRICT)
+def test_a_body_that_is_not_strict_json_is_refused(body: bytes) -> None:
+    with at_most(0.2), pytest.raises(UndecodableEvent) as refused:
+        parse(Box, body)
+    with at_most(0.2), pytest.raises(UndecodableEvent):
+        parse_json(body)
+
+    assert len(str(refused.value)) < 600
+
+
+def test_numbers_and_words_that_only_look_like_overflow_are_taken() -> None:
+    body = b'{"value": ["NaN", "Infinity", "1e400", 1e300, 1e-400, ' + str(10**400).encode() + b"]}"
+
+    assert parse(Box, body).value == ["NaN", "Infinity", "1e400", 1e300, 0.0, 10**400]
+
+
+@pytest.mark.parametrize(("depth", "taken"), [(50, True), (MAX_DEPTH, True), (150, False), (198, False)])
+def test_data_that_others_must_wrap_may_not_use_up_the_parsers_depth(depth: int, taken: bool) -> None:
+    body = b'{"input": {"x": ' + b"[" * depth + b"]" * depth + b"}}"
+
+    if taken:
+        assert parse(Request, body)
+    else:
+        with pytest.raises(UndecodableEvent, match="deeper than"):
+            parse(Request, body)
+
+
+def test_wide_data_is_not_deep() -> None:
+    wide = compact({"input": {"rows": [[number] for number in range(10_000)]}})
+
+    with at_most(0.2):
+        assert parse(Request, wide)
+
+
+@pytest.mark.parametrize("field", [{"output": float("nan")}, {"output": {"a": [float("inf")]}}])
+def test_no_event_is_made_of_what_would_be_written_as_null(field: dict[str, Any]) -> None:
+    made = {
+        "workflow_id": "w",
+        "task_id": "t",
+        "attempt": 1,
+        "agent": "a",
+        "status": "succeeded",
+        "started_at": datetime.now(UTC),
+        "ended_at": datetime.now(UTC),
+    }
+
+    with pytest.raises(ValueError, match="finite"):
+        Result.model_validate({**made, **field})
+
+
+def test_a_refusal_names_at_most_three_problems_and_no_content() -> None:
+    class Wide(Event):
+        a: int
+        b: int
+        c: int
+        d: int
+
+    with pytest.raises(UndecodableEvent, match=r"a: .*b: .*c: .*and 1 more") as refused:
+        parse(Wide, json.dumps(dict.fromkeys("abcd", "secret")).encode())
+
+    assert "secret" not in str(refused.value)

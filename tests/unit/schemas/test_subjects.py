@@ -1,0 +1,118 @@
+"""Subjects: built from checked tokens, and read back to the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman_schemas.errors import ContractError, InvalidToken
+from pointsman_schemas.subjects import HandoffAddress, InboxAddress, Subjects
+
+tokens = st.text(alphabet="abcXYZ0189_-", min_size=1, max_size=64)
+attempts = st.integers(min_value=1, max_value=10**6)
+
+BUILDERS = {
+    name: method
+    for name, method in inspect.getmembers(Subjects, inspect.isfunction)
+    if not name.startswith(("_", "parse_")) and len(inspect.signature(method).parameters) > 1
+}
+
+
+@given(tokens, tokens, tokens, tokens, attempts)
+def test_a_handoff_reads_back(namespace: str, agent: str, workflow: str, task: str, attempt: int) -> None:
+    subjects = Subjects(namespace)
+
+    assert subjects.parse_handoff(subjects.handoff(agent, workflow, task, attempt)) == HandoffAddress(
+        agent, workflow, task, attempt
+    )
+
+
+@given(tokens, tokens, tokens, tokens, attempts)
+def test_a_result_reads_back(team: str, workflow: str, agent: str, task: str, attempt: int) -> None:
+    subjects = Subjects()
+
+    address = subjects.parse_inbox(subjects.result(team, workflow, agent, task, attempt))
+
+    assert (address.team, address.workflow, address.kind) == (team, workflow, "result")
+    assert (address.agent, address.task, address.attempt) == (agent, task, attempt)
+
+
+@given(tokens, tokens, tokens)
+def test_controls_and_timers_read_back(team: str, workflow: str, name: str) -> None:
+    subjects = Subjects()
+
+    assert subjects.parse_inbox(subjects.control(team, workflow, name)) == InboxAddress(team, workflow, "control", name)
+    assert subjects.parse_inbox(subjects.timer(team, workflow, name)) == InboxAddress(team, workflow, "timer", name)
+
+
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+@pytest.mark.parametrize("hostile", ["a b", "a\r\nPUB x 0\r\n", "*", ">", "a.b", "ä", "a" * 65])
+def test_no_builder_lets_a_hostile_name_into_a_subject(build: Callable[..., str], hostile: str) -> None:
+    parameters = [p for name, p in inspect.signature(build).parameters.items() if name != "self"]
+    words = [p.name for p in parameters if p.name != "attempt"]
+
+    for word in words:
+        arguments = {p.name: 1 if p.name == "attempt" else (hostile if p.name == word else "good") for p in parameters}
+        with pytest.raises(InvalidToken):
+            build(Subjects(), **arguments)
+
+
+@pytest.mark.parametrize("namespace", ["", "a.b", "a b", "*", "a" * 65])
+def test_a_namespace_is_one_token(namespace: str) -> None:
+    with pytest.raises(InvalidToken, match="namespace"):
+        Subjects(namespace)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "pointsman",
+        "other.handoff.a.w.t.1",
+        "pointsman.handoff.a.w.t",
+        "pointsman.handoff.a.w.t.one",
+        "pointsman.handoff.a.w.t.1.2",
+        "pointsman.handoff.a..t.1",
+        "pointsman.handoff.a.w.*.1",
+        "pointsman.inbox.team.w.result.a.t.1",
+    ],
+)
+def test_a_subject_that_is_no_handoff_is_a_typed_error(subject: str) -> None:
+    with pytest.raises(ContractError):
+        Subjects().parse_handoff(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "pointsman.inbox.t.w",
+        "pointsman.inbox.t.w.result.a.t",
+        "pointsman.inbox.t.w.other.x",
+        "pointsman.handoff.a.w.t.1",
+    ],
+)
+def test_a_subject_that_is_no_inbox_message_is_a_typed_error(subject: str) -> None:
+    with pytest.raises(ContractError):
+        Subjects().parse_inbox(subject)
+
+
+@given(st.text(max_size=100))
+def test_no_text_breaks_reading(subject: str) -> None:
+    for read in (Subjects().parse_handoff, Subjects().parse_inbox):
+        with pytest.raises(ContractError):
+            read(subject)
+
+
+def test_streams_and_buckets_are_the_namespace_in_capitals() -> None:
+    subjects = Subjects("acme-eu")
+
+    assert (subjects.work_stream, subjects.log_stream, subjects.dead_stream) == (
+        "ACME-EU_WORK",
+        "ACME-EU_LOG",
+        "ACME-EU_DEAD",
+    )
+    assert (subjects.agents_bucket, subjects.artifacts_bucket) == ("ACME-EU_AGENTS", "ACME-EU_ARTIFACTS")

@@ -1,0 +1,74 @@
+"""What is installed is what the repository says, and it can be installed from any index."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+_SOURCES = [_ROOT / folder for folder in _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+
+
+def _requirements() -> list[str]:
+    project = _PROJECT["project"]
+    groups = [*project["optional-dependencies"].values(), *_PROJECT["dependency-groups"].values()]
+    return [*project["dependencies"], *(one for group in groups for one in group if isinstance(one, str))]
+
+
+def test_the_project_asks_for_lower_bounds_and_pins_nothing() -> None:
+    for requirement in _requirements():
+        assert not re.search(r"===?|~=|<", requirement.split(";")[0]), requirement
+
+
+def test_constraints_are_exact_versions_and_say_nothing_of_where_they_come_from() -> None:
+    for line in (_ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9][\w.]*( ; [\w .<>='!()]+)?", line), line
+
+
+def test_every_requirement_has_a_constraint() -> None:
+    constrained = {line.split("==")[0] for line in (_ROOT / "constraints.txt").read_text().splitlines()}
+    asked = {re.split(r"[\[<>;= ]", one)[0].lower() for one in _requirements()}
+
+    assert asked <= constrained, "run `make constraints`"
+
+
+@pytest.mark.parametrize("name", ["Makefile", ".ci/run", "Dockerfile", "docker-compose.yml", "pyproject.toml"])
+def test_no_file_that_installs_names_an_index(name: str) -> None:
+    text = (_ROOT / name).read_text()
+
+    assert not re.search(r"--(extra-)?index|--find-links|PIP_|UV_INDEX", text)
+    assert not re.search(r"https?://(?!127\.0\.0\.1|jaeger)", text)
+
+
+def test_the_wheel_has_the_three_packages_whole(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for source in _SOURCES:
+        for path in source.rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                assert path.relative_to(source.parent).as_posix() in names
+        assert f"{source.name}/py.typed" in names
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {source.name for source in _SOURCES}
+
+
+def test_ci_runs_what_developers_run() -> None:
+    commands = [line for line in (_ROOT / ".ci" / "run").read_text().splitlines() if line and line[0] != "#"]
+
+    assert commands == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."', "make test"]
