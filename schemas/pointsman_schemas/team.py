@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from pointsman_schemas.ids import AgentName, TeamName
 
@@ -37,11 +37,19 @@ class Limits(BaseModel):
     cost: float | None = None
 
 
-class Supervisor(BaseModel):
-    """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
-    has failed for good or a result asks for it."""
+class _Synthesized(BaseModel):
+    """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
 
     model_config = ConfigDict(frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"synthesizer": None, **written(self)}
+
+
+class Supervisor(_Synthesized):
+    """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
+    has failed for good or a result asks for it."""
 
     kind: Literal["supervisor"] = "supervisor"
     planner: AgentName = "planner"
@@ -49,11 +57,9 @@ class Supervisor(BaseModel):
     instructions: str = ""
 
 
-class Router(BaseModel):
+class Router(_Synthesized):
     """A classifier picks agents. One above `threshold` answers by itself; several go to `escalate` or run side by side;
     none goes to `fallback`, or back to the caller as a question."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Literal["router"] = "router"
     classifier: AgentName = "classifier"

@@ -175,6 +175,7 @@ class Story:
         self,
         task_id: str,
         output: Any = None,
+        /,
         *,
         error: AttemptError | None = None,
         status: Literal["succeeded", "failed", "refused"] | None = None,
@@ -185,7 +186,7 @@ class Story:
         fields: dict[str, Any] = {
             "workflow_id": WORKFLOW,
             "task_id": task_id,
-            "attempt": given.attempt if given else 1,
+            "attempt": max(given.attempt, 1) if given else 1,
             "agent": given.agent if given else "worker",
             "status": status or ("failed" if error else "succeeded"),
             "output": output,
@@ -197,7 +198,7 @@ class Story:
         event_id = changes.pop("event_id", f"result-{task_id}-{fields['attempt']}")
         return ResultReceived(event_id, Result.model_validate({**fields, **changes}))
 
-    def succeed(self, task_id: str, output: Any = None, **changes: Any) -> tuple[Entry, ...]:
+    def succeed(self, task_id: str, output: Any = None, /, **changes: Any) -> tuple[Entry, ...]:
         return self.feed(self.result(task_id, {"from": task_id} if output is None else output, **changes))
 
     def fail(self, task_id: str, error: AttemptError | None = None, **changes: Any) -> tuple[Entry, ...]:

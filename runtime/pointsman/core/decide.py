@@ -448,7 +448,7 @@ def _with_inputs(plan: Plan, state: State) -> Plan:
 
 def _same_again(plan: Plan, state: State) -> bool:
     failed = {(task.agent, task.intent) for task in state.work() if task.status is TaskStatus.FAILED}
-    return bool(failed) and all((task.agent, task.intent) in failed for task in plan.tasks)
+    return bool(failed and plan.tasks) and all((task.agent, task.intent) in failed for task in plan.tasks)
 
 
 def _plan_again(draft: _Draft, reason: str) -> bool:

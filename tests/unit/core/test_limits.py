@@ -1,0 +1,213 @@
+"""Limits end the work and name themselves; at the deadline the answer is made of what there is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.core import T0, Story, failure, messages, plan, task
+
+from pointsman.core.inputs import TimerFired
+from pointsman_schemas.events import Budget, Timer
+from pointsman_schemas.log import LimitReached, TimerArmed
+from pointsman_schemas.team import Limits, Supervisor
+
+SHORT = Limits(deadline=60, task_timeout=600)
+
+
+def test_the_request_s_deadline_may_be_shorter_than_the_team_s_but_not_longer() -> None:
+    assert Story(limits=SHORT).start(deadline=10).state.deadline == T0 + timedelta(seconds=10)
+    assert Story(limits=SHORT).start(deadline=100).state.deadline == T0 + timedelta(seconds=60)
+
+
+def test_the_deadline_while_planning_ends_the_workflow_as_failed() -> None:
+    story = Story(limits=SHORT).start()
+
+    story.fire()
+
+    assert (story.outcome.status, story.outcome.reason) == ("failed", "the deadline of 60 s was reached")
+    assert story.outcome.tasks[0].status == "abandoned"
+
+
+def test_the_deadline_while_running_asks_for_an_answer_from_what_there_is() -> None:
+    story = Story(limits=SHORT).planned(task("a"), task("b"), task("c", needs=["b"]))
+    story.succeed("a")
+
+    story.fire()
+
+    given: Any = story.handoff("synthesis").input
+    assert given["limit"] == "the deadline of 60 s was reached"
+    assert [gap["task_id"] for gap in given["gaps"]] == ["b", "c"]
+    assert story.handoff("synthesis").deadline == story.now + timedelta(seconds=30)
+    story.wait(5).succeed("synthesis", {"answer": "what there is"})
+    assert (story.outcome.status, story.outcome.answer) == ("partial", "what there is")
+
+
+def test_the_deadline_with_nothing_done_ends_as_failed() -> None:
+    story = Story(limits=SHORT).planned(task("a"))
+
+    story.fire()
+
+    assert story.outcome.status == "failed"
+    assert story.outcome.reason == "the deadline of 60 s was reached"
+
+
+def test_a_result_that_arrives_with_the_deadline_still_counts() -> None:
+    story = Story(limits=SHORT).planned(task("a"), task("b"))
+    story.wait(60)
+
+    story.feed(TimerFired(story.state.timer), story.result("a"))
+
+    assert story.statuses() == {"a": "succeeded", "b": "abandoned"}
+
+
+def test_a_result_after_the_deadline_is_late() -> None:
+    story = Story(limits=SHORT).planned(task("a"), task("b"))
+    late = story.result("b", event_id="late")
+    story.succeed("a")
+    story.fire()
+
+    (entry,) = story.feed(late)
+
+    assert entry.kind == "result_ignored"
+
+
+def test_a_silent_synthesizer_past_the_deadline_costs_a_bounded_time() -> None:
+    story = Story(limits=SHORT).planned(task("a"), task("b"))
+    story.succeed("a", "found")
+    while not story.state.ended:
+        story.fire()
+
+    assert (story.outcome.status, story.outcome.answer) == ("partial", "found")
+    assert story.outcome.elapsed < 60 + 2 * 30 + 2
+
+
+def test_an_attempt_at_the_synthesis_always_has_time() -> None:
+    story = Story(limits=SHORT).planned(task("a"))
+    story.succeed("a")
+    story.wait(59)
+
+    story.fail("synthesis", failure(retryable=True, retry_after=30.5))
+
+    assert story.task("synthesis").deadline == story.now + timedelta(seconds=60.5)
+
+
+# What was used
+
+
+@pytest.mark.parametrize(
+    ("limits", "detail"),
+    [
+        (Limits(calls=1), "the limit of 1 calls was passed: 2 used"),
+        (Limits(tokens=219), "the limit of 219 tokens was passed: 220 used"),
+        (Limits(cost=0.4), "the limit of 0.4 cost was passed: 0.5 used"),
+    ],
+)
+def test_a_limit_that_is_passed_ends_the_work_and_names_itself(limits: Limits, detail: str) -> None:
+    story = Story(limits=limits).planned(task("a"), task("b"))
+
+    story.succeed("a")
+
+    assert story.statuses() == {"a": "succeeded", "b": "abandoned"}
+    story.succeed("synthesis", {"answer": "so far"})
+    assert (story.outcome.status, story.outcome.reason) == ("partial", detail)
+
+
+@pytest.mark.parametrize("limits", [Limits(calls=2), Limits(tokens=220), Limits(cost=0.5)])
+def test_a_limit_that_is_met_exactly_ends_nothing(limits: Limits) -> None:
+    story = Story(limits=limits).planned(task("a"), task("b"))
+
+    story.succeed("a")
+
+    assert story.of(LimitReached) == []
+
+
+@pytest.mark.parametrize("budget", [Budget(calls=1), Budget(tokens=150), Budget(cost=0.3)])
+def test_the_request_s_budget_bounds_too(budget: Budget) -> None:
+    story = Story(limits=Limits(calls=100, tokens=100_000, cost=100)).start(budget=budget)
+    story.succeed("plan-1", plan(task("a"), task("b")))
+
+    story.succeed("a")
+
+    assert story.state.phase == "synthesizing"
+    assert "was passed" in story.state.limit
+
+
+def test_an_agent_is_told_what_may_still_be_used() -> None:
+    story = Story(limits=Limits(calls=10, cost=5)).start(budget=Budget(calls=4))
+    story.succeed("plan-1", plan(task("a")))
+
+    assert story.handoff("a").budget == Budget(calls=3, cost=4.75)
+
+
+def test_the_use_of_failed_attempts_counts() -> None:
+    story = Story(limits=Limits(calls=2)).planned(task("a"))
+    story.fail("a", failure(retryable=True))
+
+    story.wait(5).fail("a", failure(retryable=True))
+
+    assert story.outcome.reason == "the limit of 2 calls was passed: 3 used"
+
+
+def test_without_a_synthesizer_the_bare_results_are_the_answer() -> None:
+    story = Story(limits=SHORT, strategy=Supervisor(synthesizer=None)).planned(task("a"), task("b"))
+    story.succeed("a", "found")
+
+    story.fire()
+
+    assert (story.outcome.status, story.outcome.answer) == ("partial", "found")
+
+
+# The timer
+
+
+def test_the_timer_is_armed_once_for_the_first_deadline() -> None:
+    story = Story().start()
+
+    assert [(entry.name, entry.due) for entry in story.of(TimerArmed)] == [("wake-1", T0 + timedelta(seconds=121))]
+
+
+def test_results_do_not_arm_the_timer_again() -> None:
+    story = Story().planned(*(task(f"t{number}") for number in range(5)))
+    for number in range(5):
+        story.wait(1).succeed(f"t{number}")
+
+    assert len(story.of(TimerArmed)) == 1
+
+
+def test_the_timer_is_armed_again_when_something_is_due_before_it() -> None:
+    story = Story(limits=Limits(task_timeout=100)).start()
+    story.cards = (story.cards[0].model_copy(update={"timeout": 10.0}),)
+
+    story.succeed("plan-1", plan(task("a")))
+
+    assert [entry.due for entry in story.of(TimerArmed)] == [T0 + timedelta(seconds=101), T0 + timedelta(seconds=11)]
+
+
+def test_a_timer_that_fires_early_is_armed_again_for_the_same_time() -> None:
+    story = Story().start()
+
+    story.feed(TimerFired("wake-1"))
+
+    assert [(entry.name, entry.due) for entry in story.of(TimerArmed)] == [
+        ("wake-1", T0 + timedelta(seconds=121)),
+        ("wake-2", T0 + timedelta(seconds=121)),
+    ]
+
+
+def test_an_old_timer_that_fires_again_changes_nothing() -> None:
+    story = Story().start()
+    story.feed(TimerFired("wake-1"))
+
+    assert story.feed(TimerFired("wake-1")) == ()
+
+
+def test_the_armed_timer_is_a_message_for_later() -> None:
+    story = Story().start()
+
+    (message,) = [each for each in messages(story.state) if isinstance(each.event, Timer)]
+
+    assert message.subject == "pointsman.inbox.team.wf_1.timer.wake-1"
+    assert message.schedule == "pointsman.schedule.wf_1.wake-1"
+    assert message.due == T0 + timedelta(seconds=121)

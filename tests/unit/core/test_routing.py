@@ -1,0 +1,149 @@
+"""A router hands the request to who can serve it, and asks back or falls back when nobody is sure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.core import Story, card, cards, failure, plan, selection, task
+
+from pointsman_schemas.card import Role
+from pointsman_schemas.log import PlanRejected
+from pointsman_schemas.team import Limits, Router, Supervisor
+
+EXPERTS = cards("legal", "medical", "technical")
+
+
+def routed(router: Router, answer: Any, **given: Any) -> Story:
+    """Start, and let the classifier answer."""
+    story = Story(strategy=router, cards=EXPERTS, **given).start()
+    story.succeed("classify-1", answer)
+    return story
+
+
+def test_the_classifier_is_given_the_menu_and_the_threshold() -> None:
+    given: Any = Story(strategy=Router(threshold=0.7), cards=EXPERTS).start().handoff("classify-1").input
+
+    assert [item["name"] for item in given["agents"]] == ["legal", "medical", "technical"]
+    assert given["threshold"] == 0.7
+
+
+def test_one_agent_above_the_threshold_answers_by_itself() -> None:
+    story = routed(Router(), selection(("legal", 0.9), ("medical", 0.3)))
+    story.succeed("legal", "sue them")
+
+    assert (story.outcome.status, story.outcome.answer) == ("completed", "sue them")
+    assert "synthesis" not in story.state.tasks
+
+
+def test_several_run_side_by_side_and_are_synthesized() -> None:
+    story = routed(Router(), selection(("legal", 0.9), ("medical", 0.4)))
+
+    assert story.statuses() == {"legal": "running", "medical": "running"}
+    story.succeed("legal")
+    story.succeed("medical")
+    story.succeed("synthesis", {"answer": "both"})
+    assert story.outcome.answer == "both"
+
+
+def test_an_agent_that_is_named_twice_is_asked_once() -> None:
+    story = routed(Router(), selection(("legal", 0.9), ("legal", 0.8)))
+
+    assert story.statuses() == {"legal": "running"}
+
+
+def test_an_agent_named_like_a_task_of_the_runtime_can_be_asked() -> None:
+    story = Story(strategy=Router(), cards=cards("classify-1")).start()
+
+    story.succeed("classify-1", selection(("classify-1", 0.9)))
+
+    assert story.statuses() == {"classify-1-2": "running"}
+
+
+def test_several_escalate_to_a_planner_that_knows_only_them() -> None:
+    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9), ("medical", 0.5), ("technical", 0.1)))
+
+    given: Any = story.handoff("plan-1").input
+    assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
+    story.succeed("plan-1", plan(task("a", "legal"), task("b", "medical", needs=["a"])))
+    assert story.statuses() == {"a": "running", "b": "waiting"}
+
+
+def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> None:
+    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9), ("medical", 0.5)))
+
+    story.succeed("plan-1", "no idea")
+
+    given: Any = story.handoff("plan-2").input
+    assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
+    assert given["problems"] == list(story.of(PlanRejected)[0].problems)
+
+
+def test_one_sure_agent_does_not_escalate() -> None:
+    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9)))
+
+    assert story.statuses() == {"legal": "running"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [selection(("legal", 0.3)), selection(("ghost", 0.9)), selection(), "legal, I think", None],
+    ids=["unsure", "unknown agent", "nobody", "plain text", "empty"],
+)
+def test_the_fallback_serves_what_is_unclear(answer: Any) -> None:
+    story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start()
+    story.feed(story.result("classify-1", answer))
+
+    assert story.statuses() == {"technical": "running"}
+
+
+@pytest.mark.parametrize("kind", ["invalid_output", "refused"])
+def test_the_fallback_serves_when_the_classifier_fails(kind: str) -> None:
+    story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start()
+
+    story.fail("classify-1", failure(kind))
+    story.succeed("technical", "reboot")
+
+    assert (story.outcome.status, story.outcome.answer) == ("completed", "reboot")
+
+
+def test_a_classifier_that_fails_without_a_fallback_ends_the_workflow() -> None:
+    story = Story(strategy=Router(), cards=EXPERTS).start()
+
+    story.fail("classify-1")
+
+    assert story.outcome.reason == "classifier could not classify: provider_error was seen"
+
+
+def test_nobody_sure_and_no_fallback_asks_back() -> None:
+    story = routed(Router(), selection(("legal", 0.3), question="Is it about a contract?"))
+
+    assert (story.outcome.status, story.outcome.answer) == ("failed", "Is it about a contract?")
+    assert story.outcome.reason == "no agent is sure enough to serve the request"
+
+
+def test_nobody_sure_and_no_question_still_says_what_to_do() -> None:
+    assert "Say more precisely what you need." in str(routed(Router(), selection()).outcome.answer)
+
+
+def test_a_fallback_that_is_not_alive_is_no_fallback() -> None:
+    story = routed(Router(fallback="ghost"), selection(("legal", 0.1)))
+
+    assert story.outcome.reason == "no agent is sure enough to serve the request"
+
+
+def test_an_unreadable_classification_without_a_fallback_goes_back_a_bounded_number_of_times() -> None:
+    story = routed(Router(), "hm", limits=Limits(plan_repairs=1))
+    assert story.state.tasks["classify-2"].role is Role.CLASSIFY
+
+    story.succeed("classify-2", "hm")
+
+    assert story.outcome.reason.startswith("no valid plan after 2 tries")
+
+
+def test_an_orchestration_agent_is_never_chosen() -> None:
+    story = Story(strategy=Router(), cards=(*EXPERTS, card("judge", role=Role.SYNTHESIZE))).start()
+
+    story.succeed("classify-1", selection(("judge", 1.0)))
+
+    assert story.outcome.status == "failed"

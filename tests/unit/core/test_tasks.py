@@ -1,0 +1,258 @@
+"""Tasks start when what they need has succeeded; results count once, by id; failures cascade with their cause."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from support.core import Story, failure, plan, task
+
+from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
+
+DIAMOND = (
+    task("T1"),
+    task("T2", "other"),
+    task("T3", needs=["T1"]),
+    task("T4", "other", needs=["T2"]),
+    task("T5", needs=["T3", "T4"]),
+)
+
+
+def test_tasks_without_dependencies_start_together() -> None:
+    story = Story().planned(*DIAMOND)
+
+    assert story.statuses() == {
+        "T1": "running",
+        "T2": "running",
+        "T3": "waiting",
+        "T4": "waiting",
+        "T5": "waiting",
+    }
+
+
+def test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results() -> None:
+    story = Story().planned(*DIAMOND)
+
+    story.succeed("T2")
+    assert (story.statuses()["T3"], story.statuses()["T4"]) == ("waiting", "running")
+    story.succeed("T4")
+    assert story.statuses()["T5"] == "waiting"
+    story.succeed("T1")
+    story.succeed("T3")
+    assert story.statuses()["T5"] == "running"
+
+
+def test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others() -> None:
+    story = Story().planned(*DIAMOND)
+    story.succeed("T2", {"found": 2})
+    story.succeed("T1", {"found": 1})
+
+    context = story.handoff("T3").context
+
+    assert [(each.task_id, each.output) for each in context] == [("T1", {"found": 1})]
+
+
+def test_the_synthesizer_is_given_every_result_in_the_order_of_the_plan() -> None:
+    story = Story().planned(task("a"), task("b"))
+    story.succeed("b")
+    story.succeed("a")
+
+    handoff = story.handoff("synthesis")
+
+    assert [each.task_id for each in handoff.context] == ["a", "b"]
+    assert handoff.input == {"request": "do it", "goal": "serve the request", "final_instruction": "be brief"}
+
+
+def test_the_answer_of_the_synthesizer_is_the_outcome() -> None:
+    story = Story().planned(task("a"))
+    story.succeed("a")
+    story.succeed("synthesis", {"answer": "done"})
+
+    assert (story.outcome.status, story.outcome.answer, story.outcome.gaps) == ("completed", "done", ())
+    assert story.outcome.usage.calls == 3
+    assert story.outcome.sequential == pytest.approx(6.0)
+
+
+def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain() -> None:
+    story = Story().planned(*DIAMOND)
+
+    story.fail("T1", failure("handler_error"))
+    story.succeed("T2")
+    story.succeed("T4")
+    story.succeed("synthesis", {"answer": "half of it"})
+
+    assert story.statuses() == {
+        "T1": "failed",
+        "T2": "succeeded",
+        "T3": "skipped",
+        "T4": "succeeded",
+        "T5": "skipped",
+    }
+    assert [(skip.task_id, skip.cause) for skip in story.of(TaskSkipped)] == [("T3", "T1"), ("T5", "T3")]
+    assert (story.outcome.status, story.outcome.answer) == ("partial", "half of it")
+    assert {gap.task_id for gap in story.outcome.gaps} == {"T1", "T3", "T5"}
+    assert all("handler_error was seen" in gap.reason for gap in story.outcome.gaps)
+
+
+def test_the_synthesizer_is_told_of_the_gaps() -> None:
+    story = Story().planned(task("a"), task("b"), task("c", needs=["a"]))
+    story.fail("a")
+    story.succeed("b")
+
+    given: Any = story.handoff("synthesis").input
+
+    assert [gap["task_id"] for gap in given["gaps"]] == ["a", "c"]
+
+
+def test_a_task_goes_on_without_an_optional_dependency_and_is_told_what_came_of_it() -> None:
+    story = Story().planned(task("a"), task("b"), task("c", needs=["b"], optional=["a"]))
+    story.succeed("b")
+    assert story.statuses()["c"] == "waiting"
+
+    story.fail("a", failure("refused"))
+
+    assert story.statuses()["c"] == "running"
+    told = {each.task_id: each for each in story.handoff("c").context}
+    assert (told["a"].status, told["a"].output) == ("failed", None)
+    assert told["a"].error == failure("refused")
+
+
+def test_an_optional_dependency_that_was_skipped_holds_nothing_back() -> None:
+    story = Story().planned(task("a"), task("b", needs=["a"]), task("c", optional=["b"]))
+
+    story.fail("a")
+
+    assert story.statuses() == {"a": "failed", "b": "skipped", "c": "running"}
+
+
+def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
+    story = Story().planned(task("a"), task("b", needs=["a"], optional=["a"]))
+
+    story.fail("a")
+
+    assert story.statuses()["b"] == "skipped"
+
+
+def test_when_nothing_succeeded_the_answer_says_so_and_what_to_do() -> None:
+    story = Story().planned(task("a"), task("b", needs=["a"]))
+
+    story.fail("a", failure("handler_error"))
+
+    assert story.outcome.status == "failed"
+    assert story.outcome.answer == (
+        "Could not help, because a: handler_error was seen. Look at the dead letters, mend the cause and replay them."
+    )
+
+
+def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() -> None:
+    story = Story().planned(task("a"), task("b"))
+    story.succeed("a", 1)
+    story.succeed("b", 2)
+
+    story.fail("synthesis", failure("refused"), status="refused")
+
+    assert (story.outcome.status, story.outcome.answer) == ("partial", {"a": 1, "b": 2})
+    assert "could not write the answer" in story.outcome.reason
+
+
+# Results that do not count
+
+
+def test_a_redelivered_result_changes_nothing() -> None:
+    story = Story().planned(task("a"), task("b"))
+    result = story.result("a", "first")
+    story.feed(result)
+
+    assert story.feed(result) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attempt": 2}, "attempt 1 of the task is running"),
+        ({"agent": "other"}, "the task was handed to worker"),
+        ({"task_id": "nowhere"}, "no such task"),
+        ({"workflow_id": "wf_2"}, "belongs to the workflow wf_2"),
+    ],
+)
+def test_a_foreign_result_is_recorded_once_and_changes_nothing(changes: dict[str, Any], reason: str) -> None:
+    story = Story().planned(task("a"), task("b"))
+    before = story.state.tasks
+    foreign = story.result("a", "stolen", event_id="foreign", **changes)
+
+    (entry,) = story.feed(foreign)
+
+    assert isinstance(entry, ResultIgnored)
+    assert reason in entry.reason
+    assert story.state.tasks == before
+    assert story.feed(foreign) == ()
+
+
+def test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays() -> None:
+    story = Story().planned(task("a"), task("b"))
+    story.succeed("a", "first")
+
+    (entry,) = story.succeed("a", "second", event_id="another")
+
+    assert entry.kind == "result_ignored"
+    assert story.state.usage.calls == 2
+    result = story.task("a").result
+    assert result is not None
+    assert result.output == "first"
+
+
+def test_the_result_of_an_attempt_that_was_given_up_is_late() -> None:
+    story = Story().planned(task("a"), task("b"))
+    late = story.result("a", "late", event_id="late")
+    story.fail("a", failure(retryable=True))
+
+    (entry,) = story.feed(late)
+
+    assert isinstance(entry, ResultIgnored)
+    assert entry.reason == "attempt 2 of the task is backing_off"
+    assert story.statuses()["a"] == "backing_off"
+
+
+def test_nothing_is_recorded_after_the_end() -> None:
+    story = Story().planned(task("a"))
+    late = story.result("a", "late", event_id="late")
+    story.fail("a")
+    assert story.state.ended
+
+    assert story.feed(late) == ()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")))
+def test_results_that_arrive_together_or_apart_lead_to_the_same_answer(order: tuple[str, ...]) -> None:
+    tasks = (task("a"), task("b"), task("c"), task("d", needs=["a", "b"]))
+    together, apart = Story().planned(*tasks), Story().planned(*tasks)
+
+    together.feed(*(together.result(name, name) for name in order))
+    for name in order:
+        apart.feed(apart.result(name, name))
+    for story in (together, apart):
+        story.succeed("d", "d")
+        story.succeed("synthesis", {"answer": "the same"})
+
+    assert together.outcome.answer == apart.outcome.answer == "the same"
+    assert together.statuses() == apart.statuses()
+    assert together.state.usage == apart.state.usage
+
+
+def test_a_task_without_an_input_of_its_own_gets_the_request() -> None:
+    story = Story().start("translate this")
+    story.succeed("plan-1", plan(task("a"), {**task("b"), "input": {"own": True}}))
+
+    assert story.handoff("a").input == {"request": "translate this"}
+    assert story.handoff("b").input == {"own": True}
+
+
+def test_a_task_is_dispatched_once() -> None:
+    story = Story().planned(*DIAMOND)
+    for name in ("T1", "T2", "T3", "T4", "T5"):
+        story.succeed(name)
+
+    dispatched = [entry.task_id for entry in story.of(TaskDispatched)]
+
+    assert sorted(dispatched) == ["T1", "T2", "T3", "T4", "T5", "plan-1", "synthesis"]
