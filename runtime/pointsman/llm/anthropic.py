@@ -128,7 +128,7 @@ def _body(request: ModelRequest, model: str) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
     }
     if request.temperature is not None:
-        body["temperature"] = request.temperature
+        body["extra_body"] = {"temperature": request.temperature}  # the SDK has no argument for it, the API does
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
         for tool in request.tools

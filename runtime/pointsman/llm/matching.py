@@ -19,7 +19,7 @@ her hers hey hi him his how i if in into is isn it its just kindly know let like
 not now of off on once one only or other our out over own per please re s same see she should so some something still
 such t than thank thanks that the their them then there these they this those though to today too under until up us use
 ve very want was wasn way we were what when where which while who why will with without won would wouldn yesterday you
-your yours back ever even really since tell urgent user customer agent task work works
+your yours back ever even really since tell urgent user customer agent task work works id ids
 """
 """Function words and courtesies: in every request, of no domain."""
 _STOP = frozenset(_SILENT.split())
@@ -89,16 +89,23 @@ class Matcher:
         }
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
-    def distinguishing(self, name: str, text: str) -> bool:
-        """Whether `text` has a word of `name` that not everything on the menu has."""
-        words = self._weights[name]
-        return any(
-            stem in words and (len(self._weights) == 1 or self._shared(stem) < len(self._weights))
-            for stem in stems(text)
-        )
-
-    def _shared(self, stem: str) -> int:
-        return sum(stem in words for words in self._weights.values())
+    def cover(self, text: str, least: float) -> tuple[str, ...]:
+        """The names that together say what `text` says, each adding `least` of it or more to those before it."""
+        chosen: list[str] = []
+        rest = dict.fromkeys(stems(text))
+        whole = sum(self._idf.get(stem, self._rare) for stem in rest)
+        while rest and whole:
+            added = {
+                name: sum(self._idf[stem] * words[stem] for stem in rest if stem in words) / whole
+                for name, words in self._weights.items()
+                if name not in chosen
+            }
+            best = min(added, key=lambda name: (-added[name], name), default=None)
+            if best is None or added[best] <= 0 or (chosen and added[best] < least):
+                break
+            chosen.append(best)
+            rest = {stem: None for stem in rest if stem not in self._weights[best]}
+        return tuple(chosen)
 
 
 def _spaced(name: str) -> str:

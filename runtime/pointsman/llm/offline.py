@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue, ValidationError
 
-from pointsman.llm.extraction import Sources, arguments
+from pointsman.llm.extraction import Sources, arguments, required_of
 from pointsman.llm.matching import Described, Matcher, clauses, stems
 from pointsman.llm.prompt import TaskPrompt, read_task
 from pointsman.llm.reading import strict_json
@@ -31,6 +31,8 @@ _FITS = 0.2
 """Share of a clause's meaning that an agent or a tool must have in its description: one word of five."""
 _SURE = 0.5
 """Share from which a classifier is sure: people say more than the point, so half of it is as good as all."""
+_SUREST = 0.95
+"""A matcher of words is never certain."""
 _MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
 _FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
 
@@ -83,9 +85,9 @@ def _plan(task: TaskPrompt) -> Plan:
         if best := _best(matcher, clause, without=tried):
             shares.setdefault(best, []).append(clause)
             last = best
-        elif last and len(clause.split()) < _FRAGMENT:
+        elif last and stems(clause) and len(clause.split()) < _FRAGMENT:
             shares[last].append(clause)
-        elif len(stems(clause)) >= _MEANS_SOMETHING or not last:
+        elif len(stems(clause)) >= _MEANS_SOMETHING:
             unserved.append(clause)
     if not shares and asked.results and asked.replan_reason:
         used = {*asked.agents_used, *(report.agent for report in asked.results)}
@@ -167,7 +169,7 @@ def _selection(task: TaskPrompt) -> Selection:
         for name, score in scores.items():
             if score < _FITS:
                 continue
-            confidence = round(min(1.0, score / _SURE) * score / whole, 2)
+            confidence = round(min(_SUREST, score / _SURE * score / whole), 2)
             best, parts = found.get(name, (0.0, []))
             found[name] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
     surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
@@ -235,27 +237,27 @@ def _work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
 
 
 def _calls(tools: Sequence[ToolSpec], text: str, used: set[str], sources: Sources) -> dict[str, dict[str, JsonValue]]:
-    """The tools that `text` asks for, that have not been used, and whose arguments are known by now.
+    """The tools to use now, by name, with their arguments.
 
-    So a tool that needs an id which only another tool can tell waits for it, and is not used when it never comes.
+    Those that `text` asks for, as far as their arguments are known. When none are, a tool that speaks of what is
+    missing: `find_charges` may tell the `charge_id` that the wanted tool needs.
     """
     matcher = Matcher(
         [Described(tool.name, tool.name, f"{tool.description} {' '.join(_hints(tool))}") for tool in tools]
     )
-    scores = matcher.scores(text)
-    wanted = {
-        name
-        for rank, (name, score) in enumerate(scores.items())
-        if score > 0 and (rank == 0 or (score >= _FITS and matcher.distinguishing(name, text)))
-    }
-    if len(tools) == 1:
-        wanted = set(scores)
-    found = {
-        tool.name: arguments(tool.parameters, sources)
+    wanted = {tools[0].name} if len(tools) == 1 else set(matcher.cover(text, _FITS))
+    callable_now = {
+        tool.name: found
         for tool in tools
-        if tool.name in wanted and tool.name not in used
+        if tool.name not in used and (found := arguments(tool.parameters, sources)) is not None
     }
-    return {name: values for name, values in found.items() if values is not None}
+    ready = {name: found for name, found in callable_now.items() if name in wanted}
+    if ready or wanted <= used:
+        return ready
+    lacking = (name for tool in tools if tool.name in wanted - used for name in required_of(tool.parameters))
+    scores = matcher.scores(" ".join(sorted(lacking)).replace("_", " "))
+    helper = next((name for name, score in scores.items() if name in callable_now and score > 0), None)
+    return {helper: callable_now[helper]} if helper else {}
 
 
 def _hints(tool: ToolSpec) -> Iterator[str]:

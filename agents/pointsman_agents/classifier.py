@@ -1,0 +1,22 @@
+"""The classifier: it says which agents a request is for, and how sure it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointsman.llm_agent import LLMAgent
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Selection
+
+__all__ = ["classifier"]
+
+classifier = LLMAgent(
+    name="classifier",
+    description="Says which agents a request is for, and how sure it is of each",
+    instructions=Path(__file__).with_suffix(".md"),
+    role=Role.CLASSIFY,
+    output=Selection,
+    output_name="selection",
+    turns=2,  # the selection, and one repair of its form
+    concurrency=32,
+)

@@ -1,0 +1,147 @@
+"""The systems behind the customer-service tools: charges and accounts in SQLite, the status page in a JSON file.
+
+They live in the directory `POINTSMAN_CUSTOMER_SERVICE_DATA`, shared by whoever is given the same one, or else in a
+temporary one of this process. What is missing there is made from the seed below, which never changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from pointsman.errors import NotFound
+
+__all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "money", "status_page"]
+
+DEFAULT_CUSTOMER: Final = "C-1001"
+"""Who is asking when neither the request nor its metadata says so: there is no login in front of a demo."""
+
+CustomerId = Annotated[
+    str, Field(pattern=r"^C-\d{4}$", description="The customer's id, such as C-1001", examples=["C-1001"])
+]
+
+_DIRECTORY: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
+_PATIENCE: Final = 10.0  # seconds one process waits for another's write; a write here takes milliseconds
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS customers (
+    id TEXT PRIMARY KEY, email TEXT NOT NULL, plan TEXT NOT NULL, price INTEGER NOT NULL, renews TEXT NOT NULL,
+    requests_per_minute INTEGER NOT NULL, peak_per_minute INTEGER NOT NULL,
+    state TEXT NOT NULL, state_reason TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS charges (
+    id TEXT PRIMARY KEY, customer TEXT NOT NULL REFERENCES customers, day TEXT NOT NULL, amount INTEGER NOT NULL,
+    what TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS refunds (
+    charge TEXT PRIMARY KEY REFERENCES charges, id TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS reset_links (
+    idempotency_key TEXT PRIMARY KEY, customer TEXT NOT NULL REFERENCES customers
+);
+"""
+
+_CUSTOMERS: Final = (
+    ("C-1001", "c-1001@customers.example", "Pro", 4900, "2026-12-01", 100, 184, "locked", "5 failed log-in attempts"),
+    ("C-1002", "c-1002@customers.example", "Business", 19900, "2026-12-15", 1000, 212, "active", ""),
+    ("C-1003", "c-1003@customers.example", "Free", 0, "never", 20, 3, "suspended", "an unpaid invoice"),
+)
+_CHARGES: Final = (
+    ("ch-5001", "C-1001", "2026-10-01", 4900, "Pro plan, October 2026"),
+    ("ch-5002", "C-1001", "2026-11-01", 4900, "Pro plan, November 2026"),
+    ("ch-5003", "C-1001", "2026-11-01", 4900, "Pro plan, November 2026"),
+    ("ch-5011", "C-1002", "2026-10-15", 19900, "Business plan, October 2026"),
+    ("ch-5012", "C-1002", "2026-10-15", 19900, "Business plan, October 2026"),
+    ("ch-5013", "C-1002", "2026-11-15", 19900, "Business plan, November 2026"),
+)
+_REFUNDS: Final = (("ch-5012", "rf-5012", "paid", "charged twice", "seed"),)
+_STATUS: Final = {
+    "updated": "2026-11-27T09:00:00Z",
+    "components": {"api": "degraded", "dashboard": "operational", "webhooks": "operational", "log-in": "operational"},
+    "incidents": [
+        {
+            "id": "inc-301",
+            "component": "api",
+            "status": "monitoring",
+            "started": "2026-11-27T08:10:00Z",
+            "title": "The API gateway answers some calls with 429",
+            "detail": "Since 08:10 UTC the gateway counts some requests twice, so that limits are reached early. A "
+            "fix is rolled out; until it is everywhere, wait for the seconds in Retry-After and try again.",
+        }
+    ],
+}
+
+
+@contextmanager
+def back_office() -> Iterator[sqlite3.Connection]:
+    """A connection to the database, in a transaction that is committed unless the block raises."""
+    connection = sqlite3.connect(_directory() / "customer_service.db", timeout=_PATIENCE)
+    connection.row_factory = sqlite3.Row
+    try:
+        with connection:
+            yield connection
+    finally:
+        connection.close()
+
+
+def customer(office: sqlite3.Connection, customer_id: str) -> sqlite3.Row:
+    """The customer's row. Raises `NotFound` when there is none."""
+    row: sqlite3.Row | None = office.execute("SELECT * FROM customers WHERE id = ?", (customer_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"there is no customer {customer_id}; ask the customer for the id, which looks like C-1001")
+    return row
+
+
+def status_page() -> dict[str, Any]:
+    """What the public status page says now."""
+    page: dict[str, Any] = json.loads((_directory() / "status.json").read_text(encoding="utf-8"))
+    return page
+
+
+def money(cents: int) -> str:
+    return f"${cents / 100:,.2f}"
+
+
+def _directory() -> Path:
+    return _seeded(os.environ.get(_DIRECTORY) or _of_this_process())
+
+
+@cache
+def _of_this_process() -> str:
+    _temporary.append(tempfile.TemporaryDirectory(prefix="pointsman-customer-service-"))
+    return _temporary[0].name
+
+
+_temporary: list[tempfile.TemporaryDirectory[str]] = []  # held for the life of the process, then removed with it
+
+
+@cache
+def _seeded(directory: str) -> Path:
+    """The directory with everything in it. Several processes may do this at once: each row is put in only once."""
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path / "customer_service.db", timeout=_PATIENCE)
+    try:
+        connection.executescript(_SCHEMA)
+        with connection:
+            connection.executemany("INSERT OR IGNORE INTO customers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", _CUSTOMERS)
+            connection.executemany("INSERT OR IGNORE INTO charges VALUES (?, ?, ?, ?, ?)", _CHARGES)
+            connection.executemany("INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)", _REFUNDS)
+    finally:
+        connection.close()
+    status = path / "status.json"
+    if not status.exists():
+        fresh = path / f"status.{os.getpid()}.json"
+        fresh.write_text(json.dumps(_STATUS, indent=2), encoding="utf-8")
+        fresh.replace(status)  # whole or not at all, for whoever reads at this moment
+    return path

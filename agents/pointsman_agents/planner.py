@@ -1,0 +1,22 @@
+"""The planner: it reads a request and the agents alive now, and writes the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointsman.llm_agent import LLMAgent
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan
+
+__all__ = ["planner"]
+
+planner = LLMAgent(
+    name="planner",
+    description="Writes the plan for a request: which agents do what, and in which order",
+    instructions=Path(__file__).with_suffix(".md"),
+    role=Role.PLAN,
+    output=Plan,
+    output_name="plan",
+    turns=2,  # the plan, and one repair of its form; what is wrong with its content the supervisor says
+    concurrency=32,
+)

@@ -1,0 +1,22 @@
+"""The synthesizer: it writes the one answer from what the tasks came to, gaps included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointsman.llm_agent import LLMAgent
+from pointsman_schemas.card import Role
+from pointsman_schemas.roles import Synthesis
+
+__all__ = ["synthesizer"]
+
+synthesizer = LLMAgent(
+    name="synthesizer",
+    description="Writes the final answer from the results of the tasks and names what is missing",
+    instructions=Path(__file__).with_suffix(".md"),
+    role=Role.SYNTHESIZE,
+    output=Synthesis,
+    output_name="synthesis",
+    turns=2,  # the answer, and one repair of its form
+    concurrency=32,
+)
