@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.settings import Settings
+from pointsman_schemas.team import Team
 
 __all__ = ["ChildEnded", "Processes", "end_with_parent", "load_team", "run", "supervise", "work"]
 
@@ -78,10 +79,9 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         await observed.shutdown()
 
 
-def load_team(target: str) -> Any:
+def load_team(target: str) -> Team:
     """The one team that `target` names. Raises `ConfigurationError` when there is none, or more than one."""
     from pointsman.engine.loading import load
-    from pointsman_schemas.team import Team
 
     teams = load(target, Team)
     if len(teams) != 1:
@@ -147,8 +147,8 @@ class _Child:
 class Processes:
     """Children that run `pointsman` commands, each with a log file in `directory`. Leaving the context ends them all.
 
-    Each has a session of its own, so that the terminal's Ctrl-C reaches this process alone and it decides who ends when;
-    each ends by itself when this process is gone.
+    Each has a session of its own, so that the terminal's Ctrl-C reaches this process alone and it decides who ends
+    when; each ends by itself when this process is gone.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:

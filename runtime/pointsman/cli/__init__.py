@@ -1,4 +1,4 @@
-"""The command line. Commands are declared here and live beside it: nothing of theirs is loaded until one of them runs."""
+"""The command line. Commands are declared here and live beside it: none of them is loaded until it runs."""
 
 from __future__ import annotations
 

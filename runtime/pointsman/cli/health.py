@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 from rich.text import Text
 
+from pointsman.app import load_team
 from pointsman.cli.output import Code, console, emit, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
@@ -56,7 +57,7 @@ def agents(*, url: str | None, namespace: str | None, json: bool) -> Code:
 
 def doctor(target: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
     settings = settings_for(url, namespace, log_level="error")
-    team = _load(target) if target else None
+    team = load_team(target) if target else None
 
     async def run() -> Code:
         terminal, sound = console(), True
@@ -112,8 +113,9 @@ async def _telemetry() -> Check:
         async with asyncio.timeout(_REACHABLE):
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, TimeoutError) as error:
-        return Check("telemetry", False, f"nobody answers at {shown}: {error or 'no answer in time'}",
-                     "start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT: spans are lost, work is not")  # fmt: skip
+        seen = f"nobody answers at {shown}: {error or 'no answer in time'}"
+        advice = "start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT: spans are lost, work is not"
+        return Check("telemetry", False, seen, advice)
     writer.close()
     return Check("telemetry", True, f"{shown} accepts connections")
 
@@ -172,12 +174,6 @@ def _table(grouped: dict[str, list[AgentCard]], queues: Sequence[QueueDepth | No
         described = Text(one_line(card.description, limit=80))
         table.add_row(name, card.role.value, str(len(cards)), *depth, Text(one_line(card.model or "")), described)
     return table
-
-
-def _load(target: str) -> Team:
-    from pointsman.app import load_team
-
-    return load_team(target)
 
 
 def _shown(url: str) -> str:

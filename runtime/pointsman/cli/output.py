@@ -1,4 +1,4 @@
-"""What every command says and how it ends: JSON lines for programs, clean text for people, and exit codes that mean something.
+"""What every command says and how it ends: JSON lines for programs, clean text for people, exit codes for both.
 
 | Code | Meaning |
 |---|---|
@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -23,12 +24,15 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from pointsman_schemas.events import Outcome
 
-__all__ = ["Code", "clean", "code_for", "command", "complain", "console", "emit", "one_line", "outcome_code"]
+__all__ = ["Code", "clean", "code_for", "command", "complain", "console", "emit", "one_line", "outcome_code", "say"]
 
 P = ParamSpec("P")
+
+_WIDTH = 140  # columns of tables in a file or a pipe, which have no width of their own
 
 # Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -56,10 +60,11 @@ def command(function: Callable[P, Code | None]) -> Callable[P, None]:
             complain("interrupted")
             code = Code.INTERRUPTED
         except Exception as error:
-            known = code_for(error)
+            cause = _cause(error)
+            known = code_for(cause)
             if known is None:
                 raise
-            complain(str(error))
+            complain(str(cause))
             code = known
         raise typer.Exit(code)
 
@@ -70,9 +75,6 @@ def code_for(error: BaseException) -> Code | None:
     """The exit code of an error raised on purpose; None for a bug, which shows its traceback."""
     from pointsman import errors
 
-    if isinstance(error, BaseExceptionGroup):
-        codes = [code_for(inner) for inner in error.exceptions]
-        return codes[0] if len(codes) == 1 else None
     match error:
         case errors.InvariantError():
             return None
@@ -85,6 +87,13 @@ def code_for(error: BaseException) -> Code | None:
         case errors.PointsmanError():
             return Code.FAILED
     return None
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error itself, where a task group has wrapped the only one there was."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def outcome_code(outcome: Outcome) -> Code:
@@ -108,7 +117,18 @@ def console(*, stderr: bool = False) -> Console:
     """A terminal that wraps and colours, or plain text where there is none."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    found = Console(stderr=stderr, highlight=False)
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        found.width = _WIDTH
+    return found
+
+
+def say(terminal: Console, line: Text) -> None:
+    """One event, one line: cut at the edge of a terminal, whole in a file or a pipe."""
+    if terminal.is_terminal:
+        terminal.print(line, no_wrap=True, overflow="ellipsis")
+    else:
+        terminal.print(line, soft_wrap=True)
 
 
 def clean(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import assert_never
 
@@ -53,12 +53,14 @@ _STYLE = {
 }
 _MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
-_BAR_WIDTH = 32  # columns of the time axis: the tree, the numbers and it fit into 100
-_NAME_WIDTH = 44
+_NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
+_BAR_WIDTH = 32  # columns of the time axis
+_NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
+_NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
 
 
 class Story:
-    """A workflow told line by line while it happens. It remembers who has which task, which single events do not say."""
+    """A workflow told line by line while it happens. It remembers who has which task: single events do not say."""
 
     def __init__(self) -> None:
         self._start: datetime | None = None
@@ -148,7 +150,7 @@ class Story:
 
     def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
         since = (at - self._start).total_seconds() if self._start else 0.0
-        line = Text(f"{since:8.3f}s ", style="dim", no_wrap=True, overflow="ellipsis")
+        line = Text(f"{since:8.3f}s ", style="dim")
         line.append(f"{mark} {one_line(who, limit=40):<14} ", style=style)
         line.append(one_line(what, limit=400))
         return line
@@ -168,7 +170,7 @@ def outcome(of: Outcome) -> RenderableType:
         parts.append(Text("Not answered:", style="yellow"))
         parts += [Text(f"  {gap.task_id} ({gap.agent}): {one_line(gap.reason, limit=400)}") for gap in of.gaps]
     line = Text(of.status, style=_STYLE[of.status])
-    if of.reason:
+    if of.reason and of.reason not in answer(of):
         line.append(f" ({one_line(of.reason, limit=400)})")
     line.append(f" in {seconds(of.elapsed)}; one after another: {seconds(of.sequential)}{_tokens(of.usage, '; ')}")
     parts.append(line)
@@ -195,6 +197,7 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     """A workflow whole: its request, every plan, its tasks with their results, its outcome."""
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
+    own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
     tasks: tuple[TaskSummary, ...] = ()
     for entry in entries:
         match entry:
@@ -215,7 +218,9 @@ def show(entries: Sequence[Entry]) -> RenderableType:
                 parts += [table] if entry.plan.tasks else []
             case PlanRejected():
                 parts.append(Text(f"\nPlan {entry.revision} refused: {one_line('; '.join(entry.problems))}", "red"))
-            case TaskSucceeded():
+            case TaskAdded():
+                own.add(entry.task_id)
+            case TaskSucceeded() if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
             case WorkflowEnded():
                 tasks = entry.outcome.tasks
@@ -248,16 +253,21 @@ def letters(of: Sequence[Letter]) -> RenderableType:
     return table
 
 
-def trace(root: TraceNode, now: datetime) -> RenderableType:
-    """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used."""
+def trace(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
+    """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used, on `width`
+    columns. Where they are few, the details are left out."""
+    narrow = width < _NARROW
+    bars = max(10, min(_BAR_WIDTH, width - _NUMBERS - _NAME_WIDTH)) if narrow else _BAR_WIDTH
+    names = max(20, min(_NAME_WIDTH, width - _NUMBERS - bars))
     start = root.started_at or now
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
-    table.add_column(f"trace {root.trace_id[:16]}", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
-    table.add_column(f"0 to {seconds((end - start).total_seconds())}", no_wrap=True, width=_BAR_WIDTH)
+    table.add_column(f"trace {root.trace_id[:16]}", no_wrap=True, overflow="ellipsis", width=names)
+    table.add_column(f"0 to {seconds((end - start).total_seconds())}", no_wrap=True, width=bars)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    if not narrow:
+        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=width - names - bars - _NUMBERS - 1)
     for prefix, node in _rows(root, "", ""):
         name = Text(prefix, style="dim")
         name.append(f"{_MARK.get(node.status, '-')} ", style=_STYLE.get(node.status, ""))
@@ -266,7 +276,7 @@ def trace(root: TraceNode, now: datetime) -> RenderableType:
         used = str(node.usage.tokens) if node.usage.tokens and node.kind != "publish" else ""
         failed = node.status in ("failed", "skipped", "abandoned")
         said = Text(one_line(node.detail, limit=120), style=_STYLE[node.status] if failed else "dim")
-        table.add_row(name, _bar(node, start, end, now), took, used, said)
+        table.add_row(name, _bar(node, start, end, now, bars), took, used, *([] if narrow else [said]))
     return table
 
 
@@ -277,17 +287,17 @@ def _rows(node: TraceNode, here: str, below: str) -> Iterator[tuple[str, TraceNo
         yield from _rows(child, below + ("└ " if last else "├ "), below + ("  " if last else "│ "))
 
 
-def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime) -> Text:
+def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: int) -> Text:
     if node.started_at is None:
         return Text("")
     style = _STYLE.get(node.status, "")
     if node.kind == "publish":
         return Text("●", style="dim")
     whole = (end - start).total_seconds() or 1.0
-    scale = _BAR_WIDTH / whole
-    left = min(_BAR_WIDTH - 1, max(0, int((node.started_at - start).total_seconds() * scale)))
+    scale = width / whole
+    left = min(width - 1, max(0, int((node.started_at - start).total_seconds() * scale)))
     right = (max(node.started_at, node.ended_at or now) - start).total_seconds() * scale
-    length = max(1, min(_BAR_WIDTH, round(right)) - left)
+    length = max(1, min(width, round(right)) - left)
     return Text(" " * left).append(_BAR.get(node.kind, "█") * length, style=style)
 
 
@@ -333,7 +343,3 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
-
-
-def joined(parts: Iterable[str]) -> str:
-    return ", ".join(part for part in parts if part)

@@ -111,7 +111,7 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
             terminal.print()
             terminal.print(render.outcome(outcome))
             terminal.print()
-            terminal.print(render.trace(root, datetime.now(UTC)))
+            terminal.print(render.trace(root, datetime.now(UTC), terminal.width))
             terminal.print("\nNext: `pointsman up` keeps all this running; `pointsman submit` asks it.", style="dim")
         return outcome_code(outcome)
 
@@ -122,6 +122,8 @@ def up(target: str | None, *, port: int | None, directory: Path | None, namespac
     home = directory or Path(tempfile.mkdtemp(prefix="pointsman-up-"))
     try:
         return app.run(_up(cast, settings, home, port, json=json))
+    except KeyboardInterrupt:
+        return Code.OK  # the way it is meant to end
     finally:
         if directory is None:
             shutil.rmtree(home, ignore_errors=True)
@@ -160,13 +162,13 @@ def _cast(target: str | None) -> Cast:
     """Who runs for `target`: its own agents in one process, and each shipped role it needs and does not define."""
     if target is None:
         return Cast(app.load_team(_SHIPPED_TEAM), _SHIPPED_TEAM, _demo_workers(), frozenset(_demo_workers()))
-    from pointsman.agent import Agent
-    from pointsman.engine.loading import installed_agents, load
+    from pointsman.engine.loading import installed_agents, load_agents
 
     team = app.load_team(target)
-    place = target.rpartition(":")[0] if target.endswith(f":{target.rpartition(':')[2]}") and ":" in target else target
+    before, _, name = target.rpartition(":")
+    place = before if name.isidentifier() and before else target
     try:
-        own = {agent.card.name for agent in load(place, Agent)}
+        own = {agent.card.name for agent in load_agents([place])}
     except ConfigurationError:
         own = set()
     workers: dict[str, Sequence[str]] = {"agents": [place]} if own else {}
@@ -222,9 +224,8 @@ async def _everybody(client: Client, cast: Cast, *, json: bool, began: float) ->
                 terminal.print(Text(f"  ✓ {name:<14} after {render.seconds(time.monotonic() - began)}", style="dim"))
         missing -= there
         if missing and time.monotonic() > deadline:
-            raise BusUnavailable(
-                f"{', '.join(sorted(missing))} did not come up within {_READY:.0f} s; look at the logs"
-            )
+            late = ", ".join(sorted(missing))
+            raise BusUnavailable(f"{late} did not come up within {_READY:.0f} s; look at the logs")
         if missing:
             await asyncio.sleep(_LOOK)
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, complain, console, emit, outcome_code
+from pointsman.cli.output import Code, complain, console, emit, outcome_code, say
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
 from pointsman.errors import ConfigurationError
@@ -76,9 +76,8 @@ def list_(team: str | None, *, limit: int, url: str | None, namespace: str | Non
         elif found:
             console().print(render.summaries(found, datetime.now(UTC)))
         else:
-            print(
-                f"No workflows{f' of {team}' if team else ''} yet. `pointsman submit {team or 'TEAM'} TEXT` starts one."
-            )
+            none = f"No workflows of {team} yet." if team else "No workflows yet."
+            print(f"{none} `pointsman submit {team or 'TEAM'} TEXT` starts one.")
         return Code.OK
 
     return asyncio.run(run())
@@ -113,7 +112,8 @@ def trace(workflow: str, *, url: str | None, namespace: str | None, json: bool) 
     async def run() -> Code:
         async with session(url, namespace) as client:
             root = await client.trace(workflow)
-        emit(root) if json else console().print(render.trace(root, datetime.now(UTC)))
+        terminal = console()
+        emit(root) if json else terminal.print(render.trace(root, datetime.now(UTC), terminal.width))
         return Code.OK
 
     return asyncio.run(run())
@@ -142,7 +142,7 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
             emit(_tagged(event))
         else:
             for line in story.lines(event):
-                terminal.print(line)
+                say(terminal, line)
         if isinstance(event, WorkflowEnded):
             return event.outcome
     return await workflow.outcome()
