@@ -77,7 +77,7 @@ asyncio.run(main())
 """
 
 _EXITING = """
-import asyncio, time
+import asyncio, sys, time
 from pointsman import telemetry
 from pointsman.settings import Settings
 
@@ -87,8 +87,8 @@ async def main():
         with telemetry.span("work"):
             telemetry.metrics.count(telemetry.names.RETRIES)
     begun = time.monotonic()
-    await t.shutdown(timeout=1.0)
-    print(time.monotonic() - begun)
+    await t.shutdown(timeout=float(sys.argv[1]))
+    print(time.monotonic() - begun, time.time())
 
 asyncio.run(main())
 """
@@ -130,16 +130,33 @@ async def test_one_trace_over_four_processes_has_one_root_and_no_orphan() -> Non
 
 @pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded"])
 async def test_a_process_ends_in_time_and_says_what_it_lost_when_the_collector(manner: str) -> None:
-    async with _bad_collector(manner) as endpoint:
-        begun = time.monotonic()
+    async with _collector(manner) as (endpoint, _):
+        (printed,), lines = await _run(_EXITING, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, "1.0")
+        took, shut_down_at = map(float, printed.split())
+        lingered = time.time() - shut_down_at
 
-        (took,), lines = await _run(_EXITING, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
-
-    assert float(took) < 1.5
-    assert time.monotonic() - begun < 15  # the start of an interpreter on a busy machine included
+    assert took < 2  # 1 s was allowed; the rest is for a busy machine
+    assert lingered < 5  # no thread of the exporter keeps the interpreter from leaving
     (lost,) = [line for line in lines if line["event"] == "spans_lost"]
     assert lost["count"] == 3000
     assert len(lines) < 20  # an exporter that fails again and again does not fill the log
+
+
+async def test_spans_and_metrics_are_flushed_before_a_process_ends() -> None:
+    async with _collector("works") as (endpoint, paths):
+        # Room for all of them: this is about the flush, not about overload.
+        _, lines = await _run(
+            _EXITING, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_MAX_QUEUE_SIZE": "5000"}, "20"
+        )
+
+    assert paths == {b"/v1/traces", b"/v1/metrics"}
+    assert lines == []
+
+
+async def test_what_the_collector_does_not_get_in_time_is_said() -> None:
+    async with OtlpCollector() as collector:
+        with pytest.raises(AssertionError, match="has 0 spans"):
+            await collector.spans(timeout=0.1)
 
 
 async def test_a_process_without_telemetry_loads_no_sdk() -> None:
@@ -247,7 +264,11 @@ async def _run(code: str, environment: dict[str, str], *arguments: str) -> tuple
 
 
 @asynccontextmanager
-async def _bad_collector(manner: str) -> AsyncIterator[str]:
+async def _collector(manner: str) -> AsyncIterator[tuple[str, set[bytes]]]:
+    """An endpoint, and the paths that were posted to."""
+    paths: set[bytes] = set()
+    status = b"200 OK" if manner == "works" else b"503 Service Unavailable"
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while manner == "hangs":
@@ -256,7 +277,8 @@ async def _bad_collector(manner: str) -> AsyncIterator[str]:
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length:"))
             await reader.readexactly(int(length.split(b":")[1]))
-            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            paths.add(head.split()[1])
+            writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass  # the process has ended
@@ -269,7 +291,7 @@ async def _bad_collector(manner: str) -> AsyncIterator[str]:
         server.close()
         await server.wait_closed()
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", paths
     finally:
         server.close()
         await server.wait_closed()

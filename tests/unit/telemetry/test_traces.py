@@ -293,6 +293,7 @@ class TestRecord:
         reserved = reserve(TraceContext(TRACE, SPAN, 0))
 
         record("workflow", context=reserved, parent_span_id=SPAN, started=NOON, ended=NOON)
+        record("root", context=TraceContext(TRACE, SPAN, 0), parent_span_id=None, started=NOON, ended=NOON)
 
         assert exported.get_finished_spans() == ()
 
