@@ -10,9 +10,11 @@ import pytest
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.streams import stream_configs
 from pointsman.settings import Settings
+from pointsman_schemas.subjects import Subjects
 
-__all__ = ["broker", "bus", "namespace", "settings"]
+__all__ = ["broker", "bus", "namespace", "remove_streams", "settings"]
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +44,13 @@ async def bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
     connected = await connect(settings, name="test", wait=10.0)
     await connected.set_up()
     yield connected
-    upper = settings.namespace.upper()
-    for name in ("WORK", "LOG", "DEAD"):
-        await connected.api(f"STREAM.DELETE.{upper}_{name}")
-    await connected.api(f"STREAM.DELETE.KV_{upper}_AGENTS")
-    await connected.api(f"STREAM.DELETE.OBJ_{upper}_ARTIFACTS")
     await connected.close()
+    await remove_streams(settings)
+
+
+async def remove_streams(settings: Settings) -> None:
+    """Delete what `set_up` made in the namespace of `settings`, so that a session does not pile up streams."""
+    bus = await connect(settings, name="sweeper", wait=10.0)
+    for config in stream_configs(Subjects(settings.namespace), settings):
+        await bus.api(f"STREAM.DELETE.{config['name']}")
+    await bus.close()

@@ -1,7 +1,8 @@
 """The bus on NATS JetStream. The only file that imports nats.
 
-Every wait for the broker is bounded, reconnecting goes on for ever, and the server is asked in its own words: requests are made and their JSON is read here, because nats-py's `publish_async` never resolves when the server
-answers an error, and its `fetch` begins with a probe that can leave a pull behind which swallows a message.
+Every wait for the broker is bounded, reconnecting goes on for ever, and the server is asked in its own words: requests
+are made and their JSON is read here, because nats-py's `publish_async` never resolves when the server answers an error,
+and its `fetch` begins with a probe that can leave a pull behind which swallows a message.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class JetStreamBus:
                 token=settings.token,
                 user_credentials=settings.credentials,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=_RECONNECT,  # type: ignore[arg-type] # it is only ever slept for
+                reconnect_time_wait=_RECONNECT,  # type: ignore[arg-type]  # only ever slept for
                 ping_interval=_PING,  # type: ignore[arg-type]
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
@@ -218,10 +219,13 @@ class JetStreamBus:
         lost: type[BusUnavailable] = BusUnavailable,
     ) -> Msg:
         """One answer. Raises `lost` when there is none in time, and waits that long for a connection that is away."""
+        if self._closing:
+            raise BusUnavailable(f"cannot ask on {subject}: this connection was closed; open another one")
         try:
             if not self._up.is_set():
                 await asyncio.wait_for(self._up.wait(), self._timeout)
-            return await self._nc.request(subject, body, timeout=self._timeout, headers=headers)
+            # An empty header block is twelve bytes the size check does not know of: none at all, then.
+            return await self._nc.request(subject, body, timeout=self._timeout, headers=headers or None)
         except nats.errors.NoRespondersError:
             raise BusUnavailable(
                 f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "

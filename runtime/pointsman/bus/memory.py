@@ -392,6 +392,7 @@ class _Consumer:
 
     async def take(self, room: int) -> Sequence[_Delivery]:
         broker = self._bus.broker
+        await asyncio.sleep(0)  # or one process that never waits would leave nothing to those it shares with
         while True:
             if not self.bound:
                 raise BusUnavailable(f"the consumer {self._durable.name} is closed")
