@@ -264,7 +264,7 @@ def _message(event: type[Event]) -> dict[str, Any]:
     return {
         "name": event.event_type,
         "title": event.__name__,
-        "summary": (event.__doc__ or "").split("\n\n")[0].replace("\n    ", " "),
+        "summary": " ".join((event.__doc__ or "").split("\n\n")[0].split()),
         "traits": [{"$ref": "#/components/messageTraits/cloudEvent"}],
         "payload": {"$ref": f"./{event.short_name()}.schema.json"},
     }

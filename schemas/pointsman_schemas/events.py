@@ -15,6 +15,7 @@ __all__ = [
     "ArtifactRef",
     "AttemptError",
     "Budget",
+    "Cancellation",
     "Control",
     "DeadLetter",
     "ErrorKind",
@@ -205,6 +206,14 @@ class Control(Event):
     reason: str = ""
     by: str = ""
     data: JsonValue = None
+
+
+class Cancellation(Event):
+    """Nobody waits for these tasks any more. Broadcast on `{ns}.live.{workflow}.cancelled`; nothing depends on it."""
+
+    event_type: ClassVar[str] = "io.pointsman.cancellation.v1"
+
+    tasks: tuple[TaskId, ...]
 
 
 class Timer(Event):

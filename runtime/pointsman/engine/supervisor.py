@@ -28,9 +28,9 @@ from pointsman.ports import Bus, Clock, Consumer, Delivery
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, names, tracing
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, ErrorKind, Handoff, Outcome, Result
+from pointsman_schemas.events import AttemptError, Cancellation, ErrorKind, Handoff, Outcome, Result
 from pointsman_schemas.log import Entry, TaskAbandoned, WorkflowEnded
-from pointsman_schemas.strict_json import compact, dump
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
@@ -331,7 +331,7 @@ class SupervisorEngine:
         """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it."""
         abandoned = [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]
         if abandoned:
-            body = compact({"tasks": list(abandoned)})
+            body = dump(Cancellation(tasks=tuple(abandoned)))
             await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
 
     # Settling

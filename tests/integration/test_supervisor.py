@@ -1,0 +1,402 @@
+"""A supervisor on a real broker: every request reaches its one outcome, whatever is sent to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+from support.system import echo, planner_of, running, synthesizer, until
+
+from pointsman.agent import agent
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.engine import workflow_log
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.errors import BusUnavailable, TaskError
+from pointsman.settings import Settings
+from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
+from pointsman_schemas.events import DeadLetter, Outcome, Result
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+
+
+@pytest.fixture
+def subjects(settings: Settings) -> Subjects:
+    return Subjects(settings.namespace)
+
+
+async def outcome_of(bus: JetStreamBus, subjects: Subjects, workflow: str) -> Outcome:
+    await until(lambda: bus.last("log", subjects.outcome("crew", workflow)))
+    stored = await bus.last("log", subjects.outcome("crew", workflow))
+    assert stored is not None
+    return parse(Outcome, stored.body)
+
+
+async def letters(bus: JetStreamBus, subjects: Subjects) -> list[DeadLetter]:
+    return [parse(DeadLetter, stored.body) async for stored in bus.read("dead", subjects.dead_letters)]
+
+
+@agent(name="a", description="Takes the task and says nothing")
+async def silent(request: str) -> str:
+    await asyncio.sleep(60)
+    return "never"
+
+
+def endings(entries: Sequence[Entry]) -> int:
+    return sum(isinstance(entry, WorkflowEnded) for entry in entries)
+
+
+async def test_bare_json_without_headers_gets_an_outcome(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+        sequence = await bus.publish(subjects.request("crew"), b'{"input": "hello"}', {})
+
+        outcome = await outcome_of(bus, subjects, workflow_id_for("crew", f"sequence-{sequence}"))
+
+    assert (outcome.status, outcome.answer) == ("completed", "joined")
+    assert [task.task_id for task in outcome.tasks] == ["plan-1", "t1", "synthesis"]
+
+
+async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    envelope = Envelope(
+        id="r-1",
+        type="io.pointsman.request.v1",
+        source="/shop",
+        time=(await _now()),
+        correlation_id="order 7/ä",
+    )
+    headers, body = encode_structured(envelope, {"input": "hello"})
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+        await bus.publish(subjects.request("crew"), body, headers)
+
+        outcome = await outcome_of(bus, subjects, workflow_id_for("crew", "r-1"))
+
+    assert outcome.status == "completed"
+    assert outcome.correlation_id == "order 7/ä"
+
+
+async def test_the_same_request_twice_is_one_workflow(settings: Settings) -> None:
+    runs: list[str] = []
+
+    @agent(name="a", description="Counts its runs")
+    async def count(request: str) -> str:
+        runs.append(request)
+        return "done"
+
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, count]) as client:
+        first = await client.submit("crew", "hello", request_id="same")
+        await first.outcome(10)
+        again = await client.submit("crew", "hello", request_id="same")
+        other = await client.submit("crew", "other", request_id="other")
+        await other.outcome(10)
+        entries = await client.entries(first.id)
+
+    assert again.id == first.id
+    assert endings(entries) == 1
+    assert len(runs) == 2
+
+
+async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    bad = {
+        1: (b"not json", {}),
+        7: (b'{"input": 7}', {}),
+        20: (b'{"input": "x"}', encode(_envelope("v9", "io.pointsman.request.v9", await _now()))),
+    }
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+        workflows = []
+        for number in range(1, 21):
+            body, headers = bad.get(number, (b'{"input": "hello"}', {}))
+            sequence = await bus.publish(subjects.request("crew"), body, headers)
+            request_id = "v9" if number == 20 else f"sequence-{sequence}"
+            workflows.append(workflow_id_for("crew", request_id))
+
+        outcomes = [await outcome_of(bus, subjects, workflow) for workflow in workflows]
+        await until(lambda: _at_least(bus, subjects, 3))
+        buried = await letters(bus, subjects)
+
+    failed = {number for number, outcome in enumerate(outcomes, 1) if outcome.status == "failed"}
+    assert failed == set(bad)
+    assert sorted(letter.cause.kind for letter in buried) == ["undecodable", "undecodable", "unknown_type"]
+    assert all(letter.attempts == 1 for letter in buried)
+    assert "io.pointsman.request.v9" in outcomes[19].reason
+
+
+async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    async with running(settings, TEAM):
+        now = await _now()
+        result = Result(
+            workflow_id="wf_nobody",
+            task_id="t1",
+            attempt=1,
+            agent="a",
+            status="succeeded",
+            started_at=now,
+            ended_at=now,
+        )
+        headers = encode(_envelope("e-1", Result.event_type, now))
+        await bus.publish(subjects.result("crew", "wf_nobody", "a", "t1", 1), dump(result), headers)
+
+        await until(lambda: _at_least(bus, subjects, 1))
+        (letter,) = await letters(bus, subjects)
+
+    assert letter.cause.kind == "unknown_workflow"
+    assert letter.headers["ce-id"] == "e-1"
+
+
+async def test_a_result_that_cannot_be_read_fails_its_task_and_becomes_a_dead_letter(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, silent]) as client:
+        workflow = await client.submit("crew", "hello")
+        await until(lambda: bus.last("work", subjects.handoff("a", workflow.id, "t1", 1)))
+
+        await bus.publish(subjects.result("crew", workflow.id, "a", "t1", 1), b"\xff", {}, expect=0)
+        outcome = await workflow.outcome(10)
+        await until(lambda: _at_least(bus, subjects, 2))
+        kinds = sorted(letter.cause.kind for letter in await letters(bus, subjects))
+
+    assert outcome.status == "failed"
+    assert outcome.gaps[0].reason.startswith("a sent a result that is not a valid Result")
+    assert kinds == ["undecodable", "undecodable"]  # the message itself, and the task that failed for it
+
+
+async def test_a_handler_that_keeps_raising_stops_at_the_cap_and_is_dead_lettered(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    tries: list[int] = []
+
+    @agent(name="b", description="Always fails")
+    async def broken(request: str) -> str:
+        tries.append(1)
+        raise RuntimeError("the disk is full")
+
+    plan = planner_of(ONE_TASK, {"id": "t2", "agent": "b", "intent": "fail at it"})
+    async with running(settings, TEAM, [plan, synthesizer, echo("a"), broken]) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(20)
+        (letter,) = await letters(bus, subjects)
+
+    assert len(tries) == 3
+    assert outcome.status == "partial"
+    assert [(gap.task_id, gap.agent) for gap in outcome.gaps] == [("t2", "b")]
+    assert (letter.origin, letter.attempts, letter.cause.kind) == ("b", 3, "handler_error")
+    assert "the disk is full" in letter.cause.message
+
+
+async def test_a_transient_failure_is_tried_again_from_a_schedule(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    tries: list[int] = []
+
+    @agent(name="a", description="Fails once")
+    async def moody(request: str) -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise TaskError("come back", retryable=True)
+        return "fine"
+
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, moody]) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(10)
+        second = await bus.last("work", subjects.handoff("a", workflow.id, "t1", 2))
+
+    assert outcome.status == "completed"
+    assert outcome.tasks[1].attempts == 2
+    assert second is not None
+
+
+async def test_two_supervisors_dispatch_nothing_twice(settings: Settings) -> None:
+    plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
+    async with running(settings, TEAM, [plan, synthesizer, echo("a")], supervisors=2) as client:
+        workflows = [await client.submit("crew", f"hello {n}") for n in range(25)]
+        outcomes = [await workflow.outcome(30) for workflow in workflows]
+        logs = [await client.entries(workflow.id) for workflow in workflows]
+
+    assert {outcome.status for outcome in outcomes} == {"completed"}
+    for entries in logs:
+        dispatched = [(entry.task_id, entry.attempt) for entry in entries if isinstance(entry, TaskDispatched)]
+        accepted = [entry.task_id for entry in entries if isinstance(entry, TaskSucceeded)]
+        assert len(dispatched) == len(set(dispatched)) == 10
+        assert len(accepted) == len(set(accepted)) == 10
+        assert endings(entries) == 1
+
+
+async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[str] = []
+    emit = SupervisorEngine._emit
+
+    async def fail_first(self: SupervisorEngine, state: object, message: object) -> None:
+        subject = message.subject  # type: ignore[attr-defined]
+        if subject not in broken:
+            broken.append(subject)
+            raise BusUnavailable("the cable was cut between commit and emit")
+        await emit(self, state, message)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SupervisorEngine, "_emit", fail_first)
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(30)
+        entries = await client.entries(workflow.id)
+
+    assert outcome.status == "completed"
+    assert endings(entries) == 1
+    assert len(broken) >= 4
+
+
+async def test_nobody_alive_means_a_clear_no_worker_at_the_deadline(settings: Settings) -> None:
+    team = Team(name="crew", limits=Limits(deadline=10, task_timeout=1, attempts=1))
+    async with running(settings, team) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(15)
+
+    assert outcome.status == "failed"
+    assert "no worker took it: no agent named planner is alive" in outcome.reason
+
+
+async def test_the_deadline_ends_a_workflow_with_what_there_is(settings: Settings) -> None:
+    @agent(name="slow", description="Never answers in time")
+    async def slow(request: str) -> str:
+        await asyncio.sleep(60)
+        return "too late"
+
+    plan = planner_of(ONE_TASK, {"id": "t2", "agent": "slow", "intent": "take for ever"})
+    team = Team(name="crew", limits=Limits(deadline=2, task_timeout=60))
+    async with running(settings, team, [plan, synthesizer, echo("a"), slow]) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(15)
+
+    assert outcome.status == "partial"
+    assert outcome.answer == "joined"
+    assert "deadline of 2 s" in outcome.reason
+    assert [gap.task_id for gap in outcome.gaps] == ["t2"]
+
+
+async def test_fifty_cancels_give_one_cancelled_outcome(settings: Settings) -> None:
+    begun = asyncio.Event()
+
+    @agent(name="a", description="Waits to be cancelled")
+    async def wait(request: str) -> str:
+        begun.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, wait]) as client:
+        workflow = await client.submit("crew", "hello")
+        async with asyncio.timeout(10):
+            await begun.wait()
+        await asyncio.gather(*(workflow.cancel("changed my mind") for _ in range(50)))
+        outcome = await workflow.outcome(5)
+        entries = await client.entries(workflow.id)
+
+    assert outcome.status == "cancelled"
+    assert "changed my mind" in outcome.reason
+    assert endings(entries) == 1
+    assert isinstance(entries[-1], WorkflowEnded)
+
+
+async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow_log, "SNAPSHOT_EVERY", 4)
+    chain = [
+        {"id": f"t{n}", "agent": "a", "intent": f"step {n}", "depends_on": [f"t{n - 1}"] if n else []}
+        for n in range(12)
+    ]
+    folded: list[int] = []
+    apply = workflow_log.apply
+
+    def counting(state: object, commit: Commit) -> object:
+        folded.append(commit.number)
+        return apply(state, commit)  # type: ignore[arg-type]
+
+    parts = [planner_of(*chain), synthesizer, echo("a")]
+    async with running(settings, TEAM, parts) as client:
+        workflow = await client.submit("crew", "hello")
+        first = await workflow.outcome(20)
+        stored = [each async for each in client.bus.read("log", client.subjects.log("crew", workflow.id))]
+    monkeypatch.setattr(workflow_log, "apply", counting)
+    async with running(settings, TEAM, parts) as client:
+        again = await client.submit("crew", "hello again")
+        await again.outcome(20)
+        log = workflow_log.WorkflowLog(client.bus, client.subjects, _clock(), "crew")
+        folded.clear()
+        head = await log.load(workflow.id)
+
+    assert head.state is not None
+    assert head.state.outcome == first
+    assert 0 < len(folded) <= 4
+    assert any(parse(Commit, decode(each.headers, each.body)[1]).snapshot for each in stored)
+
+
+async def test_a_damaged_log_closes_its_workflow_and_no_other(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, silent]) as client:
+        damaged = await client.submit("crew", "hello")
+        await until(lambda: bus.last("work", subjects.handoff("a", damaged.id, "t1", 1)))
+    body = {"number": 99, "entries": [{"kind": "from_the_future", "at": "2030-01-01T00:00:00Z"}]}
+    headers = encode(_envelope("x", Commit.event_type, await _now()))
+    await bus.publish(subjects.log("crew", damaged.id), json.dumps(body).encode(), headers)
+
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
+        closed = await outcome_of(bus, subjects, damaged.id)
+        other = await (await client.submit("crew", "hello")).outcome(10)
+        kinds = {letter.cause.kind for letter in await letters(bus, subjects)}
+
+    assert closed.status == "failed"
+    assert "cannot be folded" in closed.reason
+    assert other.status == "completed"
+    assert kinds == {"damaged_log"}
+
+
+async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settings, bus: JetStreamBus) -> None:
+    big = "x" * (bus.max_payload // 3)
+
+    @agent(name="a", description="Answers at length")
+    async def long(request: str) -> str:
+        return big
+
+    four = [{"id": f"t{n}", "agent": "a", "intent": f"write much {n}"} for n in range(4)]
+    join = {"id": "join", "agent": "b", "intent": "join them", "depends_on": [each["id"] for each in four]}
+    team = Team(name="crew", limits=Limits(deadline=30), strategy=Supervisor(synthesizer=None))
+    async with running(settings, team, [planner_of(*four, join), long, echo("b")]) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(20)
+        other = await (await client.submit("crew", "x" * (bus.max_payload - 2000))).outcome(20)
+
+    assert outcome.status == "partial"
+    assert [gap.task_id for gap in outcome.gaps] == ["join"]
+    assert "bytes" in outcome.gaps[0].reason
+    assert other.status in {"failed", "partial"}
+
+
+async def _now():  # type: ignore[no-untyped-def]
+    return _clock().now()
+
+
+def _clock():  # type: ignore[no-untyped-def]
+    from pointsman.bus.clock import SystemClock
+
+    return SystemClock()
+
+
+def _envelope(name: str, event_type: str, time) -> Envelope:  # type: ignore[no-untyped-def]
+    return Envelope(id=name, type=event_type, source="/test", time=time)
+
+
+async def _at_least(bus: JetStreamBus, subjects: Subjects, count: int) -> bool:
+    return len(await letters(bus, subjects)) >= count

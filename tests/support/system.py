@@ -1,0 +1,95 @@
+"""A running system in one process: supervisors and workers on a real or an in-memory broker, and a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.jetstream import connect
+from pointsman.client import Client
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.ports import Bus
+from pointsman.settings import Settings
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.team import Team
+
+__all__ = ["echo", "planner_of", "running", "synthesizer", "until"]
+
+
+def planner_of(*tasks: dict[str, Any]) -> Agent:
+    """A planner that always answers with these tasks."""
+
+    @agent(name="planner", description="Writes the plan of the test", role=Role.PLAN)
+    async def plan(asked: PlannerInput) -> Plan:
+        return Plan.model_validate({"goal": "the test's", "tasks": list(tasks)})
+
+    return plan
+
+
+@agent(name="synthesizer", description="Joins the results", role=Role.SYNTHESIZE)
+async def synthesizer(asked: SynthesizerInput) -> Synthesis:
+    return Synthesis(answer="joined")
+
+
+def echo(name: str) -> Agent:
+    """An agent that answers with what it was asked."""
+
+    @agent(name=name, description=f"Repeats the request as {name}")
+    async def repeat(request: str) -> str:
+        return f"{name}: {request}"
+
+    return repeat
+
+
+async def until(condition: Callable[[], Awaitable[object]], *, seconds: float = 10.0) -> None:
+    """Wait until `condition` is true. Raises `TimeoutError` after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, team: Team | None, agents: Sequence[Agent] = (), *, supervisors: int = 1
+) -> AsyncIterator[Client]:
+    """A client of a system with these parts, each on a connection of its own. It has drained when the context ends."""
+    stop = asyncio.Event()
+    buses: list[Bus] = []
+
+    async def new_bus(name: str) -> Bus:
+        buses.append(await connect(settings, name=name, wait=5.0))
+        return buses[-1]
+
+    client = Client(await new_bus("client"), namespace=settings.namespace)
+    await client.bus.set_up()
+    parts = []
+    if agents:
+        parts.append(Worker(await new_bus("worker"), agents, settings).run(stop))
+    for _ in range(supervisors if team else 0):
+        assert team is not None
+        parts.append(SupervisorEngine(await new_bus("supervisor"), team, settings, SystemClock()).run(stop))
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        names = {each.card.name for each in agents}
+
+        async def announced() -> bool:
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return names <= {card.name for card in await client.agents()}
+
+        await until(announced)
+        yield client
+    finally:
+        stop.set()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks)
+        for bus in buses:
+            await bus.close()
