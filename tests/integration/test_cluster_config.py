@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import nats
+import nats.errors
 import pytest
 from nats.aio.client import Client
 from nats.js.api import StorageType

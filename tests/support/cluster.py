@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import nats
+import nats.errors
 from nats.js.errors import Error as JetStreamError
 
 __all__ = ["CONFIGURATION", "NatsCluster", "free_ports", "nats_server"]

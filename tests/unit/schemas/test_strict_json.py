@@ -30,7 +30,7 @@ class Box(BaseModel):
 class Priced(BaseModel):
     price: float
     tags: set[str] = set()
-    label: str = Field("", serialization_alias="Label")
+    label: str = Field(default="", serialization_alias="Label")
     anything: Any = None
 
 
