@@ -1,0 +1,202 @@
+"""A small model of the world around a workflow: agents that fail, a broker that repeats, reorders and is late.
+
+`World.turn` lets one thing happen, drawn by chance. `World.drain` lets only time pass until the workflow has ended.
+`audit` then reads the log and asserts what must hold whatever has happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from pointsman.core.evolve import apply, evolve
+from pointsman.core.inputs import ControlReceived, Input, ResultReceived, TimerFired
+from pointsman.core.state import State, from_snapshot, to_snapshot
+from pointsman.core.transitions import TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Control, Handoff
+from pointsman_schemas.log import TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.strict_json import compact, parse_json
+from pointsman_schemas.team import Limits, Router, Strategy, Supervisor
+from support.core import Story, card, failure, messages, plan, selection, task
+
+__all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
+
+AGENTS = (
+    card("worker", fallback="other"),
+    card("other", fallback="worker", timeout=7),
+    card("selfish", fallback="selfish"),
+    card("plain"),
+)
+
+_LONG_ENOUGH = 300
+"""Timers until the end: more than every attempt of the largest plan drawn here can use, one after the other."""
+
+
+def a_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
+    """A plan whose tasks depend on earlier ones at random, in an order of its own."""
+    tasks: list[dict[str, Any]] = []
+    for number in range(chance.randint(1, most)):
+        earlier = [each["id"] for each in tasks]
+        needs = [name for name in earlier if chance.random() < 0.3]
+        optional = [name for name in earlier if chance.random() < 0.15]
+        tasks.append(task(f"{prefix}{number}", chance.choice(AGENTS).name, needs, optional))
+    chance.shuffle(tasks)
+    return plan(*tasks)
+
+
+def some_strategy(chance: Random) -> Strategy:
+    supervisor = Supervisor(synthesizer=chance.choice(["synthesizer", None]))
+    router = Router(
+        fallback=chance.choice([None, "plain", "ghost"]),
+        synthesizer=chance.choice(["synthesizer", None]),
+        escalate=chance.choice([None, supervisor]),
+    )
+    return chance.choice([supervisor, supervisor, router])
+
+
+def some_limits(chance: Random) -> Limits:
+    return Limits(
+        deadline=chance.choice([20, 60, 600]),
+        task_timeout=chance.choice([5, 15, 200]),
+        attempts=chance.randint(1, 3),
+        replans=chance.randint(0, 2),
+        plan_repairs=chance.randint(0, 2),
+        calls=chance.choice([None, None, 6]),
+    )
+
+
+@dataclass
+class World:
+    """`story` is the workflow; `coming` are the results that are on their way."""
+
+    chance: Random
+    story: Story
+    coming: list[ResultReceived] = field(default_factory=list)
+    delivered: list[Input] = field(default_factory=list)
+    handed: set[str] = field(default_factory=set)
+
+    def turn(self) -> None:
+        """Let one thing happen."""
+        self._work()
+        happening = self.chance.choices(
+            [self._deliver, self._repeat, self._stray, self._timer, self._pause, self._replay, self._cancel],
+            [12, 3, 1, 2, 4, 1, 0.3],
+        )[0]
+        happening()
+
+    def drain(self) -> None:
+        """Let time pass, and nothing else happen, until the workflow has ended."""
+        for _ in range(_LONG_ENOUGH):
+            if self.story.state.ended:
+                return
+            self.story.fire()
+        raise AssertionError(f"after {_LONG_ENOUGH} timers the workflow is still {self.story.state.phase}")
+
+    def _work(self) -> None:
+        """Agents take the handoffs that are new and answer; some never do."""
+        for message in messages(self.story.state):
+            if isinstance(message.event, Handoff) and message.id not in self.handed:
+                self.handed.add(message.id)
+                if self.chance.random() < 0.93:
+                    self.coming.append(self._answer(message.event))
+
+    def _answer(self, handoff: Handoff) -> ResultReceived:
+        chance, story, name = self.chance, self.story, handoff.task_id
+        luck = chance.random()
+        if luck < 0.15:
+            return story.result(name, error=failure(retryable=True, retry_after=chance.choice([None, 0, 3, 90])))
+        if luck < 0.2:
+            return story.result(name, error=failure("handler_error"))
+        if luck < 0.25:
+            return story.result(name, status="refused")
+        match handoff.role:
+            case Role.PLAN:
+                bad = plan(task("x", "ghost"), task("x", needs=["x"]))
+                cannot = {"tasks": [], "cannot": "there is no way"}
+                again = a_plan(chance, chance.choice(["t", f"{name}-"]))
+                return story.result(name, chance.choices([again, bad, "hm", cannot], [8, 1, 1, 0.5])[0])
+            case Role.CLASSIFY:
+                sure = selection(*((agent.name, chance.random()) for agent in AGENTS if chance.random() < 0.6))
+                return story.result(name, chance.choices([sure, "hm"], [9, 1])[0])
+            case Role.SYNTHESIZE:
+                return story.result(name, {"answer": "what there is"})
+            case Role.WORK:
+                hint = "there is another way" if chance.random() < 0.1 else None
+                return story.result(name, {"from": name}, replan_hint=hint)
+
+    def _deliver(self) -> None:
+        """Some of what is on its way arrives, in any order."""
+        self.chance.shuffle(self.coming)
+        count = self.chance.randint(1, 4)
+        arrived, self.coming = self.coming[:count], self.coming[count:]
+        self.delivered.extend(arrived)
+        self.story.feed(*arrived)
+
+    def _repeat(self) -> None:
+        """The broker delivers again what was delivered before."""
+        if self.delivered:
+            self.story.feed(*self.chance.choices(self.delivered, k=self.chance.randint(1, 3)))
+
+    def _stray(self) -> None:
+        """A result that nobody waits for."""
+        name = self.chance.choice([*self.story.state.tasks, "nowhere"])
+        wrong: dict[str, Any] = self.chance.choice([{"attempt": 9}, {"agent": "ghost"}, {"workflow_id": "wf_2"}])
+        self.delivered.append(self.story.result(name, "stray", event_id=f"stray-{self.chance.random()}", **wrong))
+        self.story.feed(self.delivered[-1])
+
+    def _timer(self) -> None:
+        """A timer fires: when it is due, too early, or one that was fired before."""
+        state = self.story.state
+        match self.chance.choice(["due", "early", "old"]):
+            case "due" if not state.ended:
+                self.story.fire()
+            case "early":
+                self.story.feed(TimerFired(state.timer))
+            case _:
+                self.story.feed(TimerFired(f"wake-{self.chance.randint(1, state.timers)}"))
+
+    def _pause(self) -> None:
+        self.story.wait(self.chance.choice([0.1, 1, 4, 20]))
+
+    def _replay(self) -> None:
+        name = self.chance.choice(list(self.story.state.tasks))
+        event_id = f"replay-{self.chance.randint(1, 4)}"
+        self.story.feed(ControlReceived(event_id, Control(action="replay", task_id=name)))
+
+    def _cancel(self) -> None:
+        self.story.feed(*[ControlReceived("cancel", Control(action="cancel"))] * self.chance.randint(1, 2))
+
+
+def audit(story: Story, chance: Random) -> None:
+    """Assert of the whole log what must hold of every workflow that has ended."""
+    log, state = story.log, story.state
+    assert [entry for entry in log if isinstance(entry, WorkflowEnded)] == log[-1:], "one terminal entry, the last"
+
+    reopened = Counter(entry.task_id for entry in log if isinstance(entry, TaskReopened))
+    for each in state.tasks.values():
+        assert each.attempt <= state.limits.attempts + 1 + 2 * reopened[each.id], f"{each.id} had too many attempts"
+
+    accepted = Counter(entry.task_id for entry in log if isinstance(entry, TaskSucceeded))
+    assert set(accepted.values()) <= {1}, "one accepted result a task"
+
+    before: State | None = None
+    for entry in log:
+        if isinstance(entry, TaskDispatched) and before is not None:
+            starting = before.tasks[entry.task_id]
+            for name in set(starting.depends_on) - starting.optional:
+                assert before.tasks[name].status is TaskStatus.SUCCEEDED, f"{entry.task_id} started before {name}"
+            for name in starting.depends_on:
+                assert name not in before.tasks or before.tasks[name].settled or reopened[name]
+        before = evolve(before, entry)
+
+    cut = chance.randint(1, len(story.commits))
+    resumed: State | None = None
+    for number, commit in enumerate(story.commits, 1):
+        resumed = apply(resumed, commit)
+        if number == cut:
+            resumed = from_snapshot(parse_json(compact(to_snapshot(resumed))))
+    assert resumed == state
+    assert list(resumed.tasks) == list(state.tasks)

@@ -1,0 +1,99 @@
+"""What holds of every workflow, whatever its plan, its agents and the broker do."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.core import Story, messages
+from support.world import AGENTS, World, a_plan, audit, some_limits, some_strategy
+
+from pointsman.core.decide import decide
+from pointsman.core.inputs import Circumstances, Input
+from pointsman_schemas.events import Handoff
+from pointsman_schemas.team import Limits, Supervisor
+
+# Derandomized and without a database: the same examples on every machine, so that no run is red by chance.
+steady = settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+_TURNS = 40
+"""Enough for most drawn workflows to end by themselves, few enough that some are left to their deadline."""
+
+
+@steady
+@given(st.integers(0, 2**64))
+def test_whatever_happens_a_workflow_ends_once_and_its_log_holds_together(seed: int) -> None:
+    chance = Random(seed)
+    story = Story(strategy=some_strategy(chance), limits=some_limits(chance), cards=AGENTS).start()
+    world = World(chance, story)
+
+    for _ in range(_TURNS):
+        world.turn()
+        if chance.random() < 0.05:
+            story.cards = tuple(chance.sample(AGENTS, chance.randint(0, len(AGENTS))))
+    world.drain()
+
+    audit(story, chance)
+    length = len(story.log)
+    for _ in range(5):
+        world.turn()
+    assert len(story.log) == length, "nothing follows the end"
+
+
+@steady
+@given(st.integers(0, 2**64))
+def test_when_everything_succeeds_the_answer_does_not_depend_on_how_results_arrive(seed: int) -> None:
+    chance = Random(seed)
+    strategy = Supervisor(synthesizer=chance.choice(["synthesizer", None]))
+    the_plan = a_plan(chance)
+
+    def told(shuffled: bool) -> Story:
+        story = Story(strategy=strategy, limits=Limits(depth=10), cards=AGENTS).start()
+        story.succeed("plan-1", the_plan)
+        past: list[Input] = []
+        while not story.state.ended:
+            handoffs = [each.event for each in messages(story.state) if isinstance(each.event, Handoff)]
+            results: list[Input] = [story.result(each.task_id, _output(each)) for each in handoffs]
+            if shuffled:
+                chance.shuffle(results)
+                results = results[: chance.randint(1, len(results))]
+                results += chance.choices([*past, *results], k=2)
+                chance.shuffle(results)
+            past += results
+            story.feed(*results)
+        return story
+
+    straight, shuffled = told(False), told(True)
+
+    assert straight.outcome.status == shuffled.outcome.status == "completed"
+    assert straight.outcome.answer == shuffled.outcome.answer
+    assert straight.statuses() == shuffled.statuses()
+    assert straight.state.usage == shuffled.state.usage
+
+
+def _output(handoff: Handoff) -> Any:
+    """What follows from the task and from what it was given."""
+    given = {each.task_id: each.output for each in handoff.context}
+    return {"answer": str(given)} if handoff.task_id == "synthesis" else {"of": handoff.task_id, "given": given}
+
+
+@steady
+@given(st.integers(0, 2**64))
+def test_deciding_again_on_the_same_inputs_decides_the_same(seed: int) -> None:
+    chance = Random(seed)
+    story = Story(strategy=some_strategy(chance), limits=some_limits(chance), cards=AGENTS).start()
+    world = World(chance, story)
+    for _ in range(chance.randint(0, 15)):
+        world.turn()
+    inputs = (*world.coming, *world.delivered)
+    around = Circumstances(story.now, story.cards)
+
+    assert decide(story.current, inputs, around) == decide(story.current, inputs, around)

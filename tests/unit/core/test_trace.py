@@ -1,0 +1,148 @@
+"""The trace drawn from a log is the tree that the spans make."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.history import at, completed, failing, started, tool
+
+from pointsman.core.trace import TraceNode, build
+from pointsman_schemas.log import TaskReopened
+
+
+def names(node: TraceNode) -> list[object]:
+    return [node.name, *(names(child) for child in node.children)]
+
+
+def find(node: TraceNode, name: str) -> TraceNode:
+    if node.name == name:
+        return node
+    for child in node.children:
+        try:
+            return find(child, name)
+        except LookupError:
+            continue
+    raise LookupError(name)
+
+
+def test_the_tree_is_request_workflow_tasks_attempts_in_order_of_their_start() -> None:
+    root = build(completed())
+
+    assert names(root) == [
+        "publish request.crew",
+        [
+            "invoke_workflow crew",
+            ["plan planner", ["attempt 1"]],
+            ["invoke_agent fitter", ["attempt 1"]],
+            ["invoke_agent tester", ["attempt 1"]],
+            ["synthesize synthesizer", ["attempt 1"]],
+        ],
+    ]
+
+
+def test_a_task_lasts_from_dispatch_to_result_and_its_attempt_as_long_as_the_worker_says() -> None:
+    task = find(build(completed()), "invoke_agent fitter")
+
+    assert (task.started_at, task.ended_at, task.seconds) == (at(1), at(4), 3.0)
+    assert (task.children[0].started_at, task.children[0].ended_at) == (at(1.5), at(4))
+
+
+def test_ids_are_those_the_spans_have() -> None:
+    root = build(completed())
+
+    assert (root.trace_id, root.span_id) == ("a" * 32, "c" * 16)
+    assert root.children[0].span_id == "b" * 16
+    assert find(root, "invoke_agent fitter").span_id == "span-t1"
+
+
+def test_the_plan_says_what_came_of_it_and_the_workflow_has_the_outcomes_status_and_usage() -> None:
+    workflow = build(completed()).children[0]
+
+    assert find(workflow, "plan planner").detail == "plan 1, 2 tasks"
+    assert (workflow.status, workflow.usage.tokens, workflow.seconds) == ("completed", 360, 6.0)
+
+
+def test_every_attempt_is_a_node_with_its_own_agent_and_error() -> None:
+    task = find(build(failing()), "invoke_agent helper")
+
+    assert [(each.name, each.agent, each.status, each.detail) for each in task.children] == [
+        ("attempt 1", "fitter", "failed", "handler_error: out of bolts"),
+        ("attempt 2", "helper", "failed", "handler_error: out of bolts"),
+    ]
+    assert (task.status, task.attempt) == ("failed", 2)
+
+
+def test_an_attempt_that_backs_off_begins_when_the_pause_is_over() -> None:
+    assert find(build(failing()), "attempt 2").started_at == at(3)
+
+
+def test_a_skipped_task_says_for_whom() -> None:
+    task = find(build(failing()), "invoke_agent tester")
+
+    assert (task.status, task.detail, task.seconds) == ("skipped", "t1 failed", 0.0)
+
+
+@pytest.mark.parametrize("length", range(1, 13))
+def test_any_beginning_of_a_log_can_be_drawn_and_is_running(length: int) -> None:
+    root = build(completed()[:length])
+
+    assert root.children[0].status == ("running" if length < len(completed()) else "completed")
+
+
+def test_a_planned_task_waits_until_it_is_dispatched() -> None:
+    task = find(build(completed()[:5]), "invoke_agent fitter")
+
+    assert (task.status, task.started_at, task.children) == ("waiting", None, ())
+
+
+def test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other() -> None:
+    reports = [
+        tool("offline", 1.6, 2, kind="chat", span="s1"),
+        tool("find_bolts", 2, 3, span="s2", error="none left"),
+        tool("look_into_drawer", 2.2, 2.4, span="s3", parent="s2"),
+        tool("said something", 2.2, 2.2, kind="progress", span="s4"),
+    ]
+
+    attempt = find(build(completed(), reports), "invoke_agent fitter").children[0]
+
+    assert names(attempt) == [
+        "attempt 1",
+        ["chat offline"],
+        ["execute_tool find_bolts", ["execute_tool look_into_drawer"]],
+    ]
+    assert attempt.span_id == "process"
+    assert (attempt.children[1].status, attempt.children[1].detail) == ("failed", "none left")
+
+
+def test_reports_of_unknown_tasks_and_attempts_change_nothing() -> None:
+    strangers = [tool("x", 1, 2, task="nowhere"), tool("x", 1, 2, attempt=7)]
+
+    assert build(completed(), strangers) == build(completed())
+
+
+def test_spans_that_name_each_other_as_parents_do_not_hang_the_drawing() -> None:
+    circle = [tool("a", 1, 2, span="s1", parent="s2"), tool("b", 1, 2, span="s2", parent="s1")]
+
+    attempt = find(build(completed(), circle), "invoke_agent fitter").children[0]
+
+    assert {child.name for child in attempt.children} == {"execute_tool a", "execute_tool b"}
+
+
+def test_a_reopened_task_waits_again() -> None:
+    root = build([*failing(), TaskReopened(at=at(6), task_id="t1", event_id="e9", by="somebody")])
+
+    assert find(root, "invoke_agent helper").status == "waiting"
+
+
+def test_the_tree_is_json_and_back() -> None:
+    root = build(failing(), [tool("find_bolts", 1.5, 2)])
+
+    assert TraceNode.model_validate(json.loads(root.model_dump_json())) == root
+
+
+def test_a_log_that_does_not_begin_with_its_beginning_is_refused() -> None:
+    with pytest.raises(ValueError, match="workflow_started"):
+        build(completed()[1:])
+
+    assert build([started()]).children[0].children == ()
