@@ -78,7 +78,7 @@ async def bus(place: Place) -> Bus:
 
 async def until(condition: Callable[[], Awaitable[object]], wait: float = SOON) -> None:
     async with asyncio.timeout(wait):
-        while not await condition():  # noqa: ASYNC110 - the broker is the one that acts
+        while not await condition():
             await asyncio.sleep(0.01)
 
 

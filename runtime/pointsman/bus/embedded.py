@@ -90,20 +90,9 @@ class EmbeddedBroker:
         home.mkdir(parents=True, exist_ok=True)
         for stale in home.glob("*.ports"):
             stale.unlink(missing_ok=True)
-        command = [
-            binary,
-            "-a",
-            "127.0.0.1",
-            "-p",
-            str(self._port),
-            "--ports_file_dir",
-            str(home),
-            "-js",
-            "-sd",
-            str(home),
-            *(("-c", str(self._config)) if self._config else ()),
-            *self._extra_args,
-        ]
+        at, where = ["-a", "127.0.0.1", "-p", str(self._port)], str(home)
+        config = ["-c", str(self._config)] if self._config else []
+        command = [binary, *at, "-js", "-sd", where, "--ports_file_dir", where, *config, *self._extra_args]
         with (home / "nats-server.log").open("ab") as log:
             # A session of its own keeps the terminal's Ctrl-C from stopping it before this process has drained.
             # A plain Popen is bound to no event loop, so one loop may start the server and another stop it.

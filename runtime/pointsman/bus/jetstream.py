@@ -199,6 +199,7 @@ class JetStreamBus:
         self._up.clear()
         if not self._closing:
             _log.warning("bus_disconnected", reason=self._reason or None)
+        self._nc.abandon_requests()
         for listener in list(self._listeners):
             listener()
 
@@ -235,6 +236,8 @@ class JetStreamBus:
             raise lost(
                 f"no answer on {subject} within {self._timeout} s, {'connected' if self.connected else 'not connected'}"
             ) from None
+        except nats.errors.StaleConnectionError:
+            raise lost(f"the connection was lost before {subject} was answered") from None
         except (nats.errors.Error, OSError) as error:
             raise BusUnavailable(f"cannot ask on {subject}: {error}") from error
 
@@ -603,6 +606,12 @@ class _Client(Client):
     As it comes it closes itself on any `-ERR` but a stale connection, expired credentials among them; there is no
     option to have it reconnect instead.
     """
+
+    def abandon_requests(self) -> None:
+        """End every request under way: after a disconnect no answer comes, and waiting for it delays the recovery."""
+        for answer in list(self._resp_map.values()):
+            if not answer.done():
+                answer.set_exception(nats.errors.StaleConnectionError())
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower() or not self.is_connected:

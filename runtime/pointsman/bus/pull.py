@@ -124,6 +124,7 @@ class PullConsumer:
         self._pull: Pull | None = None
         self._taking = False
         self._closed = False
+        self._lost_for = ""
         self._hold: asyncio.TimerHandle | None = None
         self._returning: set[asyncio.Task[None]] = set()
 
@@ -181,11 +182,16 @@ class PullConsumer:
     async def _recover(self, reason: str) -> None:
         try:
             await self.open()
-            _log.info("consumer_resumed", consumer=self._name, stream=self._stream, reason=reason)
-        except BusUnavailable as error:
+        except (BusUnavailable, ConfigurationError) as error:
             if self._bus.closing:
                 raise BusUnavailable(f"the bus of the consumer {self._name} was closed") from error
+            if not self._lost_for and self._bus.connected:  # one line; a lost connection has its own
+                self._lost_for = reason
+                _log.warning("consumer_waits", consumer=self._name, stream=self._stream, reason=str(error))
             await asyncio.sleep(_RETRY)
+            return
+        _log.info("consumer_resumed", consumer=self._name, stream=self._stream, reason=self._lost_for or reason)
+        self._lost_for = ""
 
     def _hold_for_a_while(self) -> None:
         """Nobody may be taking any more: then what came is handed back, and the broker is told to send no more."""
