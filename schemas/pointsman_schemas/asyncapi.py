@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.events import Control, DeadLetter, Event, Handoff, Outcome, Progress, Request, Result, Timer
+from pointsman_schemas.events import (
+    Cancellation,
+    Control,
+    DeadLetter,
+    Event,
+    Handoff,
+    Outcome,
+    Progress,
+    Request,
+    Result,
+    Timer,
+)
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.log import Commit
 from pointsman_schemas.subjects import Subjects
@@ -22,6 +33,7 @@ EVENTS: tuple[type[Event], ...] = (
     Handoff,
     Result,
     Control,
+    Cancellation,
     Timer,
     Progress,
     Commit,
@@ -72,7 +84,7 @@ _CHANNELS = (
         (Request,),
         (("caller", "Start a workflow."),),
         (("supervisor", "Admit the request, once."),),
-        queue="request",
+        queue="request-{team}",
     ),
     _Channel(
         "handoff",
@@ -82,7 +94,7 @@ _CHANNELS = (
         (Handoff,),
         (("supervisor", "Hand a task to an agent."),),
         (("agent", "Do the task; publish its result on `return_to`; then acknowledge."),),
-        queue="handoff",
+        queue="agent-{agent}",
         consumes=_S.handoffs_of("_agent_"),
     ),
     _Channel(
@@ -93,7 +105,7 @@ _CHANNELS = (
         (Result,),
         (("agent", "Report what came of the attempt."),),
         (("supervisor", "Count the result if its attempt is the current one."),),
-        queue="inbox",
+        queue="inbox-{team}",
         consumes=_S.inbox_of("_team_"),
     ),
     _Channel(
@@ -104,7 +116,7 @@ _CHANNELS = (
         (Control,),
         (("caller", "Steer a running workflow."),),
         (("supervisor", "Obey, once."),),
-        queue="inbox",
+        queue="inbox-{team}",
         consumes=_S.inbox_of("_team_"),
     ),
     _Channel(
@@ -115,7 +127,7 @@ _CHANNELS = (
         (Timer,),
         (),
         (("supervisor", "Look at the workflow's deadlines."),),
-        queue="inbox",
+        queue="inbox-{team}",
         consumes=_S.inbox_of("_team_"),
     ),
     _Channel(
@@ -147,13 +159,13 @@ _CHANNELS = (
         (("reader", "Follow a workflow."),),
     ),
     _Channel(
-        "live",
-        _S.live("_workflow_", "_name_"),
+        "cancellation",
+        _S.live("_workflow_", "cancelled"),
         None,
-        "For whoever listens now, such as text as it is written. Core NATS: nothing is kept.",
-        (),
-        (("agent", "Show work as it goes."),),
-        (("reader", "Watch."),),
+        "Tasks that nobody waits for any more. Core NATS: whoever listens now hears it, and nothing is kept.",
+        (Cancellation,),
+        (("supervisor", "Spare the agents the rest of the work."),),
+        (("agent", "Stop, if that saves anything."),),
     ),
     _Channel(
         "outcome",
@@ -206,8 +218,7 @@ def document() -> dict[str, Any]:
             "parameters": {
                 name: {"description": f"{what} Of the form `{TOKEN_PATTERN}`."} for name, what in _PARAMETERS.items()
             },
-            "messages": {event.__name__: _message(event) for event in EVENTS}
-            | {"Live": {"title": "Live", "summary": "JSON of any shape.", "payload": {}}},
+            "messages": {event.__name__: _message(event) for event in EVENTS},
             "messageTraits": {"cloudEvent": {"headers": _headers()}},
             "schemas": {AgentCard.__name__: {"$ref": "./agent-card.schema.json"}},
         },
@@ -217,7 +228,8 @@ def document() -> dict[str, Any]:
                 for kind, subjects in _subjects_by_stream().items()
             },
             "buckets": {
-                "{NAMESPACE}_AGENTS": "Key-value: the cards of the live agents (AgentCard), refreshed as a heartbeat.",
+                "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
+                "refreshed as its heartbeat.",
                 "{NAMESPACE}_ARTIFACTS": "Object store: bodies above the inline limit; events refer to them.",
             },
             "NAMESPACE": "The namespace in capitals.",
@@ -257,7 +269,7 @@ def _operation(channel: _Channel, action: str, who: str, why: str) -> tuple[str,
 
 
 def _message_names(channel: _Channel) -> list[str]:
-    return [event.__name__ for event in channel.events] or ["Live"]
+    return [event.__name__ for event in channel.events]
 
 
 def _message(event: type[Event]) -> dict[str, Any]:

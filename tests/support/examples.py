@@ -9,6 +9,7 @@ from pointsman_schemas.events import (
     ArtifactRef,
     AttemptError,
     Budget,
+    Cancellation,
     Control,
     DeadLetter,
     Event,
@@ -121,6 +122,7 @@ EVENTS: dict[str, Event] = {
     "result": _RESULT,
     "failed result": _RESULT.model_copy(update={"status": "failed", "output": None, "error": _ERROR}),
     "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada", data={"ticket": 7}),
+    "cancellation": Cancellation(tasks=("charges", "why")),
     "timer": Timer(name="deadline", due=_LATER),
     "progress": Progress(
         workflow_id="wf_1",
