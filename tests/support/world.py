@@ -83,7 +83,7 @@ class World:
         self._work()
         happening = self.chance.choices(
             [self._deliver, self._repeat, self._stray, self._timer, self._pause, self._replay, self._cancel],
-            [12, 3, 1, 2, 4, 1, 0.3],
+            [12, 3, 1, 2, 3, 2, 0.2],
         )[0]
         happening()
 
@@ -106,11 +106,11 @@ class World:
     def _answer(self, handoff: Handoff) -> ResultReceived:
         chance, story, name = self.chance, self.story, handoff.task_id
         luck = chance.random()
-        if luck < 0.15:
+        if luck < 0.12:
             return story.result(name, error=failure(retryable=True, retry_after=chance.choice([None, 0, 3, 90])))
-        if luck < 0.2:
+        if luck < 0.16:
             return story.result(name, error=failure("handler_error"))
-        if luck < 0.25:
+        if luck < 0.18:
             return story.result(name, status="refused")
         match handoff.role:
             case Role.PLAN:
@@ -119,12 +119,12 @@ class World:
                 again = a_plan(chance, chance.choice(["t", f"{name}-"]))
                 return story.result(name, chance.choices([again, bad, "hm", cannot], [8, 1, 1, 0.5])[0])
             case Role.CLASSIFY:
-                sure = selection(*((agent.name, chance.random()) for agent in AGENTS if chance.random() < 0.6))
+                sure = selection(*((agent.name, chance.random()) for agent in AGENTS))
                 return story.result(name, chance.choices([sure, "hm"], [9, 1])[0])
             case Role.SYNTHESIZE:
                 return story.result(name, {"answer": "what there is"})
             case Role.WORK:
-                hint = "there is another way" if chance.random() < 0.1 else None
+                hint = "there is another way" if chance.random() < 0.15 else None
                 return story.result(name, {"from": name}, replan_hint=hint)
 
     def _deliver(self) -> None:
@@ -162,7 +162,9 @@ class World:
         self.story.wait(self.chance.choice([0.1, 1, 4, 20]))
 
     def _replay(self) -> None:
-        name = self.chance.choice(list(self.story.state.tasks))
+        tasks = self.story.state.tasks.values()
+        failed = [each.id for each in tasks if each.status is TaskStatus.FAILED]
+        name = self.chance.choice(failed or [each.id for each in tasks])
         event_id = f"replay-{self.chance.randint(1, 4)}"
         self.story.feed(ControlReceived(event_id, Control(action="replay", task_id=name)))
 

@@ -524,9 +524,9 @@ def _advance(draft: _Draft) -> None:
 
 def _start_or_skip(draft: _Draft, task_id: str) -> None:
     state = draft.open()
-    task = state.tasks[task_id]
-    if task.status is not TaskStatus.WAITING:
-        return
+    task = state.tasks.get(task_id)
+    if task is None or task.status is not TaskStatus.WAITING:
+        return  # it has started, is settled, or has given way to a new plan
     for name in task.depends_on:
         dependency = state.tasks[name]
         if not dependency.settled:

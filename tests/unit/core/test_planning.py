@@ -181,6 +181,15 @@ def test_what_finishes_while_the_planner_thinks_counts() -> None:
     assert story.of(PlanRejected)[0].problems == ("task 'd' depends on 'b', which is not a task of the plan",)
 
 
+def test_a_result_and_the_plan_that_drops_what_waited_for_it_may_arrive_together() -> None:
+    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["b"]))
+    story.succeed("a", replan_hint="look again")
+
+    story.feed(story.result("b"), story.result("plan-2", plan(task("d"))))
+
+    assert story.statuses() == {"a": "succeeded", "b": "succeeded", "d": "running"}
+
+
 def test_replans_are_bounded() -> None:
     story = Story(limits=Limits(replans=1)).planned(task("a"), task("keep"))
     story.succeed("keep")
