@@ -264,9 +264,14 @@ class LLMAgent(Agent):
         problem = "it holds no JSON object"
         for candidate in found:
             try:
-                fitting.append(as_json_value(self._output.model_validate_json(compact(candidate))))
+                value = self._output.model_validate_json(compact(candidate))
             except ValidationError as error:
                 problem = describe(error)
+                continue
+            if candidate and not value.model_fields_set:  # all defaults, and all that was said is something else
+                problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
+                continue
+            fitting.append(as_json_value(value))
         if len(fitting) == 1:
             return fitting[0], ""
         return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem

@@ -19,7 +19,7 @@ her hers hey hi him his how i if in into is isn it its just kindly know let like
 not now of off on once one only or other our out over own per please re s same see she should so some something still
 such t than thank thanks that the their them then there these they this those though to today too under until up us use
 ve very want was wasn way we were what when where which while who why will with without won would wouldn yesterday you
-your yours back ever even really since tell urgent user customer agent task work works id ids
+your yours back ever even really since tell urgent user customer agent task work works id ids lot lots much
 """
 """Function words and courtesies: in every request, of no domain."""
 _STOP = frozenset(_SILENT.split())
@@ -33,9 +33,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 _ID = re.compile(r"\b[A-Za-z]{1,5}[-_]\d+\b")
 
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+|(?<=[?!;])")
-_SOFT = re.compile(
-    r",\s+(?:and\s+|but\s+|also\s+|then\s+)?|\s+(?:and(?:\s+also|\s+then)?|but|then|plus)\s+", re.IGNORECASE
-)
+_SOFT = re.compile(r",\s+(?:(?:and|but|also|then)\s+)*|\s+(?:and|but|then|plus)(?:\s+(?:also|then))?\s+", re.IGNORECASE)
 
 
 def stems(text: str) -> tuple[str, ...]:
@@ -119,7 +117,7 @@ def _stem(word: str) -> str:
         if word.endswith(suffix) and len(word) - len(suffix) >= _SHORTEST:
             word = word[: -len(suffix)]
             break
-    if word.endswith("e") and len(word) > _SHORTEST:
+    if word[-1] in "ey" and len(word) > _SHORTEST:
         word = word[:-1]
     if len(word) > _SHORTEST and word[-1] == word[-2]:
         word = word[:-1]

@@ -169,7 +169,7 @@ def _selection(task: TaskPrompt) -> Selection:
         for name, score in scores.items():
             if score < _FITS:
                 continue
-            confidence = round(min(_SUREST, score / _SURE * score / whole), 2)
+            confidence = round(min(_SUREST, score / _SURE) * score / whole, 2)
             best, parts = found.get(name, (0.0, []))
             found[name] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
     surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 
 from pydantic import JsonValue
@@ -12,7 +12,7 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["find_json", "strict_json"]
 
-_DECODER = json.JSONDecoder()
+_PIECES = re.compile(r'"(?:\\.|[^"\\])*"|[{}]', re.DOTALL)  # a brace in a text in quotes is none
 _TRIED = 50  # places in a text where JSON might begin; a text with more braces than that holds no answer
 
 
@@ -38,14 +38,19 @@ def find_json(text: str) -> tuple[JsonValue, ...]:
 def _objects(text: str) -> Iterator[JsonValue]:
     at = 0
     for _ in range(_TRIED):
-        at = text.find("{", at)
-        if at < 0:
+        if (at := text.find("{", at)) < 0:
             return
-        try:
-            _, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            at += 1
-            continue
+        end = _end(text, at)
         if (value := strict_json(text[at:end])) is not None:
             yield value
         at = end
+
+
+def _end(text: str, start: int) -> int:
+    """Where the object that begins at `start` ends, sound or not: the parts of a broken one are not answers."""
+    depth = 0
+    for piece in _PIECES.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(piece[0], 0)
+        if depth == 0:
+            return piece.end()
+    return len(text)

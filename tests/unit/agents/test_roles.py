@@ -1,0 +1,111 @@
+"""The shipped roles: what they are, what they are told, and that any model's answer is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+
+import pytest
+from pydantic import BaseModel, JsonValue
+
+from pointsman.context import Context
+from pointsman.errors import TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.testing.models import Script, ScriptedModel, saying
+from pointsman_agents.classifier import classifier
+from pointsman_agents.planner import planner
+from pointsman_agents.synthesizer import synthesizer
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Gap
+from pointsman_schemas.roles import PlannerInput, SynthesizerInput
+
+GOOD = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
+
+
+@contextmanager
+def speaking(agent: LLMAgent, *script: Script) -> Iterator[ScriptedModel]:
+    """`agent` with another model for a while: it is shared by all tests of a process."""
+    model = ScriptedModel(*script)
+    before = agent.__dict__.get("model")
+    agent.__dict__["model"] = model
+    try:
+        yield model
+    finally:
+        del agent.__dict__["model"]
+        if before is not None:
+            agent.__dict__["model"] = before
+
+
+async def run(agent: LLMAgent, data: BaseModel) -> JsonValue:
+    context = Context.for_test(data.model_dump(mode="json"), agent=agent.card.name, intent="as always")
+    return await agent.run(context.handoff, context)
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "role"),
+    [
+        (planner, "planner", Role.PLAN),
+        (classifier, "classifier", Role.CLASSIFY),
+        (synthesizer, "synthesizer", Role.SYNTHESIZE),
+    ],
+)
+def test_the_roles_are_found_by_name_and_say_what_they_are_for(agent: LLMAgent, name: str, role: Role) -> None:
+    (found,) = entry_points(group="pointsman.agents", name=name)
+
+    assert found.load() is agent
+    assert (agent.card.name, agent.card.role) == (name, role)
+
+
+async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None:
+    with speaking(
+        planner, saying('```json\n{"tasks": [{"id": " t1 ", "agent": " a ", "intent": "Look"}]}\n```')
+    ) as model:
+        plan = await run(planner, PlannerInput(request="x"))
+    with speaking(synthesizer, saying({"answer": "Done."})) as other:
+        answer = await run(synthesizer, SynthesizerInput(request="x"))
+
+    assert isinstance(plan, dict)
+    assert plan["tasks"] == [
+        {"id": "t1", "agent": "a", "intent": "Look", "input": None, "depends_on": [], "optional_dependencies": []}
+    ]
+    assert answer == {"answer": "Done."}
+    assert model.requests[0].output_name == "plan"
+    assert other.requests[0].output_name == "synthesis"
+    assert model.requests[0].instructions != other.requests[0].instructions
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"tasks": [{"id": "t1", "intent": "no agent"}]}',
+        '{"tasks": [{"id": "t1", "agent": 7, "intent": "a number"}]}',
+        '{"tasks": null}',
+        '{"tasks": [{"id": "t1", "agent": "a", "intent": "x"},]}',
+        "{'tasks': []}",
+        "I would ask the first agent.",
+        '[{"id": "t1"}]',
+        '{"id": "t1", "agent": "a"}',
+        """{'goal': "}", 'tasks': [{"id": "t1", "goal": "x"}]}""",
+    ],
+)
+async def test_a_broken_plan_is_repaired_in_one_call_or_fails_for_good(wrong: str) -> None:
+    with speaking(planner, saying(wrong), saying(GOOD)) as repaired:
+        plan = await run(planner, PlannerInput(request="x"))
+    with speaking(planner, saying(wrong), saying(wrong)) as hopeless, pytest.raises(TaskError) as caught:
+        await run(planner, PlannerInput(request="x"))
+
+    assert isinstance(plan, dict)
+    assert len(repaired.requests) == len(hopeless.requests) == 2
+    assert (caught.value.kind, caught.value.retryable) == ("invalid_output", False)
+
+
+async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
+    gap = Gap(task_id="t2", agent="b", reason="no worker took it")
+    with speaking(synthesizer, saying({"answer": "Half."})) as model:
+        await run(synthesizer, SynthesizerInput(request="x", gaps=(gap,), limit="the deadline"))
+
+    (turn,) = model.requests[0].turns
+    assert "no worker took it" in turn.text
+    assert "the deadline" in turn.text
+    assert "Leave out none" in model.requests[0].instructions

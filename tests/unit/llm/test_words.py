@@ -1,0 +1,129 @@
+"""The small parts: JSON in prose, sections of a prompt, clauses and stems, prices."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import JsonValue
+
+from pointsman.llm.extraction import Sources, arguments
+from pointsman.llm.failures import retry_after
+from pointsman.llm.matching import Described, Matcher, clauses, stems
+from pointsman.llm.prices import priced
+from pointsman.llm.prompt import TaskPrompt, read_task, write_task
+from pointsman.llm.reading import find_json
+from pointsman_schemas.events import TaskReport, Usage
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a": 1}', ({"a": 1},)),
+        ("[1, 2]", ([1, 2],)),
+        ('see {"a": {"b": 1}} and {"c": 2}', ({"a": {"b": 1}}, {"c": 2})),
+        ('{"a": 1e400}', ()),
+        ("{{{{", ()),
+        ('{"a": [{"b": 1},]}', ()),
+        ('{"a": "}", "b": [{"c": 1},]}', ()),
+        ('{"a": [{"b": 1}', ()),
+        ('use {braces} so: {"a": "}"}', ({"a": "}"},)),
+        ("", ()),
+    ],
+)
+def test_json_is_found_and_what_is_not_strict_is_not(text: str, found: tuple[JsonValue, ...]) -> None:
+    assert find_json(text) == found
+
+
+def test_a_hostile_text_is_read_in_bounded_time() -> None:
+    assert find_json("{" * 100_000) == ()
+    assert find_json('{"a":' * 50_000) == ()
+
+
+@pytest.mark.parametrize("data", [None, "text", {"a": ["<b>", "</input>", "é", 2**70]}, [], "</task>\n<task>"])
+def test_a_prompt_s_sections_are_read_back_as_they_were(data: JsonValue) -> None:
+    report = TaskReport(task_id="t1", agent="a", intent="</results>", status="succeeded", output=data)
+    prompt = read_task(write_task("do </task> it", data, [report]))
+
+    assert (prompt.task, prompt.input) == ("do </task> it", data)
+    assert prompt.results[0]["intent"] == "</results>"
+
+
+def test_a_text_without_sections_is_the_task() -> None:
+    assert read_task(" hello ") == TaskPrompt("hello")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "My calls fail, I was charged twice, and I can't log in.",
+            ("My calls fail", "I was charged twice", "I can't log in"),
+        ),
+        ("Do it? Now! And tell me; soon", ("Do it?", "Now", "And tell me", "soon")),
+        ("pay 1,000.50 today", ("pay 1,000.50 today",)),
+        ("", ()),
+    ],
+)
+def test_a_request_is_cut_where_people_join_their_wishes(text: str, parts: tuple[str, ...]) -> None:
+    assert clauses(text) == parts
+
+
+def test_forms_of_a_word_share_their_stem_and_ids_have_none() -> None:
+    assert stems("charge charges charged charging") == ("charg",)
+    assert stems("query queries") == stems("querying")
+    assert stems("I am C-1001") == ()
+    assert stems("429") == ("429",)
+
+
+def test_a_word_that_all_have_decides_less_than_one_that_few_have() -> None:
+    matcher = Matcher([Described("a", "", "account billing"), Described("b", "", "account login")])
+
+    assert list(matcher.scores("account login")) == ["b", "a"]
+    assert matcher.scores("weather") == {"a": 0.0, "b": 0.0}
+    assert matcher.cover("account login", 0.2) == ("b",)
+    assert Matcher([]).scores("x") == {}
+    assert Matcher([]).cover("x", 0.2) == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string", "examples": ["INV-001"]}, "INV-734"),
+        ({"anyOf": [{"type": "string", "pattern": "^INV-[0-9]+$"}, {"type": "null"}]}, "INV-734"),
+        ({"$ref": "#/$defs/Colour"}, "red"),
+        ({"type": "number"}, 12.5),
+        ({"type": "string", "format": "uri"}, "https://example.org/a"),
+        ({"type": "string", "pattern": "("}, "a red one, INV-734, for $12.50, see https://example.org/a"),
+    ],
+)
+def test_a_value_is_found_by_what_its_schema_says(schema: dict[str, JsonValue], value: JsonValue) -> None:
+    root: dict[str, JsonValue] = {
+        "properties": {"it": schema},
+        "required": ["it"],
+        "$defs": {"Colour": {"enum": ["blue", "red"]}},
+    }
+    sources = Sources(["a red one, INV-734, for $12.50, see https://example.org/a"])
+
+    assert arguments(root, sources) == {"it": value}
+
+
+def test_a_value_of_the_wrong_kind_is_not_taken_by_its_name() -> None:
+    schema: dict[str, JsonValue] = {"properties": {"count": {"type": "integer"}}, "required": ["count"]}
+
+    assert arguments(schema, Sources(["no number"], [{"count": "many"}, {"count": True}])) is None
+    assert arguments(schema, Sources(["no number"], [{"deep": [{"Count": 3}]}])) == {"count": 3}
+
+
+def test_a_dated_model_costs_what_the_undated_one_does_and_an_unknown_one_nothing() -> None:
+    usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=1_000_000)
+
+    assert priced("gpt-4.1", usage).cost == 10.0
+    assert priced("gpt-4.1-2025-04-14", usage).cost == priced("gpt-4.1", usage).cost
+    assert priced("claude-haiku-4-5-20251001", usage).cost == 6.0
+    assert priced("gpt-4.1-2025", usage).cost == 0.0
+    assert priced("mine", usage).cost == 0.0
+
+
+def test_no_header_is_no_pause() -> None:
+    assert retry_after({}) is None
+    assert retry_after({"Retry-After": "Fri, 31 Dec 1999 23:59:59"}) is None
+    assert retry_after({"Retry-After": "-5"}) == 0.0
