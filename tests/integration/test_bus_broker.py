@@ -185,6 +185,16 @@ async def _cards(bus: JetStreamBus) -> bool:
     return [card.name for card in await bus.registry.cards()] == ["writer"]
 
 
+async def test_an_error_of_the_servers_ends_no_connection_for_ever(bus: JetStreamBus, namespace: str) -> None:
+    too_much = b"x" * bus.max_payload  # the client library does not count the headers; the server does, and hangs up
+
+    await bus.send(f"{namespace}.live.w.x", too_much, headers={"a": "b"})
+
+    await until(lambda: not bus.connected)
+    await until(lambda: bus.connected)
+    assert await bus.publish(f"{namespace}.log.team.w", b"", {}) == 1
+
+
 # Latency and tidiness
 
 

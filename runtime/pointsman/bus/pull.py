@@ -19,6 +19,7 @@ _log = structlog.get_logger(__name__)
 _EXPIRES = 30.0  # seconds one pull request stays open at the broker
 _HEARTBEAT = 5.0  # seconds between signs of life of an idle pull; two missing ones mean that it is lost
 _HOLD = 2.0  # seconds a message nobody takes may stay here before it is handed back
+_CLOSED = "closed"  # lost, but by our own will
 _RETRY = 0.5  # seconds before a consumer that could not be opened is tried again
 
 
@@ -79,7 +80,7 @@ class Pull:
         """Give the inbox up. With `drain`, what the broker sent before it noticed still arrives in the buffer."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._disconnected)
-        self.lose("closed")
+        self.lose(_CLOSED)
         if (subscription := self._subscription) is not None:
             self._subscription = None
             await (subscription.drain() if drain else subscription.drop())
@@ -130,7 +131,7 @@ class PullConsumer:
 
     @property
     def bound(self) -> bool:
-        return not self._closed and self._bus.connected and self._pull is not None and not self._pull.lost
+        return not self._closed and self._bus.connected and self._pull is not None and self._pull.lost in ("", _CLOSED)
 
     async def open(self) -> None:
         """Make the durable if it is missing, and listen at a new inbox. Idempotent at the broker."""
@@ -143,13 +144,18 @@ class PullConsumer:
         pull = Pull(self._bus, self._stream, self._name)
         pull.on_arrival = self._hold_for_a_while
         await pull.open()
-        if (old := self._pull) is not None:
-            await old.close()
+        if self._closed:  # meanwhile
+            await pull.close()
+            return
+        old, self._pull = self._pull, pull
+        if old is not None:
             pull.buffer.extend(old.buffer)
-        self._pull = pull
+            old.buffer = pull.buffer  # for what still arrives at the old inbox
+            await old.close()
 
     async def take(self, room: int) -> Sequence[PullDelivery]:
         self._taking = True
+        self._stop_holding()
         try:
             while True:
                 if self._closed or self._pull is None:
@@ -198,6 +204,11 @@ class PullConsumer:
         if not self._taking and self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(_HOLD, self._let_go)
 
+    def _stop_holding(self) -> None:
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+
     def _let_go(self) -> None:
         self._hold = None
         if not self._taking and self._pull is not None and self._pull.buffer:
@@ -206,16 +217,17 @@ class PullConsumer:
             task.add_done_callback(self._returning.discard)
 
     async def _hand_back(self) -> None:
-        if self._hold is not None:
-            self._hold.cancel()
-            self._hold = None
-        if (pull := self._pull) is not None:
-            await pull.close(drain=True)
-            while pull.buffer:
-                await PullDelivery(self._bus, pull.buffer.popleft()).nak()
+        self._stop_holding()
+        if (pull := self._pull) is None:
+            return
+        await pull.close(drain=True)
+        while pull.buffer and (self._closed or not self._taking):
+            await PullDelivery(self._bus, pull.buffer.popleft()).nak()
 
 
 class PullDelivery:
+    """One delivery; settling it is a message to its reply subject, sent and not waited for."""
+
     __slots__ = ("_bus", "_reply", "delivered", "message")
 
     def __init__(self, bus: Connection, message: Arrival) -> None:
