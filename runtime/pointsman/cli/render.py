@@ -99,6 +99,7 @@ class Story:
                 )
                 yield self._line(event.at, "✗", self._agents.get(event.task_id, "?"), said, "red")
             case RetryScheduled():
+                self._agents[event.task_id] = event.agent
                 wait = max(0.0, (event.not_before - event.at).total_seconds())
                 why = f": {event.reason}" if event.reason else ""
                 said = f"{self._task(event.task_id)}, attempt {event.attempt} in {seconds(wait)}{why}"

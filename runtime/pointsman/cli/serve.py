@@ -71,14 +71,19 @@ class Cast:
 def demo(text: str | None, *, directory: Path | None, json: bool) -> Code:
     settings = settings_for(None, None)
     home = directory or Path(tempfile.mkdtemp(prefix="pointsman-demo-"))
+    keep = True
     try:
         code = app.run(_demo(text, settings, home, json=json))
-    except BaseException:
-        complain(f"the logs of the broker and of each process are in {home}")
+        keep = code is not Code.OK
+        return code
+    except KeyboardInterrupt:
+        keep = False
         raise
-    if directory is None:
-        shutil.rmtree(home, ignore_errors=True)
-    return code
+    finally:
+        if keep:
+            complain(f"the logs of the broker and of each process are in {home}")
+        elif directory is None:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool) -> Code:

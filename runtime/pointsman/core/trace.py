@@ -123,6 +123,10 @@ class _Attempt:
     def node(self, task_id: str) -> TraceNode:
         spans = {report.span_id for report in self.reports if report.span_id}
         tops = [report for report in self.reports if report.parent_span_id not in spans]
+        left = list(self.reports)
+        calls = [self._call(report, task_id, left) for report in tops]
+        while left:  # spans that name each other as parents: shown, though their order is anybody's guess
+            calls.append(self._call(left[0], task_id, left))
         return TraceNode(
             name=f"attempt {self.number}",
             kind="attempt",
@@ -135,17 +139,18 @@ class _Attempt:
             attempt=self.number,
             span_id=next((report.parent_span_id for report in tops if report.parent_span_id), ""),
             usage=self.usage,
-            children=tuple(self._call(report, task_id) for report in tops),
+            children=tuple(calls),
         )
 
-    def _call(self, report: Progress, task_id: str) -> TraceNode:
-        below = [other for other in self.reports if report.span_id and other.parent_span_id == report.span_id]
-        status = "failed" if report.error else "running" if report.ended_at is None else "succeeded"
+    def _call(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
+        """The node of `report` and what was called within it. Each report is drawn once: it is taken from `left`."""
+        left.remove(report)
+        below = [other for other in left if report.span_id and other.parent_span_id == report.span_id]
         tool = report.kind == "tool"
         return TraceNode(
             name=f"{'execute_tool' if tool else 'chat'} {report.name}".rstrip(),
             kind="tool" if tool else "chat",
-            status=status,
+            status="failed" if report.error else "running" if report.ended_at is None else "succeeded",
             started_at=report.started_at,
             ended_at=report.ended_at,
             detail=report.error or report.message,
@@ -154,7 +159,7 @@ class _Attempt:
             attempt=report.attempt,
             span_id=report.span_id,
             usage=report.usage or Usage(),
-            children=tuple(self._call(other, task_id) for other in below),
+            children=tuple(self._call(other, task_id, left) for other in below if other in left),
         )
 
 

@@ -126,7 +126,7 @@ def test_spans_that_name_each_other_as_parents_do_not_hang_the_drawing() -> None
 
     attempt = find(build(completed(), circle), "invoke_agent fitter").children[0]
 
-    assert {child.name for child in attempt.children} == {"execute_tool a", "execute_tool b"}
+    assert names(attempt) == ["attempt 1", ["execute_tool a", ["execute_tool b"]]]
 
 
 def test_a_reopened_task_waits_again() -> None:

@@ -1,0 +1,131 @@
+"""What a person sees of a workflow is what its log says, and no more than fits."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+from support.history import at, completed, ended, failing, started, tool
+
+from pointsman.cli import render
+from pointsman.client import WorkflowEvent
+from pointsman.core.trace import build
+from pointsman_schemas.events import Gap
+from pointsman_schemas.log import LimitReached, ResultIgnored, TimerArmed
+
+
+def plain(renderable: RenderableType, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def told(*events: WorkflowEvent) -> list[str]:
+    story = render.Story()
+    return [line.plain for event in events for line in story.lines(event)]
+
+
+def test_a_story_tells_the_plan_the_dispatches_the_tools_and_the_results() -> None:
+    lines = told(*completed()[:8], tool("find_bolts", 2, 2.5))
+
+    assert [" ".join(line.split()) for line in lines] == [
+        "0.000s ▶ crew wf_0123456789abcdef01234567 mend it",
+        "0.000s → planner plan",
+        "1.000s ✓ planner plan in 800 ms, 120 tokens",
+        "1.000s ≡ plan 1 mend it",
+        "1.000s t1 fitter: fit",
+        "1.000s t2 tester: test",
+        "1.000s → fitter t1",
+        "1.000s → tester t2",
+        "3.000s ✓ tester t2 in 1.5 s, 120 tokens",
+        "2.500s ⚒ fitter find_bolts 500 ms",
+    ]
+
+
+def test_a_story_tells_failures_retries_and_what_is_skipped_for_them() -> None:
+    lines = told(*failing())
+
+    assert [" ".join(line.split()[1:]) for line in lines[-5:]] == [
+        "✗ fitter t1, attempt 1: handler_error: out of bolts",
+        "↻ helper t1, attempt 2 in 1.0 s",
+        "✗ helper t1, attempt 2: handler_error: out of bolts",
+        "✗ helper t1 given up after 2: out of bolts",
+        "- tester t2 skipped: t1 failed",
+    ]
+
+
+def test_timers_are_not_worth_a_line() -> None:
+    assert told(TimerArmed(at=at(1), name="wake-1", due=at(2))) == []
+
+
+def test_limits_and_ignored_results_are() -> None:
+    ignored = ResultIgnored(at=at(1), event_id="e", task_id="t1", attempt=1, agent="late", reason="late")
+
+    lines = told(LimitReached(at=at(1), limit="tokens", detail="used up"), ignored)
+
+    assert len(lines) == 2
+
+
+def test_an_agents_escape_sequences_are_shown_and_not_obeyed() -> None:
+    lines = told(started(input="\x1b[2J\nPointsman: all is well"))
+
+    assert "\x1b" not in lines[0]
+    assert "\n" not in lines[0]
+
+
+def test_the_outcome_names_every_gap_and_what_running_side_by_side_saved() -> None:
+    outcome = ended("partial", 3, gaps=[Gap(task_id="t1", agent="fitter", reason="out of bolts")]).outcome
+
+    text = plain(render.outcome(outcome))
+
+    assert "t1 (fitter): out of bolts" in text
+    assert "partial in 3.0 s; one after another: 6.0 s; 360 tokens" in text
+
+
+def test_an_outcome_without_an_answer_says_why() -> None:
+    assert render.answer(ended("cancelled", 1, None, reason="asked to").outcome) == "No answer: asked to."
+
+
+def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no_plan_as_a_result() -> None:
+    text = plain(render.show(completed()))
+
+    for part in ("mend it", "Plan 1", "t2", "Result of t1", "completed in 6.0 s"):
+        assert part in text
+    assert "Result of plan-1" not in text
+
+
+def test_show_says_that_a_workflow_still_runs() -> None:
+    assert "still running" in plain(render.show(failing()))
+
+
+def test_bars_are_to_scale_on_one_axis() -> None:
+    lines = plain(render.trace(build(completed()), at(9)), 140).splitlines()
+
+    def bar(name: str) -> tuple[int, int]:
+        line = next(line for line in lines if name in line)
+        return line.index("█"), line.count("█")
+
+    whole, plan, fitter = bar("invoke_workflow"), bar("plan planner"), bar("invoke_agent fitter")
+    assert whole[1] == 32
+    assert (plan[0], fitter[0]) == (whole[0], whole[0] + 5)
+    assert abs(fitter[1] - 16) <= 1
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 140, 200])
+def test_the_trace_fits_its_terminal(width: int) -> None:
+    reports = [tool("a_tool_with_quite_a_long_name_for_a_tool", 2, 3, error="why " * 50)]
+
+    lines = plain(render.trace(build(completed(), reports), at(9), width), width).splitlines()
+
+    assert len(lines) == 12
+    assert all(len(line) <= width for line in lines)
+    assert any("3.0 s" in line for line in lines), "how long it took is always there"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0004, "0.4 ms"), (0.083, "83 ms"), (1.24, "1.2 s"), (185, "3m 05s"), (7260, "2h 01m")],
+)
+def test_durations_read_at_a_glance(value: float, text: str) -> None:
+    assert render.seconds(value) == text

@@ -1,0 +1,108 @@
+"""What is typed wrongly is said at once, with exit code 2, and nothing heavy is loaded for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from pointsman.cli import app
+
+COMMANDS = [
+    "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
+]  # fmt: skip
+LETTERS = ["list", "show", "replay", "discard"]
+NOWHERE = ["--url", "nats://127.0.0.1:1"]
+
+
+def run(*arguments: str, input: str | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, arguments, input=input)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[name] for name in COMMANDS] + [["dead", name] for name in LETTERS])
+def test_every_command_has_help_and_speaks_json_unless_it_serves(arguments: list[str]) -> None:
+    code, out, _ = run(*arguments, "--help")
+
+    assert code == 0
+    assert ("--json" in out) == (arguments[0] not in ("supervisor", "worker"))
+
+
+def test_help_names_the_exit_codes() -> None:
+    assert "3 not found" in run("--help")[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["submit"],
+        ["submit", "crew"],
+        ["submit", "crew", ""],
+        ["submit", "crew", "text", "--input-json", "{}"],
+        ["submit", "crew", "--input-json", "{broken"],
+        ["submit", "crew", "--input-json", "[1]"],
+        ["submit", "crew", "--input-json", '{"a": NaN}'],
+        ["list", "--limit", "0"],
+        ["supervisor", "no.such.module"],
+        ["worker", "no_such_file.py"],
+        ["doctor", "no.such.module"],
+        ["list", "--namespace", "not a name"],
+        ["dead", "replay"],
+        ["dead", "discard", "--yes"],
+        ["dead", "replay", "some-id", "--workflow", "wf_1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2_before_anybody_is_called(arguments: list[str]) -> None:
+    code, _, err = run(*arguments)
+
+    assert code == 2
+    assert err
+
+
+def test_an_empty_pipe_is_no_request() -> None:
+    assert run("submit", "crew", "-", input="  \n")[0] == 2
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["agents"], ["submit", "crew", "x"], ["dead", "list"], ["show", "wf"]])
+def test_a_broker_that_is_not_there_is_4_in_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
+
+    code, out, err = run(*arguments, *NOWHERE)
+
+    assert (code, out) == (4, "")
+    assert err.startswith("pointsman: ")
+    assert err.count("\n") == 1
+    assert "POINTSMAN_URL" in err
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
+    monkeypatch.setenv("POINTSMAN_MODEL", "openai:some-model")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+
+    code, out, _ = run("doctor", "--json", *NOWHERE)
+
+    checks = {check["name"]: check for check in map(json.loads, out.splitlines())}
+    assert code == 1
+    assert {name: check["ok"] for name, check in checks.items()} == {
+        "model": False, "telemetry": True, "broker": False,
+    }  # fmt: skip
+    assert "OPENAI_API_KEY" in checks["model"]["advice"]
+
+
+def test_the_command_line_loads_nothing_of_ours_until_a_command_runs() -> None:
+    code = "import sys, pointsman.cli; print(sorted(m for m in sys.modules if m.startswith(('pointsman', 'pydantic', 'nats', 'rich', 'opentelemetry'))))"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
+
+    assert loaded.strip() == "['pointsman', 'pointsman.cli', 'pointsman.cli.output']"
