@@ -5,7 +5,7 @@
 | cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
 | was delivered before and has its result | acknowledged |
 | was delivered too often without one | answered with `worker_crashed` |
-| has passed its deadline, or belongs to a cancelled workflow | answered, and not started |
+| has passed its deadline, or is of a cancelled task | answered, and not started |
 | is still running at its deadline | cancelled and answered with `timeout` |
 | is still running when the worker must leave | cancelled and handed back |
 """
@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +27,7 @@ from pydantic import JsonValue
 from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
 from pointsman.context import Context, describe_error
+from pointsman.engine.burial import bury
 from pointsman.engine.handlers import Execution, Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.reports import BusReporter
 from pointsman.errors import (
@@ -47,7 +47,7 @@ from pointsman.ports import Bus, Clock, Consumer, Delivery, Service, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Result, Usage
 from pointsman_schemas.ids import derived_id, token
 from pointsman_schemas.strict_json import as_json_value, dump, parse
 from pointsman_schemas.subjects import Subjects
@@ -59,7 +59,7 @@ T = TypeVar("T")
 _ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
-_REMEMBERED = 10_000  # cancelled workflows whose handoffs may still wait in the queue: some 1 MB
+_REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
 _LONGEST_WAIT = 86_400.0  # seconds of `retry_after` that the contract carries
 
 _Why = Literal["cancelled", "shutdown"]
@@ -107,7 +107,8 @@ class Worker:
         self._desks = [self._desk(agent) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
         self._jobs: set[_Job] = set()
-        self._cancelled: OrderedDict[str, None] = OrderedDict()
+        self._cancelled: OrderedDict[tuple[str, str], datetime] = OrderedDict()
+        self._stopping = False
 
     @property
     def ready(self) -> bool:
@@ -143,6 +144,7 @@ class Worker:
                 ]
                 _log.info("worker_started", agents=[desk.name for desk in self._desks], instance=self.instance)
                 await stop.wait()
+                self._stopping = True
                 for task in pulls:
                     task.cancel()
                 leaving = group.create_task(self._leave())
@@ -157,17 +159,21 @@ class Worker:
     # Taking
 
     async def _pull(self, desk: _Desk, consumer: Consumer, group: asyncio.TaskGroup) -> None:
-        while True:
+        while not self._stopping:
             await desk.free.wait()
             try:
                 taken = await consumer.take(desk.room)
             except BusUnavailable as error:
-                _log.warning("pull_interrupted", agent=desk.name, error=str(error))
-                await self._clock.sleep(_AGAIN)
+                if not self._stopping:
+                    _log.warning("pull_interrupted", agent=desk.name, error=str(error))
+                    await self._clock.sleep(_AGAIN)
                 continue
             for delivery in taken:
-                desk.occupy()
-                group.create_task(self._handle(desk, delivery))
+                if self._stopping:  # it came while the pull was being given up
+                    await delivery.nak()
+                else:
+                    desk.occupy()
+                    group.create_task(self._handle(desk, delivery))
 
     async def _handle(self, desk: _Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
@@ -225,36 +231,22 @@ class Worker:
         with suppress(ContractError):
             address = self._subjects.parse_handoff(message.subject)
             workflow, task = address.workflow, address.task
-        letter = DeadLetter(
-            id=derived_id("dead", message.subject, str(message.sequence)),
-            origin=agent,
-            workflow_id=workflow,
-            task_id=task,
-            cause=AttemptError(kind=error.kind, message=describe_error(error)),
-            attempts=job.delivery.delivered,
-            subject=message.subject,
-            headers=dict(message.headers),
-            body=base64.b64encode(message.body).decode(),
-            stream="work",
-            sequence=message.sequence,
-            at=self._clock.now(),
-        )
-        headers = encode(
-            Envelope(
-                id=letter.id,
-                type=DeadLetter.event_type,
-                source=self._source(job.desk),
-                time=letter.at,
-                subject=workflow,
+        cause = AttemptError(kind=error.kind, message=describe_error(error))
+
+        async def store() -> DeadLetter:
+            return await bury(
+                self._bus,
+                self._subjects,
+                self._clock,
+                message,
+                origin=agent,
+                cause=cause,
+                attempts=job.delivery.delivered,
+                workflow=workflow,
+                task=task,
             )
-        )
-        subject = self._subjects.dead(agent, workflow, letter.id)
-        try:
-            await self._store(subject, dump(letter), headers, stream="dead")
-        except OversizeEvent:  # base64 is a third longer: the original stays where `sequence` says
-            await self._store(
-                subject, dump(letter.model_copy(update={"body": "", "headers": {}})), headers, stream="dead"
-            )
+
+        letter = await self._insist(store)
         metrics.count(names.DEAD_LETTERS, 1, {names.AGENT_NAME: agent})
         _log.warning(
             "handoff_dead_lettered",
@@ -364,8 +356,9 @@ class Worker:
                     f"{job.desk.name} lived to answer it; it was not started again",
                 )
             )
-        if handoff.workflow_id in self._cancelled:
-            return ended(_failed(ErrorKind.CANCELLED, "the workflow was cancelled before the attempt began"))
+        cancelled_at = self._cancelled.get((handoff.workflow_id, handoff.task_id))
+        if cancelled_at is not None and job.delivery.message.at <= cancelled_at:  # a task may be reopened later
+            return ended(_failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started"))
         left = (handoff.deadline - began).total_seconds()
         if left <= 0:
             return ended(
@@ -387,7 +380,7 @@ class Worker:
         if why == "shutdown":
             return None
         if why == "cancelled":
-            return ended(_failed(ErrorKind.CANCELLED, "the workflow was cancelled while the attempt was running"))
+            return ended(_failed(ErrorKind.CANCELLED, "nobody waits for the task any more; the handler was stopped"))
         return ended(
             _failed(
                 ErrorKind.TIMEOUT,
@@ -463,12 +456,13 @@ class Worker:
         )
         body = dump(result)
         try:
-            await self._store(handoff.return_to, body, headers, stream="work")
+            await self._store(handoff.return_to, body, headers)
         except OversizeEvent:
             result = result.model_copy(
                 update={
                     "status": "failed",
                     "output": None,
+                    "replan_hint": None,
                     "error": AttemptError(
                         kind=ErrorKind.OVERSIZE,
                         message=f"the result of {desk.name} is {len(body)} bytes with a limit of "
@@ -476,12 +470,10 @@ class Worker:
                     ),
                 }
             )
-            await self._store(handoff.return_to, dump(result), headers, stream="work")
+            await self._store(handoff.return_to, dump(result), headers)
         return result
 
-    async def _store(
-        self, subject: str, body: bytes, headers: dict[str, str], *, stream: Literal["work", "dead"]
-    ) -> None:
+    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
         """Return once the subject holds a message: this one, or somebody else's before it. However long it takes."""
 
         async def store() -> bool:
@@ -489,7 +481,7 @@ class Worker:
                 await self._bus.publish(subject, body, headers, expect=0)
             except Conflict:
                 # Also what a replicated stream says while an earlier publish is still under way: look, then decide.
-                if await self._bus.last(stream, subject) is None:
+                if await self._bus.last("work", subject) is None:
                     raise BusUnavailable(f"{subject} was refused and is still empty; it is tried again") from None
             return True
 
@@ -542,14 +534,18 @@ class Worker:
                 await job.delivery.in_progress()
 
     async def _heard(self, message: Stored) -> None:
-        """A workflow was cancelled: what runs of it stops, what still waits in the queue will not start."""
+        """Tasks were cancelled: what runs of them stops, what still waits in the queue will not start."""
         workflow = message.subject.split(".")[2]
-        self._cancelled[workflow] = None
-        self._cancelled.move_to_end(workflow)
-        if len(self._cancelled) > _REMEMBERED:
+        try:
+            cancelled = {(workflow, task) for task in parse(Cancellation, message.body).tasks}
+        except ContractError as error:
+            _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
+            return
+        self._cancelled.update(dict.fromkeys(cancelled, self._clock.now()))
+        while len(self._cancelled) > _REMEMBERED:
             self._cancelled.popitem(last=False)
         for job in list(self._jobs):
-            if job.handoff is not None and job.handoff.workflow_id == workflow:
+            if job.handoff is not None and (job.handoff.workflow_id, job.handoff.task_id) in cancelled:
                 job.interrupt("cancelled")
 
     async def _leave(self) -> None:
@@ -596,7 +592,7 @@ class Worker:
         return _Desk(agent, card.name, card.concurrency, service)
 
     def _source(self, desk: _Desk) -> str:
-        return f"pointsman/agent/{desk.name}/{self.instance}"
+        return f"/{self._subjects.namespace}/agent/{desk.name}"
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,207 @@
+"""A worker's process on the real broker: killed, drained, blocked; no work is lost and none is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.workers import Desk, eventually
+
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.settings import Settings
+
+PROGRAM = """
+import asyncio, os, sys, time
+from pointsman.agent import agent
+from pointsman.bus.jetstream import connect
+from pointsman.context import Context
+from pointsman.engine.signals import run_until_signal
+from pointsman.engine.worker import Worker
+from pointsman.settings import Settings
+
+def note(what, context):
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write(f"{what} {context.task_id} {os.getpid()}\\n")
+
+@agent(name="sleeper", description="Sleeps")
+async def sleeper(seconds: float, context: Context) -> str:
+    note("start", context)
+    await asyncio.sleep(seconds)
+    note("end", context)
+    return "slept"
+
+@agent(name="blocker", description="Blocks its thread")
+def blocker(seconds: float, context: Context) -> str:
+    note("start", context)
+    time.sleep(seconds)
+    note("end", context)
+    return "blocked"
+
+@agent(name="rude", description="Blocks its loop")
+async def rude(seconds: float, context: Context) -> str:
+    note("start", context)
+    time.sleep(seconds)
+    note("end", context)
+    return "blocked the loop"
+
+async def main():
+    settings = Settings.load()
+    bus = await connect(settings, name="worker", wait=10.0)
+    await bus.set_up()
+    worker = Worker(bus, [sleeper, blocker, rude], settings, own_loop=True)
+    try:
+        return await run_until_signal(worker.run)
+    finally:
+        await bus.close()
+
+sys.exit(asyncio.run(main()))
+"""
+
+StartWorker = Callable[..., Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIterator[StartWorker]:
+    """Starts worker processes that take handoffs when it returns, and ends those still there afterwards."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start_one(grace: float = 2.0) -> asyncio.subprocess.Process:
+        known = {card.instance for card in await bus.registry.cards()}
+        environment = {
+            **os.environ, "NOTES": str(notes), "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace,
+            "POINTSMAN_ACK_WAIT": "2", "POINTSMAN_HEARTBEAT": "0.5", "POINTSMAN_GRACE": str(grace),
+        }  # fmt: skip
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=environment)
+        started.append(process)
+
+        async def announced() -> bool:
+            assert process.returncode is None, "the worker ended at once"
+            return len({card.instance for card in await bus.registry.cards()} - known) > 0
+
+        await eventually(announced, within=30)
+        return process
+
+    yield start_one
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def timed(least: float, most: float) -> AsyncIterator[None]:
+    began = time.monotonic()
+    yield
+    assert least <= time.monotonic() - began <= most
+
+
+def lines(notes: Path, what: str) -> list[str]:
+    return [line for line in notes.read_text().splitlines() if line.startswith(what)]
+
+
+async def has_started(notes: Path, number: int = 1) -> bool:
+    return len(lines(notes, "start")) >= number
+
+
+async def test_work_longer_than_the_ack_deadline_runs_once(
+    start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
+) -> None:
+    desk = Desk(bus, settings.namespace)
+    for _ in range(2):
+        await start()
+
+    given = [await desk.hand(name, 7.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
+    results = [await desk.result(handoff, within=30) for handoff in given]
+
+    assert [(result.output, result.attempt) for result in results] == [
+        ("slept", 1), ("blocked", 1), ("blocked the loop", 1)]  # fmt: skip
+    assert len(lines(notes, "start")) == 3
+    for name in ("sleeper", "blocker", "rude"):
+        assert await eventually(lambda name=name: desk.settled(name))
+
+
+async def test_a_killed_workers_task_is_run_by_another_one(
+    start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
+) -> None:
+    desk = Desk(bus, settings.namespace)
+    first = await start()
+
+    handoff = await desk.hand("sleeper", 3.0)
+    await eventually(lambda: has_started(notes))
+    first.kill()
+    await first.wait()
+    await start()
+    async with timed(0, 10):
+        await eventually(lambda: has_started(notes, 2), within=15)
+    result = await desk.result(handoff, within=15)
+
+    assert result.output == "slept"
+    assert len(lines(notes, "end")) == 1
+
+
+async def test_the_first_signal_lets_running_work_finish(
+    start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
+) -> None:
+    desk = Desk(bus, settings.namespace)
+    process = await start(grace=10)
+
+    handoff = await desk.hand("sleeper", 3.0)
+    await eventually(lambda: has_started(notes))
+    process.send_signal(signal.SIGTERM)
+    code = await asyncio.wait_for(process.wait(), 10)
+    result = await desk.find(handoff)
+
+    assert code == 0
+    assert result is not None
+    assert (result.output, result.attempt) == ("slept", 1)
+    assert not await bus.registry.cards()
+
+
+async def test_work_longer_than_the_grace_is_handed_to_another_worker(
+    start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
+) -> None:
+    desk = Desk(bus, settings.namespace)
+    process = await start(grace=1)
+
+    for name in ("sleeper", "blocker", "rude"):
+        await desk.hand(name, 6.0, task=f"T-{name}")
+        await eventually(lambda: has_started(notes, len(lines(notes, "start"))))
+    await eventually(lambda: has_started(notes, 3), within=15)
+    await start()
+    async with timed(0, 5):
+        process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(process.wait(), 10)
+        await eventually(lambda: has_started(notes, 5), within=15)
+
+    assert code == 0
+
+
+async def test_a_second_signal_leaves_at_once(
+    start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
+) -> None:
+    desk = Desk(bus, settings.namespace)
+    process = await start(grace=30)
+
+    await desk.hand("blocker", 20.0)
+    await eventually(lambda: has_started(notes))
+    process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(0.3)  # two signals at once are one
+    async with timed(0, 1.5):
+        process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(process.wait(), 10)
+
+    assert code == 143

@@ -1,0 +1,97 @@
+"""Handing work to a worker and seeing what comes of it, on any bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from pointsman.bus.clock import SystemClock
+from pointsman.engine.worker import Worker
+from pointsman.ports import Bus, Clock
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Handoff, Result
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Desk", "eventually", "running"]
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def eventually(what: Callable[[], Awaitable[Any]], *, within: float = 10.0, every: float = 0.01) -> Any:
+    """The first true value of `what()`; fails after `within` seconds."""
+    async with asyncio.timeout(within):
+        while not (found := await what()):
+            await asyncio.sleep(every)
+        return found
+
+
+class Desk:
+    """The supervisor's side: it hands work over and reads results."""
+
+    def __init__(self, bus: Bus, namespace: str = "pointsman", clock: Clock | None = None) -> None:
+        self.bus = bus
+        self.subjects = Subjects(namespace)
+        self.clock: Clock = clock or SystemClock()
+
+    def handoff(self, agent: str, input: Any = None, *, task: str = "T1", workflow: str = "wf_1", attempt: int = 1,
+                **more: Any) -> Handoff:  # fmt: skip
+        fields: dict[str, Any] = {
+            "deadline": self.clock.now() + timedelta(seconds=60),
+            "return_to": self.subjects.result("team", workflow, agent, task, attempt),
+            **more,
+        }
+        return Handoff(
+            workflow_id=workflow, task_id=task, attempt=attempt, from_agent="team", to_agent=agent, intent="do it",
+            input=input, idempotency_key=f"{workflow}-{task}", **fields)  # fmt: skip
+
+    async def hand(self, agent: str, input: Any = None, **more: Any) -> Handoff:
+        """Publish a handoff and return it."""
+        handoff = self.handoff(agent, input, **more)
+        await self.publish(handoff)
+        return handoff
+
+    async def publish(self, handoff: Handoff, *, body: bytes | None = None, type: str = Handoff.event_type,
+                      subject: str | None = None, headers: dict[str, str] | None = None) -> None:  # fmt: skip
+        envelope = Envelope(
+            id=f"handoff-{handoff.task_id}", type=type, source="test", time=datetime.now().astimezone(),
+            subject=handoff.workflow_id, correlation_id="correlation-1", traceparent=TRACEPARENT)  # fmt: skip
+        own = self.subjects.handoff(handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+        sent = encode(envelope) if headers is None else headers
+        await self.bus.publish(subject or own, dump(handoff) if body is None else body, sent)
+
+    async def find(self, handoff: Handoff) -> Result | None:
+        stored = await self.bus.last("work", handoff.return_to)
+        return parse(Result, stored.body) if stored else None
+
+    async def result(self, handoff: Handoff, *, within: float = 10.0) -> Result:
+        """The result of a handoff, once it is there."""
+        found = await eventually(lambda: self.find(handoff), within=within)
+        assert isinstance(found, Result)
+        return found
+
+    async def settled(self, agent: str) -> bool:
+        depth = await self.bus.depth(f"agent-{agent}", "work")
+        return depth is not None and depth.pending == depth.in_flight == 0
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[asyncio.Event]:
+    """The worker at work, until the block ends or the event it yields is set."""
+    stop = asyncio.Event()
+
+    async def is_ready() -> bool:
+        if task.done():
+            task.result()
+        return worker.ready
+
+    task = asyncio.create_task(worker.run(stop))
+    try:
+        await eventually(is_ready)
+        yield stop
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 15)

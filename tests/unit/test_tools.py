@@ -1,0 +1,254 @@
+"""Whatever a model writes, it gets an answer it can read; what an author writes wrong is said at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Annotated, Any, Literal, cast
+
+import pytest
+from pydantic import BaseModel, Field
+
+from pointsman.context import Context, RecordingReporter
+from pointsman.errors import PointsmanError, TaskError
+from pointsman.tools import Tool, ToolResult, tool
+
+
+class Charge(BaseModel):
+    id: str
+    cents: int
+
+
+@tool
+async def find_charges(customer: Annotated[str, Field(description="their id")], limit: int = 2) -> list[Charge]:
+    """Finds what a customer
+    was charged.
+
+    Never more than ten.
+    """
+    return [Charge(id=f"{customer}-{number}", cents=100 * number) for number in range(limit)]
+
+
+def test_a_tool_is_described_by_its_function() -> None:
+    assert find_charges.name == "find_charges"
+    assert find_charges.spec.description == "Finds what a customer was charged."
+    assert find_charges.spec.parameters == {
+        "type": "object",
+        "properties": {
+            "customer": {"type": "string", "title": "Customer", "description": "their id"},
+            "limit": {"type": "integer", "title": "Limit", "default": 2},
+        },
+        "required": ["customer"],
+        "additionalProperties": False,
+    }
+
+
+async def test_a_model_reads_text_or_json() -> None:
+    @tool
+    def greet(context: Context, name: str = "you") -> str:
+        """Greets."""
+        return f"hello {name} of {context.task_id}"
+
+    found = await find_charges.call('{"customer": "c", "limit": 1}', Context.for_test())
+    greeted = await greet.call("", Context.for_test())
+
+    assert found == ToolResult('[{"id":"c-0","cents":0}]', [{"id": "c-0", "cents": 0}])
+    assert greeted.text == "hello you of T1"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["{", "[]", "null", '{"customer": NaN}', "{}", '{"customer": "c", "limit": "many"}', '{"customer": "c", "x": 1}',
+     '{"customer": "\ud800"}', "[" * 5000],
+)  # fmt: skip
+async def test_bad_arguments_are_a_result_that_says_what_to_do(arguments: str) -> None:
+    result = await find_charges.call(arguments, Context.for_test())
+
+    assert result.is_error
+    assert result.text.startswith("bad arguments for find_charges: ")
+    assert result.text.endswith("call it as its schema says")
+
+
+async def test_exceptions_and_values_that_are_no_json_are_results() -> None:
+    @tool
+    async def raising() -> str:
+        """Raises."""
+        raise LookupError("no such customer")
+
+    @tool
+    async def leaving() -> str:
+        """Exits."""
+        raise SystemExit(1)
+
+    @tool
+    async def odd() -> Any:
+        """Returns bytes."""
+        return {"a": b"secret"}
+
+    raised = await raising.call("{}", Context.for_test())
+    left = await leaving.call("{}", Context.for_test())
+    strange = await odd.call("{}", Context.for_test())
+
+    assert raised == ToolResult("raising failed: LookupError: no such customer", is_error=True)
+    assert left.is_error
+    assert strange.is_error
+    assert "tool odd" in strange.text
+    assert "$.a" in strange.text
+    assert "secret" not in strange.text
+
+
+async def test_cancellation_passes_through_and_is_reported() -> None:
+    started = asyncio.Event()
+
+    @tool
+    async def endless() -> None:
+        """Waits."""
+        started.set()
+        await asyncio.Event().wait()
+
+    reporter = RecordingReporter()
+    call = asyncio.create_task(endless.call("{}", Context.for_test(reporter=reporter)))
+    await started.wait()
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert [report.error for report in reporter.reports] == ["cancelled"]
+
+
+async def test_a_tool_that_takes_too_long_is_an_error_result() -> None:
+    @tool(timeout=0.01)
+    async def slow() -> None:
+        """Waits."""
+        await asyncio.Event().wait()
+
+    @tool(timeout=0.01)
+    def blocking() -> None:
+        """Blocks."""
+        release.wait(10)
+
+    release = threading.Event()
+    results = [await slow.call("{}", Context.for_test()), await blocking.call("{}", Context.for_test())]
+    release.set()
+
+    assert [result.text for result in results] == [
+        "slow failed: no answer within 0.01 s", "blocking failed: no answer within 0.01 s"]  # fmt: skip
+
+
+async def test_each_call_has_retries_and_a_key_of_its_own() -> None:
+    tries: dict[int, list[str]] = {}
+
+    @tool(retries=1, idempotent=True)
+    async def flaky(n: int, context: Context) -> int:
+        """Fails at first."""
+        seen = tries.setdefault(n, [])
+        seen.append(context.idempotency_key)
+        if n == 8 or (n in (2, 5) and len(seen) == 1):
+            raise TaskError("not now", retryable=True, retry_after=0)
+        return n
+
+    context = Context.for_test()
+    results = await asyncio.gather(*(flaky.call(json.dumps({"n": n}), context) for n in range(1, 9)))
+
+    assert [result.data for result in results] == [1, 2, 3, 4, 5, 6, 7, None]
+    assert results[-1].is_error
+    assert {n: len(keys) for n, keys in tries.items()} == {1: 1, 2: 2, 3: 1, 4: 1, 5: 2, 6: 1, 7: 1, 8: 2}
+    assert all(len(set(keys)) == 1 for keys in tries.values())
+    assert len({keys[0] for keys in tries.values()}) == 8
+
+
+async def test_a_later_attempt_gives_the_same_keys_in_whatever_order_the_model_calls() -> None:
+    keys: list[str] = []
+
+    @tool
+    async def note(a: str, context: Context) -> None:
+        """Notes."""
+        keys.append(context.idempotency_key)
+
+    first, second = Context.for_test(), Context.for_test()
+    for context, order in ((first, "aab"), (second, "baa")):
+        for argument in order:
+            await note.call(json.dumps({"a": argument}), context)
+
+    assert keys[:3] == [keys[4], keys[5], keys[3]]
+    assert len(set(keys)) == 3
+
+
+async def test_what_will_not_get_better_is_not_retried() -> None:
+    tries = 0
+
+    @tool(retries=5, idempotent=True)
+    async def refused() -> None:
+        """Refuses."""
+        nonlocal tries
+        tries += 1
+        raise TaskError("never")
+
+    result = await refused.call("{}", Context.for_test())
+
+    assert (result.text, tries) == ("refused failed: never", 1)
+
+
+async def test_code_calls_a_tool_with_the_same_checks_and_gets_its_errors() -> None:
+    reporter = RecordingReporter()
+    context = Context.for_test(reporter=reporter)
+
+    @tool
+    def divide(a: int, b: int) -> float:
+        """Divides."""
+        return a / b
+
+    assert await context.call(divide, a=1, b=2) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        await context.call(divide, a=1, b=0)
+    with pytest.raises(TaskError, match="bad arguments for divide: b"):
+        await context.call(divide, a=1, b="x")  # type: ignore[arg-type]
+    assert [(report.name, bool(report.error)) for report in reporter.reports] == [
+        ("divide", False), ("divide", True), ("divide", True)]  # fmt: skip
+
+
+async def test_parameters_may_be_called_what_models_may_not() -> None:
+    @tool
+    async def odd(json: str, _hidden: int = 1, model_config: Literal["a", "b"] = "a", copy: bool = False) -> str:
+        """Takes names that pydantic keeps for itself."""
+        return f"{json} {_hidden} {model_config} {copy}"
+
+    result = await odd.call('{"json": "j", "_hidden": 2, "model_config": "b", "copy": true}', Context.for_test())
+
+    assert result.text == "j 2 b True"
+    assert sorted(cast(Any, odd.spec.parameters["properties"])) == ["_hidden", "copy", "json", "model_config"]
+
+
+def test_a_tool_can_still_be_called_as_the_function_it_is() -> None:
+    @tool
+    def double(n: int) -> int:
+        """Doubles."""
+        return 2 * n
+
+    assert double(2) == 4
+    assert isinstance(double, Tool)
+
+
+def test_a_wrong_definition_says_what_to_change() -> None:
+    def undescribed() -> None: ...
+
+    def bare(a) -> None:  # type: ignore[no-untyped-def]
+        """Is bare."""
+
+    def unwritable(a: threading.Lock) -> None:
+        """Takes a lock."""
+
+    def fine() -> None:
+        """Is fine."""
+
+    for wrong, advice in (
+        (lambda: tool(undescribed), "docstring"),
+        (lambda: tool(bare), "annotate it"),
+        (lambda: tool(unwritable), "no JSON form"),
+        (lambda: tool(name="a b")(fine), "expected 1 to 64"),
+        (lambda: tool(retries=1)(fine), "idempotent=True"),
+        (lambda: tool(timeout=0)(fine), "seconds above 0"),
+    ):
+        with pytest.raises(PointsmanError, match=advice):
+            wrong()
