@@ -209,7 +209,7 @@ class SupervisorEngine:
             raise InvariantError(f"the inputs of {workflow} led to no state")
         self._heads[workflow] = head
         await self._emit_all(head.state, entries, whole=recovering or raced)
-        await self._settle(workflow, arrivals)
+        await self._settle(workflow, arrivals, head.state)
         self._note(head.state, entries)
         return None
 
@@ -336,10 +336,11 @@ class SupervisorEngine:
 
     # Settling
 
-    async def _settle(self, workflow: str, arrivals: Iterable[_Arrival]) -> None:
+    async def _settle(self, workflow: str, arrivals: Iterable[_Arrival], state: State | None = None) -> None:
         for arrival in arrivals:
             if arrival.refusal is not None:
-                await self._store_letter(arrival.delivery, workflow, arrival.refusal)
+                with bind(**_origin(state)):
+                    await self._store_letter(arrival.delivery, workflow, arrival.refusal)
             await arrival.delivery.ack()
 
     async def _bury_strangers(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
@@ -406,14 +407,15 @@ class SupervisorEngine:
     def _note(self, state: State, entries: Sequence[Entry]) -> None:
         """Spans, metrics and log lines of what was committed, and forgetting of what has ended."""
         record_spans(state, entries)
+        origin = _origin(state)
         for entry in entries:
-            _log.debug(entry.kind, **_ids(entry))
+            _log.debug(entry.kind, **_ids(entry), **origin)
         if state.ended:
             self._heads.pop(state.workflow_id, None)
             self._remember_end(state.workflow_id)
             if any(isinstance(entry, WorkflowEnded) for entry in entries):
                 elapsed = state.outcome.elapsed if state.outcome else 0.0
-                _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3))
+                _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3), **origin)
 
     def _remember_end(self, workflow: str) -> None:
         self._admitted.discard(workflow)
@@ -429,6 +431,14 @@ def _begins(each: Input) -> bool:
 
 def _touched(entries: Iterable[Entry]) -> set[str]:
     return {task_id for entry in entries if (task_id := getattr(entry, "task_id", None)) is not None}
+
+
+def _origin(state: State | None) -> dict[str, str]:
+    """What leads from a log line to the workflow's trace and to its caller. No span is open here that would say it."""
+    if state is None:
+        return {}
+    trace = state.trace
+    return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
 def _ids(entry: Entry) -> dict[str, object]:

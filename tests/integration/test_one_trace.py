@@ -1,0 +1,169 @@
+"""Seven processes, one request, one trace: what an independent collector receives from all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from support.broker import remove_streams
+from support.otlp import OtlpCollector, ReceivedSpan, orphans, roots
+from support.processes import System
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.client import Workflow
+from pointsman.settings import Settings
+from pointsman_agents.customer_service import SAMPLE_REQUEST
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.ids import workflow_id_for
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+TEAM = "customer-service"
+WORKERS = ("billing", "technical", "account")
+TREE = """\
+publish NS.request.customer-service | producer pointsman-cli
+  invoke_workflow customer-service | internal supervisor-customer-service
+    invoke_agent account | client supervisor-customer-service
+      process NS.handoff.account | consumer account
+        chat offline | client account
+        chat offline | client account
+        execute_tool account_state | internal account
+        execute_tool send_reset_link | internal account
+    invoke_agent billing | client supervisor-customer-service
+      process NS.handoff.billing | consumer billing
+        chat offline | client billing
+        chat offline | client billing
+        chat offline | client billing
+        execute_tool find_charges | internal billing
+        execute_tool request_refund | internal billing
+    invoke_agent technical | client supervisor-customer-service
+      process NS.handoff.technical | consumer technical
+        chat offline | client technical
+        chat offline | client technical
+        execute_tool rate_limits | internal technical
+        execute_tool service_status | internal technical
+    plan planner | internal supervisor-customer-service
+      process NS.handoff.planner | consumer planner
+        chat offline | client planner
+    synthesize synthesizer | client supervisor-customer-service
+      process NS.handoff.synthesizer | consumer synthesizer
+        chat offline | client synthesizer"""
+CALLERS_TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLERS_SPAN = "b7ad6b7169203331"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def collector() -> AsyncIterator[OtlpCollector]:
+    async with OtlpCollector() as collector:
+        yield collector
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(
+    broker: EmbeddedBroker, collector: OtlpCollector, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[System]:
+    """The shipped team, each agent in a process of its own."""
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug")
+    async with System(tmp_path_factory.mktemp("one-trace"), settings, **collector.environment) as system:
+        await asyncio.gather(
+            system.supervisor("pointsman_agents.customer_service"),
+            system.worker("pointsman_agents.planner"),
+            system.worker("pointsman_agents.synthesizer"),
+            *(system.worker(f"pointsman_agents.customer_service.{name}") for name in WORKERS),
+        )
+        yield system
+    await remove_streams(settings)
+
+
+async def test_one_request_is_one_trace_with_one_root_and_no_orphan(system: System, collector: OtlpCollector) -> None:
+    asked = await system.command("submit", TEAM, SAMPLE_REQUEST, "--correlation-id", "ticket 7", "--json")
+    assert asked.code == 0, asked.errors
+
+    spans = await _spans_of(collector, asked.documents[-1]["trace_id"])
+
+    everything = await collector.spans()
+    assert {span.trace_id for span in everything} == {span.trace_id for span in spans}
+    assert len(roots(spans)) == 1
+    assert orphans(everything) == []
+    assert {span.status for span in spans} <= {"unset", "ok"}
+    assert _drawn(spans, system.settings.namespace) == TREE
+
+
+async def test_the_log_lines_of_every_process_lead_to_the_trace_and_to_the_workflow(system: System) -> None:
+    workflow = await system.client.submit(TEAM, SAMPLE_REQUEST, correlation_id="ticket 8")
+    outcome = await workflow.outcome(30)
+
+    about = {"workflow_id": workflow.id, "correlation_id": "ticket 8", "trace_id": outcome.trace_id}
+
+    assert outcome.status == "completed"
+    for service in system.services:
+        event = "workflow_ended" if service.name.startswith("supervisor") else "attempt_succeeded"
+        assert (await service.logged(event, seconds=5, **about))["span_id"]
+
+
+async def test_a_bare_request_with_a_traceparent_goes_on_with_its_callers_trace(
+    system: System, collector: OtlpCollector
+) -> None:
+    outcome = await _ask_bare(system, {"traceparent": f"00-{CALLERS_TRACE}-{CALLERS_SPAN}-01"})
+
+    spans = await _spans_of(collector, CALLERS_TRACE, callers_span=CALLERS_SPAN)
+
+    assert (outcome.status, outcome.trace_id) == ("completed", CALLERS_TRACE)
+    assert [span.name for span in spans if span.parent_id == CALLERS_SPAN] == [f"invoke_workflow {TEAM}"]
+
+
+@pytest.mark.parametrize(
+    "broken", [f"00-{CALLERS_TRACE}-{CALLERS_SPAN}", f"00-{'0' * 32}-{CALLERS_SPAN}-01", "00-x\u00e9-1-01", "ff"]
+)
+async def test_a_broken_traceparent_starts_a_new_trace_and_fails_nothing(
+    system: System, collector: OtlpCollector, broken: str
+) -> None:
+    outcome = await _ask_bare(system, {"traceparent": broken})
+
+    spans = await _spans_of(collector, outcome.trace_id)
+
+    assert outcome.status == "completed"
+    assert outcome.trace_id not in {CALLERS_TRACE, "0" * 32}
+    assert [span.name for span in roots(spans)] == [f"invoke_workflow {TEAM}"]
+
+
+async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
+    """What comes of bare JSON, as any NATS client may publish it."""
+    bus, subjects = system.client.bus, system.client.subjects
+    sequence = await bus.publish(subjects.request(TEAM), b'{"input": "I was charged twice"}', headers)
+    return await Workflow(system.client, workflow_id_for(TEAM, f"sequence-{sequence}"), TEAM).outcome(30)
+
+
+async def _spans_of(collector: OtlpCollector, trace_id: str, *, callers_span: str = "") -> list[ReceivedSpan]:
+    """The spans of a trace once the workflow's own is there and no parent is missing but that of the caller."""
+    trace: list[ReceivedSpan] = []
+
+    def whole(spans: list[ReceivedSpan]) -> bool:
+        trace[:] = [span for span in spans if span.trace_id == trace_id]
+        missing = {span.parent_id for span in orphans(trace)} - {callers_span}
+        return any(span.name.startswith("invoke_workflow") for span in trace) and not missing
+
+    await collector.spans(until=whole, timeout=20)
+    return trace
+
+
+def _drawn(spans: list[ReceivedSpan], namespace: str) -> str:
+    """The tree, one span a line, children in the order of their lines."""
+
+    def below(parent: str | None, depth: int) -> list[str]:
+        return [
+            line
+            for title, span in sorted(
+                (_title(span, namespace), span.span_id) for span in spans if span.parent_id == parent
+            )
+            for line in (f"{'  ' * depth}{title}", *below(span, depth + 1))
+        ]
+
+    return "\n".join(below(None, 0))
+
+
+def _title(span: ReceivedSpan, namespace: str) -> str:
+    return f"{span.name.replace(namespace, 'NS')} | {span.kind} {span.service}"

@@ -1,0 +1,220 @@
+"""The system as people run it: one `python -m pointsman ...` process for each part, and what each of them logged.
+
+async with System(tmp_path, settings) as system:
+    await gather(system.supervisor("team.py"), system.worker("agents.py"))
+    outcome = await system.ask("crew", "hello")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pointsman.bus.jetstream import connect
+from pointsman.client import Client
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+
+__all__ = ["Finished", "Service", "System", "found"]
+
+T = TypeVar("T")
+
+_READY = 45.0  # seconds; an interpreter with everything imported takes one, ten of them on two busy cores take fifteen
+_POLL = 0.02  # seconds between two looks at a log file
+_TAIL = 3000  # characters of each log that a failure shows
+
+
+async def found(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
+    """The first true value of `look()`. Raises `AssertionError`, naming `what` was looked for, after `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not (value := await look()):
+                await asyncio.sleep(_POLL)
+            return value
+    except TimeoutError:
+        raise AssertionError(f"no {what} within {seconds:g} s") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a command said, and how it ended."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def documents(self) -> list[Any]:
+        """The JSON documents on standard output, one a line."""
+        return [json.loads(line) for line in self.output.splitlines()]
+
+
+class Service:
+    """A process that keeps running, and its log."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self._process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    @property
+    def text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def lines(self, event: str | None = None, **fields: object) -> list[dict[str, Any]]:
+        """The log lines written so far, those of `event` and with these fields only. All of them must be JSON."""
+        every = [json.loads(line) for line in self.text.splitlines(keepends=True) if line.endswith("\n")]
+        wanted = {**fields, **({"event": event} if event else {})}
+        return [line for line in every if all(line.get(name) == value for name, value in wanted.items())]
+
+    async def logged(self, event: str, *, seconds: float = _READY, **fields: object) -> dict[str, Any]:
+        """The first log line of `event` with these fields, once it is there."""
+
+        async def look() -> list[dict[str, Any]]:
+            lines = self.lines(event, **fields) if self.alive else []
+            if not lines and not self.alive:
+                raise AssertionError(f"{self.name} ended with {self._process.returncode}:\n{self.text[-_TAIL:]}")
+            return lines
+
+        return (await found(look, f"line {event} {fields or ''} from {self.name}", seconds=seconds))[0]
+
+    async def kill(self) -> None:
+        """SIGKILL: no goodbye."""
+        if self.alive:
+            self._process.kill()
+        await self._process.wait()
+
+    async def stop(self, *, seconds: float = 15.0) -> int:
+        """SIGTERM, and the exit code. What has not ended after `seconds` is killed, and an `AssertionError`."""
+        if self.alive:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.wait_for(self._process.wait(), seconds)
+        except TimeoutError:
+            await self.kill()
+            raise AssertionError(f"{self.name} did not end within {seconds:g} s:\n{self.text[-_TAIL:]}") from None
+
+
+class System:
+    """Processes on the broker of `settings`, with logs in `folder`, and a client in this process. They end with it.
+
+    `environment` is added to what the processes get; of this process's own they get what is not about models,
+    telemetry or Pointsman.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, **environment: str) -> None:
+        self.folder = folder
+        self.settings = settings
+        given = {f"POINTSMAN_{name.upper()}": str(value) for name, value in settings.model_dump().items() if value}
+        own = ("POINTSMAN_", "OTEL_", "ANTHROPIC_", "OPENAI_")
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(own)},
+            **given,
+            "POINTSMAN_MODEL": "offline",
+            "POINTSMAN_LOG_FORMAT": "json",
+            "PYTHONWARNINGS": "error",
+            **environment,
+        }
+        self.services: list[Service] = []
+        self._numbers = itertools.count(1)
+        self.client: Client
+
+    async def __aenter__(self) -> System:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        bus = await connect(self.settings, name="test", wait=20.0)
+        await bus.set_up()
+        self.client = Client(bus, namespace=self.settings.namespace)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for service in self.services:
+                sys.stdout.write(f"\n--- {service.name} ({service.pid})\n{service.text[-_TAIL:]}\n")
+        await asyncio.gather(*(service.kill() for service in self.services))
+        await self.client.bus.close()
+
+    async def supervisor(self, target: str) -> Service:
+        """A supervisor whose consumers exist."""
+        service = await self.start("supervisor", target)
+        await service.logged("supervisor_started")
+        return service
+
+    async def worker(self, *targets: str) -> Service:
+        """A worker whose agents are on the menu."""
+        service = await self.start("worker", *targets)
+        instance = (await service.logged("worker_started"))["instance"]
+
+        async def announced() -> bool:
+            return any(card.instance == instance for card in await self.client.agents())
+
+        await found(announced, f"card of {targets}")
+        return service
+
+    async def start(self, *arguments: str) -> Service:
+        """A process that runs `pointsman ARGUMENTS` and ends with this one."""
+        name = "-".join(argument.rpartition("/")[2].removeprefix("pointsman_agents.") for argument in arguments)
+        log = self.folder / f"{next(self._numbers):02}-{name}.log"
+        with log.open("wb") as said:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "pointsman", *arguments, "--with-parent"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=said,
+                stderr=said,
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        service = Service(name, process, log)
+        self.services.append(service)
+        return service
+
+    async def command(self, *arguments: str, seconds: float = 40.0) -> Finished:
+        """Run `pointsman ARGUMENTS` to its end."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pointsman", *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+            cwd=self.folder,
+        )
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(), seconds)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return Finished(process.returncode or 0, output.decode(), errors.decode())
+
+    async def ask(self, team: str, request: str, *, seconds: float = 30.0) -> Outcome:
+        """The outcome of a new workflow."""
+        workflow = await self.client.submit(team, request)
+        try:
+            return await workflow.outcome(seconds)
+        except TimeoutError:
+            raise AssertionError(f"workflow {workflow.id} has no outcome after {seconds:g} s") from None
+
+    def write(self, name: str, text: str) -> str:
+        """A file beside the processes; its path."""
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
