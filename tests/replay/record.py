@@ -1,0 +1,144 @@
+"""Recorder of workflow logs: `python tests/replay/record.py NAME < LOG` keeps a log that was seen, as `NAME.jsonl`.
+
+LOG has one commit a line: the bodies of the messages on `{ns}.log.{team}.{workflow}`, in their order. Without a NAME the
+scenarios below are played through the core and recorded anew; a log that is there already is left alone, for it is what
+an earlier release wrote and every later one must read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(FOLDER.parent))
+
+from support.core import Story, card, cards, failure, plan, selection, task  # noqa: E402  (the path is set above)
+
+from pointsman_schemas.log import Commit  # noqa: E402
+from pointsman_schemas.strict_json import dump, parse  # noqa: E402
+from pointsman_schemas.team import Limits, Router, Supervisor  # noqa: E402
+
+__all__ = ["SCENARIOS", "read", "write"]
+
+
+def read(path: Path) -> list[Commit]:
+    """The commits of a recorded log."""
+    return [parse(Commit, line) for line in path.read_bytes().splitlines()]
+
+
+def write(path: Path, commits: Iterable[Commit]) -> None:
+    path.write_bytes(b"".join(dump(commit) + b"\n" for commit in commits))
+
+
+def everything_succeeds() -> Story:
+    story = Story(cards=cards("research", "writing", "code")).start("Research the latest trends and write about them")
+    story.succeed("plan-1", plan(task("T1", "research"), task("T2", "writing", ["T1"]), task("T3", "code", ["T1"])))
+    story.wait(3).succeed("T1", {"facts": ["one", "two"]}, confidence=0.8)
+    story.wait(2).feed(story.result("T3", "print(1)"), story.result("T2", "Once upon a time"))
+    story.succeed("synthesis", {"answer": "Once upon a time, print(1)"})
+    return story
+
+
+def a_failure_cascades() -> Story:
+    story = Story().planned(
+        task("T1"), task("T2", "other"), task("T3", needs=["T1"]), task("T4", "other", ["T2"], ["T1"]),
+        task("T5", needs=["T3", "T4"]),
+    )  # fmt: skip
+    for _ in range(3):
+        story.wait(5).fail("T1", failure(retryable=True, retry_after=2))
+    story.succeed("T2")
+    story.succeed("T4")
+    story.succeed("synthesis", {"answer": "half of it"})
+    return story
+
+
+def a_plan_is_repaired_and_made_again() -> Story:
+    story = Story(limits=Limits(replans=1)).start()
+    story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
+    story.succeed("plan-2", plan(task("a"), task("b", needs=["a"])))
+    story.fail("a", failure("handler_error"))
+    story.succeed("plan-3", plan(task("a2", "other"), task("b", needs=["a2"])))
+    story.succeed("a2")
+    story.succeed("b", replan_hint="there may be more")
+    story.fail("synthesis", failure("refused"), status="refused")
+    return story
+
+
+def the_fallback_answers_after_a_timeout() -> Story:
+    fleet = (card("worker", fallback="other", timeout=5), card("other"))
+    story = Story(cards=fleet, limits=Limits(attempts=1), strategy=Supervisor(synthesizer=None)).planned(task("a"))
+    late = story.result("a", "too late", event_id="late")
+    story.fire()
+    story.feed(late, late)
+    story.succeed("a", "in time")
+    return story
+
+
+def the_deadline_comes() -> Story:
+    story = Story(limits=Limits(deadline=30, task_timeout=100)).planned(task("a"), task("b"), task("c", needs=["b"]))
+    story.succeed("a")
+    story.fire()
+    story.wait(2).succeed("synthesis", {"answer": "what there is"})
+    return story
+
+
+def a_dead_letter_is_replayed() -> Story:
+    story = Story().planned(task("a"), task("b", needs=["a"]), task("x"))
+    story.fail("a")
+    story.control("replay", task_id="a", by="ops")
+    for name in ("a", "x", "b"):
+        story.succeed(name)
+    story.succeed("synthesis", {"answer": "all of it"})
+    return story
+
+
+def a_router_escalates() -> Story:
+    router = Router(escalate=Supervisor())
+    story = Story(strategy=router, cards=cards("billing", "technical", "account")).start({"text": "429, twice"})
+    story.succeed("classify-1", selection(("billing", 0.9), ("technical", 0.7), ("account", 0.1)))
+    story.succeed("plan-1", plan(task("a", "billing"), task("b", "technical")))
+    story.succeed("b", {"nothing": None})
+    story.succeed("a", 12345678901234567890)
+    story.succeed("synthesis", {"answer": "both"})
+    return story
+
+
+def an_operator_cancels() -> Story:
+    story = Story(limits=Limits(calls=10)).planned(task("a"), task("b", needs=["a"]))
+    story.fail("a", failure(retryable=True))
+    story.control("cancel", by="ops", reason="not needed any more")
+    return story
+
+
+SCENARIOS: Mapping[str, Callable[[], Story]] = {
+    play.__name__.replace("_", "-"): play
+    for play in (
+        everything_succeeds,
+        a_failure_cascades,
+        a_plan_is_repaired_and_made_again,
+        the_fallback_answers_after_a_timeout,
+        the_deadline_comes,
+        a_dead_letter_is_replayed,
+        a_router_escalates,
+        an_operator_cancels,
+    )
+}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments:
+        commits = [parse(Commit, line) for line in sys.stdin.buffer.read().splitlines() if line.strip()]
+        write(FOLDER / f"{arguments[0]}.jsonl", commits)
+        return 0
+    for name, play in SCENARIOS.items():
+        path = FOLDER / f"{name}.jsonl"
+        if not path.exists():
+            write(path, play().commits)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""The tables of moves are whole, the fold holds them, and the page in the docs is drawn from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from support.core import T0, Story, failure, task
+
+from pointsman.core.diagram import page
+from pointsman.core.evolve import apply, evolve, fold
+from pointsman.core.state import State
+from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
+from pointsman.errors import InvariantError
+from pointsman_schemas.card import Role
+from pointsman_schemas.log import (
+    Commit,
+    Entry,
+    PlanAccepted,
+    ResultIgnored,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskReopened,
+    TaskSkipped,
+    TimerArmed,
+)
+from pointsman_schemas.plan import Plan, PlannedTask
+
+PAGE = Path(__file__).parents[3] / "docs" / "state-machine.md"
+
+
+def test_the_page_in_the_docs_is_drawn_from_the_tables() -> None:
+    assert PAGE.read_text() == page(), "run: python -m pointsman.core.diagram > docs/state-machine.md"
+
+
+def test_every_phase_and_status_has_its_row() -> None:
+    assert set(PHASE_MOVES) == set(Phase)
+    assert set(TASK_MOVES) == set(TaskStatus)
+
+
+def test_nothing_follows_a_terminal_phase_and_all_others_can_end() -> None:
+    assert all((not PHASE_MOVES[phase]) == (phase in TERMINAL) for phase in Phase)
+    assert all(PHASE_MOVES[phase] >= TERMINAL for phase in set(Phase) - TERMINAL)
+
+
+def test_an_open_task_can_always_be_settled() -> None:
+    assert all(TaskStatus.ABANDONED in TASK_MOVES[status] for status in set(TaskStatus) - SETTLED)
+
+
+def running() -> State:
+    return Story().planned(task("a")).state
+
+
+def entry_to(status: TaskStatus) -> Entry:
+    """An entry that would bring task `a` to `status`."""
+    error = failure()
+    match status:
+        case TaskStatus.RUNNING:
+            return TaskDispatched(at=T0, task_id="a", attempt=2, agent="worker", deadline=T0, span_id="")
+        case TaskStatus.SKIPPED:
+            return TaskSkipped(at=T0, task_id="a", cause="b", reason="b failed")
+        case TaskStatus.ABANDONED:
+            return TaskAbandoned(at=T0, task_id="a", reason="over")
+        case _:
+            return TaskFailed(at=T0, task_id="a", error=error, attempts=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    list(
+        product(TaskStatus, [TaskStatus.RUNNING, TaskStatus.SKIPPED, TaskStatus.ABANDONED, TaskStatus.FAILED]),
+    ),
+)
+def test_a_task_makes_the_moves_of_the_table_and_no_others(source: TaskStatus, target: TaskStatus) -> None:
+    state = running()
+    state = replace(state, tasks={**state.tasks, "a": replace(state.tasks["a"], status=source)})
+
+    if target in TASK_MOVES[source]:
+        assert evolve(state, entry_to(target)).tasks["a"].status is target
+    else:
+        with pytest.raises(InvariantError, match=f"cannot go from {source} to {target}"):
+            evolve(state, entry_to(target))
+
+
+def test_nothing_is_folded_after_the_end() -> None:
+    story = Story().planned(task("a"))
+    story.control("cancel")
+
+    with pytest.raises(InvariantError, match="timer_armed comes after wf_1 ended as cancelled"):
+        evolve(story.state, TimerArmed(at=T0, name="wake-9", due=T0))
+
+
+def test_a_log_begins_with_its_workflow_and_only_once() -> None:
+    started = Story().start().log[0]
+
+    with pytest.raises(InvariantError, match="timer_armed comes before workflow_started"):
+        fold([TimerArmed(at=T0, name="wake-1", due=T0)])
+    with pytest.raises(InvariantError, match="wf_1 started twice"):
+        fold([started, started])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        TaskDispatched(at=T0, task_id="ghost", attempt=1, agent="worker", deadline=T0, span_id=""),
+        TaskSkipped(at=T0, task_id="ghost", cause="a", reason="a failed"),
+        TaskReopened(at=T0, task_id="ghost", event_id="replay"),
+    ],
+)
+def test_an_entry_about_a_task_there_is_not_is_refused(entry: Entry) -> None:
+    with pytest.raises(InvariantError, match="wf_1 has no task ghost"):
+        evolve(running(), entry)
+
+
+def test_only_a_failed_task_reopens() -> None:
+    with pytest.raises(InvariantError, match="is running; only a failed one reopens"):
+        evolve(running(), TaskReopened(at=T0, task_id="a", event_id="replay"))
+
+
+def test_a_task_is_added_once() -> None:
+    again = TaskAdded(at=T0, task_id="plan-1", role=Role.PLAN, agent="planner", intent="plan")
+    clash = Plan(tasks=(PlannedTask(id="a", agent="worker", intent="again"),))
+
+    with pytest.raises(InvariantError, match="plan-1 of wf_1 was added twice"):
+        evolve(Story().start().state, again)
+    with pytest.raises(InvariantError, match=r"names tasks that exist: \['a'\]"):
+        evolve(running(), PlanAccepted(at=T0, revision=2, plan=clash))
+
+
+def test_commits_follow_each_other_without_a_gap_and_none_is_the_first_and_empty() -> None:
+    story = Story().start()
+    ignored = ResultIgnored(at=T0, event_id="e", task_id="a", attempt=1, agent="worker", reason="late")
+
+    with pytest.raises(InvariantError, match="commit 3 follows commit 1; expected 2"):
+        apply(story.state, Commit(number=3, entries=(ignored,)))
+    with pytest.raises(InvariantError, match="commit 1 holds no entries"):
+        apply(None, Commit(number=1, entries=()))
