@@ -94,16 +94,17 @@ def as_json_value(value: Any, path: str = "$") -> JsonValue:
     Raises:
         NotJson: something in it cannot be carried as strict JSON. The message gives the path, never the content.
     """
-    return _as_json_value(value, path, ())
+    return _as_json_value(value, path, 0)
 
 
-def _as_json_value(value: Any, path: str, inside: tuple[int, ...]) -> JsonValue:
-    """`inside` holds the identities of the containers around `value`: one seen again is a cycle."""
+def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
+    if depth > MAX_DEPTH:
+        raise NotJson(f"{_shown(path)} is nested deeper than {MAX_DEPTH} levels; flatten it or break the cycle")
     match value:
         case None | bool():
             return value
         case Enum():
-            return _as_json_value(value.value, path, inside)
+            return _as_json_value(value.value, path, depth)
         case int():
             if value.bit_length() > _INTEGER_BITS:
                 raise NotJson(
@@ -125,17 +126,14 @@ def _as_json_value(value: Any, path: str, inside: tuple[int, ...]) -> JsonValue:
         case UUID():
             return str(value)
         case BaseModel():
-            return _as_json_value(_dumped(value, path), path, inside)
+            return _as_json_value(_dumped(value, path), path, depth)
         case list() | tuple():
-            within = _enter(value, path, inside)
-            return [_as_json_value(item, f"{path}[{i}]", within) for i, item in enumerate(value)]
+            return [_as_json_value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
         case Mapping():
-            within = _enter(value, path, inside)
-            return {_key(key, path): _as_json_value(item, f"{path}.{key}", within) for key, item in value.items()}
+            return {_key(key, path): _as_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
         case _ if is_dataclass(value) and not isinstance(value, type):
-            within = _enter(value, path, inside)
             return {
-                field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", within)
+                field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", depth + 1)
                 for field in fields(value)
             }
     raise NotJson(
@@ -153,14 +151,6 @@ def _dumped(model: BaseModel, path: str) -> Any:
         raise NotJson(
             f"{_shown(path)} is a {type(model).__name__} that pydantic cannot write as JSON ({reason})"
         ) from None
-
-
-def _enter(container: object, path: str, inside: tuple[int, ...]) -> tuple[int, ...]:
-    if id(container) in inside:
-        raise NotJson(f"{_shown(path)} is inside itself; break the cycle")
-    if len(inside) >= MAX_DEPTH:
-        raise NotJson(f"{_shown(path)} is nested deeper than {MAX_DEPTH} levels; flatten it")
-    return (*inside, id(container))
 
 
 def _shown(path: str) -> str:

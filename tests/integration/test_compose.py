@@ -13,9 +13,13 @@ import pytest
 import yaml
 from support.cluster import CONFIGURATION, NatsCluster
 
+from pointsman.agent import Agent
+from pointsman_schemas.team import Team
+
 _ROOT = Path(__file__).parents[2]
 _FILE = _ROOT / "docker-compose.yml"
-_SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(_FILE.read_text())["services"]
+_COMPOSE: dict[str, dict[str, Any]] = yaml.safe_load(_FILE.read_text())
+_SERVICES, _VOLUMES = _COMPOSE["services"], _COMPOSE["volumes"]
 _NODES = [name for name in _SERVICES if name.startswith("nats-")]
 _OURS = [name for name, service in _SERVICES.items() if "build" in service]
 
@@ -74,6 +78,17 @@ def test_our_processes_wait_for_a_healthy_cluster_and_keep_three_copies(name: st
     assert service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://jaeger:4318"
 
 
+@pytest.mark.parametrize("name", _OURS)
+def test_our_processes_write_to_volumes_and_to_tmp_only(name: str) -> None:
+    service = _SERVICES[name]
+
+    assert service["read_only"] is True
+    assert service["tmpfs"] == ["/tmp"]
+    written = service.get("volumes", [])
+    assert all(volume.split(":")[0] in _VOLUMES for volume in written)
+    assert service["environment"].get("POINTSMAN_CUSTOMER_SERVICE_DATA") in {None, *(v.split(":")[1] for v in written)}
+
+
 @pytest.mark.parametrize("name", _NODES)
 def test_every_node_mounts_the_tested_configuration_and_a_volume_of_its_own(name: str) -> None:
     configuration, store = (volume.split(":") for volume in _SERVICES[name]["volumes"])
@@ -101,8 +116,7 @@ def test_every_command_names_something_that_exists(name: str) -> None:
     kind, target = _SERVICES[name]["command"]
     module, attribute = target.split(":")
 
-    assert kind in {"supervisor", "worker"}
-    assert getattr(import_module(module), attribute).name
+    assert isinstance(getattr(import_module(module), attribute), {"supervisor": Team, "worker": Agent}[kind])
 
 
 def test_the_image_is_built_from_the_packages_and_nothing_else() -> None:

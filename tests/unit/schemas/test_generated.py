@@ -127,8 +127,8 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
 texts = st.text(string.printable + "é𝄞")
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=20,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
 )
 
 
