@@ -7,6 +7,7 @@ from pathlib import Path
 from pointsman.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Selection
+from pointsman_schemas.roles import ClassifierInput
 
 __all__ = ["classifier"]
 
@@ -15,6 +16,7 @@ classifier = LLMAgent(
     description="Says which agents a request is for, and how sure it is of each",
     instructions=Path(__file__).with_suffix(".md"),
     role=Role.CLASSIFY,
+    input=ClassifierInput,
     output=Selection,
     output_name="selection",
     turns=2,  # the selection, and one repair of its form

@@ -7,6 +7,7 @@ from pathlib import Path
 from pointsman.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import PlannerInput
 
 __all__ = ["planner"]
 
@@ -15,6 +16,7 @@ planner = LLMAgent(
     description="Writes the plan for a request: which agents do what, and in which order",
     instructions=Path(__file__).with_suffix(".md"),
     role=Role.PLAN,
+    input=PlannerInput,
     output=Plan,
     output_name="plan",
     turns=2,  # the plan, and one repair of its form; what is wrong with its content the supervisor says

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pointsman.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
-from pointsman_schemas.roles import Synthesis
+from pointsman_schemas.roles import Synthesis, SynthesizerInput
 
 __all__ = ["synthesizer"]
 
@@ -15,6 +15,7 @@ synthesizer = LLMAgent(
     description="Writes the final answer from the results of the tasks and names what is missing",
     instructions=Path(__file__).with_suffix(".md"),
     role=Role.SYNTHESIZE,
+    input=SynthesizerInput,
     output=Synthesis,
     output_name="synthesis",
     turns=2,  # the answer, and one repair of its form

@@ -25,6 +25,7 @@ from pointsman.llm.prompt import DATA_RULE, write_task
 from pointsman.llm.reading import find_json
 from pointsman.llm.selection import model_from
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.shapes import Shape
 from pointsman.telemetry import metrics, names
 from pointsman.tools import Tool
 from pointsman_schemas.card import AgentCard, Role
@@ -50,8 +51,9 @@ class LLMAgent(Agent):
     """An agent whose work a model does.
 
     `instructions` is the prompt, or the path of a file with it, read at once. `model` is `openai:NAME`,
-    `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided at first use. `output`
-    is the pydantic model of the answer, None for text; `output_name` is what the provider is told it is called.
+    `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided at first use. `input` is
+    the type a handoff's input is checked against, None for any. `output` is the pydantic model of the answer, None for
+    text; `output_name` is what the provider is told it is called.
 
     An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
     bounds one answer. `timeout`, in seconds, bounds an attempt.
@@ -67,6 +69,7 @@ class LLMAgent(Agent):
         description: str,
         instructions: str | Path,
         tools: Sequence[Tool[..., Any]] = (),
+        input: Any = None,
         output: type[BaseModel] | None = None,
         output_name: str = "answer",
         model: str | Model | None = None,
@@ -84,6 +87,7 @@ class LLMAgent(Agent):
         temperature: float | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._input = Shape[Any](input, f"agent {name}") if input is not None else None
         self._card = make_card(
             name=name,
             description=description,
@@ -95,7 +99,8 @@ class LLMAgent(Agent):
             fallback=fallback,
             concurrency=concurrency,
             timeout=timeout,
-            output_schema=_schema(output),
+            input_schema=self._input.input_schema if self._input else {},
+            output_schema=_schema(output) or {"type": "string"},
         )
         if turns < 1:
             raise ConfigurationError(f"agent {name} has turns={turns}; expected at least 1 model call")
@@ -105,6 +110,7 @@ class LLMAgent(Agent):
         self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
         self._tools = {tool.name: tool for tool in tools}
         self._output = output
+        self._output_schema = _schema(output)
         self._output_name = output_name
         self._spec = model
         self._turns = turns
@@ -118,13 +124,21 @@ class LLMAgent(Agent):
         """Raises `ConfigurationError` when there is no such model or its key is not set."""
         return model_from(self._spec) if self._spec is None or isinstance(self._spec, str) else self._spec
 
-    @cached_property
+    @property
     def card(self) -> AgentCard:
+        """Names the model, so it raises `ConfigurationError` as `model` does: a worker fails at its start."""
         model = self.model
         label = model.name if model.name == model.provider else f"{model.provider}:{model.name}"
         return self._card.model_copy(update={"model": label})
 
+    async def close(self) -> None:
+        """Close the model's connections. The agent opens them again when it is used again."""
+        if (model := self.__dict__.get("model")) is not None:
+            await model.close()
+
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
+        if self._input is not None:
+            self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context))]
         seen: Counter[tuple[str, str]] = Counter()
         repaired = False
@@ -157,7 +171,7 @@ class LLMAgent(Agent):
             instructions=self._instructions,
             turns=turns,
             tools=tuple(tool.spec for tool in self._tools.values()),
-            output_schema=_schema(self._output) if self._output else None,
+            output_schema=self._output_schema,
             output_name=self._output_name,
             max_tokens=self._max_tokens,
             temperature=self._temperature,
@@ -279,7 +293,7 @@ class LLMAgent(Agent):
     def _repair(self, problem: str) -> str:
         if self._output is None:
             return f"Your answer cannot be used: {problem}. Give the answer as text."
-        schema = compact(_schema(self._output)).decode()
+        schema = compact(self._output_schema).decode()
         return (
             f"Your answer cannot be used: {problem}. Give it again, whole and corrected, as one JSON object and "
             f"nothing else, by this JSON Schema: {schema}"
@@ -325,8 +339,8 @@ def _capped(text: str, length: int = RESULT_LENGTH) -> str:
     return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} characters more)"
 
 
-def _schema(output: type[BaseModel] | None) -> dict[str, JsonValue]:
-    return output.model_json_schema() if output is not None else {"type": "string"}
+def _schema(output: type[BaseModel] | None) -> dict[str, JsonValue] | None:
+    return output.model_json_schema() if output is not None else None
 
 
 def _text(instructions: str | Path, agent: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -113,7 +114,11 @@ def money(cents: int) -> str:
 
 
 def _directory() -> Path:
-    return _seeded(os.environ.get(_DIRECTORY) or _of_this_process())
+    with _seeding:
+        return _seeded(os.environ.get(_DIRECTORY) or _of_this_process())
+
+
+_seeding = Lock()  # tools run in threads; other processes are kept apart by SQLite's own lock
 
 
 @cache
@@ -130,13 +135,16 @@ def _seeded(directory: str) -> Path:
     """The directory with everything in it. Several processes may do this at once: each row is put in only once."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path / "customer_service.db", timeout=_PATIENCE)
+    connection = sqlite3.connect(path / "customer_service.db", timeout=_PATIENCE, isolation_level=None)
     try:
-        connection.executescript(_SCHEMA)
-        with connection:
-            connection.executemany("INSERT OR IGNORE INTO customers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", _CUSTOMERS)
-            connection.executemany("INSERT OR IGNORE INTO charges VALUES (?, ?, ?, ?, ?)", _CHARGES)
-            connection.executemany("INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)", _REFUNDS)
+        # Locked from the start: two that begin by reading and go on to write would wait for each other.
+        connection.execute("BEGIN IMMEDIATE")
+        for table in _SCHEMA.strip().removesuffix(";").split(";"):
+            connection.execute(table)
+        connection.executemany("INSERT OR IGNORE INTO customers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", _CUSTOMERS)
+        connection.executemany("INSERT OR IGNORE INTO charges VALUES (?, ?, ?, ?, ?)", _CHARGES)
+        connection.executemany("INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)", _REFUNDS)
+        connection.execute("COMMIT")
     finally:
         connection.close()
     status = path / "status.json"
