@@ -1,0 +1,64 @@
+"""`python -m benchmarks`: measure, print a table, keep the numbers in bench-results/."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.machine import ROOT
+from benchmarks.measure import measure
+from benchmarks.report import failures, table
+from benchmarks.results import Amount
+from pointsman.app import run
+
+_BEGAN = perf_counter()
+
+
+def main() -> int:
+    given = _arguments()
+    rounds, single, many, raw = (2, 20, 100, 100) if given.smoke else (5, 100, 500, 300)
+    amount = Amount(
+        rounds=given.rounds or rounds,
+        single=given.single or single,
+        many=given.many or many,
+        concurrency=given.concurrency,
+        raw=raw,
+        shapes=() if given.no_shapes else ("W2", "W3"),
+        tracing=not given.no_tracing,
+    )
+    measured = run(measure(amount, _told))
+    path = given.json or ROOT / "bench-results" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(measured), indent=1))
+    _told(f"the numbers are in {path}")
+    print(table(measured))
+    wrong = list(failures(measured)) if given.smoke else []
+    for line in wrong:
+        print(f"regression: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What a workflow costs.")
+    parser.add_argument("--smoke", action="store_true", help="short; fails on a gross regression of a ratio or a count")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (5)")
+    parser.add_argument("--single", type=int, help="workflows one at a time, in each round (100)")
+    parser.add_argument("--many", type=int, help="workflows at a concurrency, in each round (500)")
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--no-tracing", action="store_true", help="leave the system with tracing out")
+    parser.add_argument("--no-shapes", action="store_true", help="leave W2 and W3 out")
+    parser.add_argument("--json", type=Path, help="where the numbers go (bench-results/TIME.json)")
+    return parser.parse_args()
+
+
+def _told(what: str) -> None:
+    print(f"[{perf_counter() - _BEGAN:6.1f} s] {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What the operating system knows of a process: CPU time and memory, where there is a /proc to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["Children", "Memory", "cpu_seconds", "machine_seconds", "memory"]
+
+ROOT = Path(__file__).parents[1]
+
+_LEAVE = 5.0  # seconds a child has to end by itself
+_TAIL = 600  # characters of its log that an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In MiB. `proportional` shares pages out among the processes that have them mapped; None where not to be had."""
+
+    resident: float
+    proportional: float | None
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far; it counts in hundredths. 0 without a /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine_seconds() -> float:
+    """What all CPUs together have worked since the machine started. 0 without a /proc."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, irq, soft = map(int, fields[:7])
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> Memory | None:
+    """What a process has in memory now, or None."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return None
+    sizes = {name: int(size.split()[0]) / 1024 for name, _, size in (line.partition(":") for line in lines)}
+    return Memory(sizes["Rss"], sizes.get("Pss"))
+
+
+class Children:
+    """Python processes of this repository, each with a log in `directory`. Leaving the context ends them, by their pid.
+
+    Each has this process at the other end of its standard input, and ends when that closes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.pids: dict[str, int] = {}
+        self._directory = directory
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def __aenter__(self) -> Children:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        running = [process for process in self._processes.values() if process.returncode is None]
+        for process in running:
+            process.terminate()
+        if running:
+            _, left = await asyncio.wait([asyncio.ensure_future(process.wait()) for process in running], timeout=_LEAVE)
+            for process in running:
+                if process.returncode is None:
+                    process.kill()
+            if left:
+                await asyncio.wait(left)
+
+    async def start(
+        self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Run `python -m MODULE ARGUMENTS` as `name`."""
+        with (self._directory / f"{name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", module, *arguments),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        self._processes[name] = process
+        self.pids[name] = process.pid
+
+    def log(self, name: str) -> str:
+        """What `name` has written so far."""
+        return (self._directory / f"{name}.log").read_text(errors="replace")
+
+    def check(self, names: Sequence[str] | None = None) -> None:
+        """Raises `RuntimeError` with the last words of a child that has ended."""
+        for name in names or list(self._processes):
+            code = self._processes[name].returncode
+            if code is not None:
+                raise RuntimeError(f"the process {name} ended with code {code}: {self.log(name)[-_TAIL:]}")

@@ -1,0 +1,156 @@
+"""One run: everything is started once, and the systems take turns, so that they meet the same machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import statistics
+import urllib.request
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, perf_counter
+
+from benchmarks.floor import Floor, record, round_trips
+from benchmarks.machine import Children, cpu_seconds, machine_seconds, memory
+from benchmarks.real import RealSystem
+from benchmarks.results import FLOOR, REAL, TRACED, Amount, Measured, Row
+from pointsman.bus.embedded import EmbeddedBroker
+
+__all__ = ["measure"]
+
+_WARM_UP = 8  # workflows: enough to import, connect and fill every cache
+_START = 10.0  # seconds a small helper has to start
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    """`submit` runs one workflow of a shape to its end; `processes` are process ids by part."""
+
+    name: str
+    submit: Callable[[str], Awaitable[object]]
+    processes: dict[str, int]
+    stored: Callable[[], Awaitable[tuple[int, int]]]
+
+
+async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
+    """Run the benchmark, with what goes on `told`. Everything it started has ended when it returns."""
+    machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+    measured = Measured(machine, amount)
+    async with AsyncExitStack() as stack:
+        home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-bench-", ignore_cleanup_errors=True)))
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
+        children = await stack.enter_async_context(Children(home))
+        common = {"broker": broker.pid or 0, "client": os.getpid()}
+
+        told("starting the system")
+        real = await stack.enter_async_context(RealSystem("bench", broker.url, children, {}).running())
+        systems = [_System(REAL, real.submit, {**real.processes, **common}, real.stored)]
+        sink = 0
+        if amount.tracing:
+            told("starting it once more, with tracing")
+            sink = await _sink(children)
+            exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink}"}
+            traced = await stack.enter_async_context(RealSystem("traced", broker.url, children, exporting).running())
+            processes = {**traced.processes, **common, "collector": children.pids["sink"]}
+            systems.append(_System(TRACED, traced.submit, processes, traced.stored))
+
+        told("starting the floor, with what the system has sent")
+        recording = home / "recording.json"
+        shapes = {shape: await real.submit(shape) for shape in ("W1", *amount.shapes)}
+        recording.write_bytes(await record(real.bus, real.client.subjects, shapes))
+        floor = await stack.enter_async_context(Floor(broker.url, children, recording).running())
+        systems.append(_System(FLOOR, floor.submit, {**floor.processes, **common}, floor.stored))
+
+        told("warming up, and counting messages")
+        for system in systems:
+            for _ in range(_WARM_UP):
+                await system.submit("W1")
+        measured.kinds = await _count(real)
+
+        for number in range(amount.rounds):
+            measured.load.append(os.getloadavg())
+            acknowledged, delivered = await round_trips(broker.url, amount.raw)
+            measured.acknowledged.append(statistics.median(acknowledged))
+            measured.delivered.append(statistics.median(delivered))
+            first = number % len(systems)  # nobody is always the first
+            for system in systems[first:] + systems[:first]:
+                told(f"round {number + 1} of {amount.rounds}: {system.name}")
+                measured.rows.append(await _row(system, amount))
+                children.check()
+        for system in systems:
+            measured.memory[system.name] = {part: memory(pid) for part, pid in system.processes.items()}
+        if sink:
+            measured.exported = await asyncio.to_thread(_received, sink)
+    return measured
+
+
+async def _row(system: _System, amount: Amount) -> Row:
+    single = sorted([await _timed(system.submit("W1")) for _ in range(amount.single)])
+    before = await system.stored()
+    cpu = {part: cpu_seconds(pid) for part, pid in system.processes.items()}
+    busy, began = machine_seconds(), perf_counter()
+    await _together(system, amount.many, amount.concurrency)
+    seconds = perf_counter() - began
+    spent = {part: cpu_seconds(pid) - cpu[part] for part, pid in system.processes.items()}
+    others = machine_seconds() - busy - sum(spent.values())
+    after = await system.stored()
+    return Row(
+        system=system.name,
+        p50=statistics.median(single),
+        p99=single[-1 - len(single) // 100],
+        per_second=amount.many / seconds,
+        cpu={part: used / amount.many for part, used in spent.items()},
+        others_cpu=max(0.0, others / seconds),
+        messages=(after[0] - before[0]) / amount.many,
+        bytes=(after[1] - before[1]) / amount.many,
+        shapes={shape: await _timed(system.submit(shape)) for shape in amount.shapes},
+    )
+
+
+async def _timed(work: Awaitable[object]) -> float:
+    began = perf_counter()
+    await work
+    return perf_counter() - began
+
+
+async def _together(system: _System, count: int, concurrency: int) -> None:
+    """`count` workflows, `concurrency` of them at any time."""
+    numbers = iter(range(count))
+
+    async def lane() -> None:
+        for _ in numbers:
+            await system.submit("W1")
+
+    async with asyncio.TaskGroup() as lanes:
+        for _ in range(concurrency):
+            lanes.create_task(lane())
+
+
+async def _count(real: RealSystem) -> dict[str, float]:
+    """Messages of each kind that one W1 stores, over a few of them, one at a time."""
+    before = await real.kinds()
+    for _ in range(_WARM_UP):
+        await real.submit("W1")
+    after = await real.kinds()
+    return {kind: (after[kind] - before[kind]) / _WARM_UP for kind in sorted(after)}
+
+
+async def _sink(children: Children) -> int:
+    """The port of a running receiver of telemetry."""
+    await children.start("sink", "benchmarks.sink")
+    deadline = monotonic() + _START
+    while monotonic() < deadline:
+        children.check(["sink"])
+        if (said := children.log("sink")).endswith("\n"):
+            return int(said)
+        await asyncio.sleep(0.02)
+    raise RuntimeError(f"the receiver of telemetry did not start within {_START:g} s")
+
+
+def _received(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+        return int(answer.read())

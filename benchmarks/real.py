@@ -1,0 +1,113 @@
+"""The real system under measurement: one supervisor and four agents, each a `pointsman` process, and a client here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from time import monotonic
+
+from benchmarks.machine import Children
+from benchmarks.team import AGENTS, TEAM
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.client import Client
+from pointsman.ports import Stored
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.strict_json import parse
+
+__all__ = ["RealSystem"]
+
+_READY = 60.0  # seconds until everybody must be there
+_LOOK = 0.05  # seconds between two looks
+_PATIENCE = 120.0  # seconds one workflow may take before the run is given up
+
+
+class RealSystem:
+    """A namespace of its own with everybody in it. `submit` starts a workflow and waits for its outcome."""
+
+    def __init__(self, name: str, url: str, children: Children, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.settings = Settings(url=url, namespace=name)
+        self._children = children
+        self._environment = {"POINTSMAN_URL": url, "POINTSMAN_NAMESPACE": name, **environment}
+        self._waiting: dict[str, asyncio.Future[Stored]] = {}
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids by part."""
+        return {part: self._children.pids[f"{self.name}-{part}"] for part in ("supervisor", *AGENTS)}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[RealSystem]:
+        await self._start("supervisor", "supervisor", "benchmarks.team:TEAM")
+        for agent in AGENTS:
+            await self._start(agent, "worker", f"benchmarks.team:{agent}")
+        async with AsyncExitStack() as stack:
+            self.bus: JetStreamBus = await connect(self.settings, name="bench", wait=5.0)
+            stack.push_async_callback(self.bus.close)
+            await self.bus.set_up()
+            self.client = Client(self.bus, namespace=self.name)
+            await self._everybody()
+            listening = asyncio.create_task(self._listen())
+            stack.callback(listening.cancel)
+            yield self
+
+    async def submit(self, shape: str) -> str:
+        """The id of a workflow of that shape, once it has completed."""
+        workflow = await self.client.submit(TEAM.name, shape)
+        ended = self._waiting.setdefault(workflow.id, asyncio.get_running_loop().create_future())
+        try:
+            stored = await asyncio.wait_for(ended, _PATIENCE)
+        except TimeoutError:
+            self._children.check()
+            raise RuntimeError(f"the workflow {workflow.id} has no outcome after {_PATIENCE:g} s") from None
+        del self._waiting[workflow.id]
+        outcome = parse(Outcome, stored.body)
+        if outcome.status != "completed":
+            raise RuntimeError(f"the workflow {workflow.id} is {outcome.status}: {outcome.reason}")
+        return workflow.id
+
+    async def stored(self) -> tuple[int, int]:
+        """How many messages its two streams hold, and in how many bytes."""
+        states = [(await self.bus.api(f"STREAM.INFO.{name}"))["state"] for name in self._streams()]
+        return sum(state["messages"] for state in states), sum(state["bytes"] for state in states)
+
+    async def kinds(self) -> Counter[str]:
+        """How many messages of each kind its streams hold: request, handoff, result, timer, schedule, log, outcome."""
+        found: Counter[str] = Counter()
+        for name in self._streams():
+            info = await self.bus.api(f"STREAM.INFO.{name}", {"subjects_filter": f"{self.name}.>"})
+            for subject, count in (info["state"].get("subjects") or {}).items():
+                tokens = subject.split(".")
+                found[tokens[4] if tokens[1] == "inbox" else tokens[1]] += count
+        return found
+
+    def _streams(self) -> tuple[str, str]:
+        return self.client.subjects.work_stream, self.client.subjects.log_stream
+
+    async def _start(self, part: str, *arguments: str) -> None:
+        name = f"{self.name}-{part}"
+        await self._children.start(name, "pointsman", *arguments, "--with-parent", environment=self._environment)
+
+    async def _everybody(self) -> None:
+        """Wait until the team's consumers exist and every agent's card is announced."""
+        deadline = monotonic() + _READY
+        while monotonic() < deadline:
+            self._children.check()
+            agents = {card.name for card in await self.client.agents()}
+            supervised = await self.bus.depth(f"inbox-{TEAM.name}", "work") is not None
+            if supervised and agents >= set(AGENTS):
+                return
+            await asyncio.sleep(_LOOK)
+        raise RuntimeError(
+            f"not everybody is there after {_READY:g} s: {self._children.log(f'{self.name}-supervisor')}"
+        )
+
+    async def _listen(self) -> None:
+        """One reader for all outcomes: a reader for each waiter would cost a consumer each."""
+        async for stored in self.bus.follow("log", [self.client.subjects.outcomes_of(TEAM.name)]):
+            future = self._waiting.setdefault(stored.subject.split(".")[-1], asyncio.get_running_loop().create_future())
+            with suppress(asyncio.InvalidStateError):
+                future.set_result(stored)

@@ -1,0 +1,126 @@
+"""What was measured, as a table for people and as the few claims that `--smoke` checks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from benchmarks.results import FLOOR, REAL, TRACED, Measured
+
+__all__ = ["COUNTS", "failures", "table"]
+
+COUNTS: dict[str, tuple[float, float]] = {
+    "request": (1, 1),
+    "handoff": (6, 6),
+    "result": (6, 6),
+    "schedule": (1, 1),
+    "outcome": (1, 1),
+    "log": (5, 7),
+}
+"""Messages one W1 stores, at least and at most: a plan, three tasks, a join and a synthesis are handed over and
+answered; results that arrive together are one commit."""
+
+_SLOWER, _LATER = 30.0, 30.0
+"""How many times the floor's time per workflow, and its latency, is a regression on any machine."""
+
+
+def failures(measured: Measured) -> Iterator[str]:
+    """What has grossly regressed. Counts and ratios only: times are the machine's."""
+    for kind in sorted(COUNTS.keys() | measured.kinds.keys()):
+        least, most = COUNTS.get(kind, (0, 0))
+        if not least <= (count := measured.kinds.get(kind, 0)) <= most:
+            yield f"one W1 stores {count:g} messages of kind {kind}; expected {least:g} to {most:g}"
+    if (slower := measured.ratio(REAL, lambda row: 1 / row.per_second)) > _SLOWER:
+        yield f"a workflow takes {slower:.1f} times what the floor takes; expected less than {_SLOWER:g}"
+    if (later := measured.ratio(REAL, lambda row: row.p50)) > _LATER:
+        yield f"the latency is {later:.1f} times the floor's; expected less than {_LATER:g}"
+    if measured.amount.tracing and not measured.exported:
+        yield "tracing was on and no telemetry arrived"
+
+
+def table(measured: Measured) -> str:
+    """The run as text. Every number is a median over the rounds; a ratio is the median of each round's own ratio."""
+    return "\n".join([*_head(measured), "", *_times(measured), "", *_processes(measured), "", *_stored(measured)])
+
+
+def _head(measured: Measured) -> Iterator[str]:
+    amount = measured.amount
+    loads = sorted(load[0] for load in measured.load)
+    others = statistics.median(row.others_cpu for row in measured.rows)
+    yield f"{measured.machine['system']}, {measured.machine['cpus']} CPUs, Python {measured.machine['python']}"
+    yield (
+        f"load average {loads[0]:.1f} to {loads[-1]:.1f}, ours included; the rest of the machine used "
+        f"{others:.2f} CPUs meanwhile (median)"
+    )
+    yield (
+        f"{amount.rounds} interleaved rounds, in each {amount.single} W1 one at a time and {amount.many} W1 "
+        f"{amount.concurrency} at a time; medians"
+    )
+    yield (
+        f"raw: publish to acknowledgement {_ms(statistics.median(measured.acknowledged))}, "
+        f"publish to delivery {_ms(statistics.median(measured.delivered))}"
+    )
+
+
+def _times(measured: Measured) -> Iterator[str]:
+    shapes = measured.amount.shapes
+    yield f"{'':14}{'p50':>10}{'p99':>10}{'W1/s':>8}" + "".join(f"{shape:>10}" for shape in shapes)
+    for system in _systems(measured):
+        yield (
+            f"{system:14}{_ms(measured.median(system, lambda row: row.p50)):>10}"
+            f"{_ms(measured.median(system, lambda row: row.p99)):>10}"
+            f"{measured.median(system, lambda row: row.per_second):8.1f}"
+            + "".join(f"{_ms(measured.median(system, lambda row, s=shape: row.shapes[s])):>10}" for shape in shapes)
+        )
+        if system != FLOOR:
+            yield (
+                f"{'  x floor':14}{measured.ratio(system, lambda row: row.p50):10.1f}"
+                f"{measured.ratio(system, lambda row: row.p99):10.1f}"
+                f"{measured.ratio(system, lambda row: 1 / row.per_second):8.1f}"
+                + "".join(f"{measured.ratio(system, lambda row, s=shape: row.shapes[s]):10.1f}" for shape in shapes)
+            )
+
+
+def _processes(measured: Measured) -> Iterator[str]:
+    systems = list(_systems(measured))
+    yield f"{'CPU per W1':14}" + "".join(f"{system:>14}" for system in systems)
+    parts = list(dict.fromkeys(part for row in measured.rows for part in row.cpu))
+    for part in parts:
+        cells = (measured.median(system, lambda row, p=part: row.cpu.get(p, 0.0)) for system in systems)
+        yield f"  {part:12}" + "".join(f"{_ms(cell):>14}" for cell in cells)
+    cells = (measured.median(system, lambda row: sum(row.cpu.values())) for system in systems)
+    yield f"{'  all':14}" + "".join(f"{_ms(cell):>14}" for cell in cells)
+    cells = (measured.ratio(system, lambda row: sum(row.cpu.values())) for system in systems)
+    yield f"{'  x floor':14}" + "".join(f"{cell:14.1f}" for cell in cells)
+    yield ""
+    yield f"{'MiB rss (pss)':14}" + "".join(f"{system:>14}" for system in systems)
+    for part in parts:
+        yield f"  {part:12}" + "".join(f"{_memory(measured, system, part):>14}" for system in systems)
+
+
+def _stored(measured: Measured) -> Iterator[str]:
+    kinds = ", ".join(f"{count:g} {kind}" for kind, count in measured.kinds.items() if count)
+    yield f"one W1 stores {sum(measured.kinds.values()):g} messages when nothing else runs: {kinds}"
+    for system in _systems(measured):
+        messages, size = (
+            measured.median(system, lambda row: row.messages),
+            measured.median(system, lambda row: row.bytes),
+        )
+        yield f"{measured.amount.concurrency} at a time, {system}: {messages:.1f} messages, {size:,.0f} bytes"
+    if measured.amount.tracing:
+        yield f"telemetry received: {measured.exported:,} bytes"
+
+
+def _systems(measured: Measured) -> Iterator[str]:
+    return (name for name in (REAL, TRACED, FLOOR) if name in measured.memory)
+
+
+def _memory(measured: Measured, system: str, part: str) -> str:
+    found = measured.memory[system].get(part)
+    if found is None:
+        return "-"
+    return f"{found.resident:.0f}" + (f" ({found.proportional:.0f})" if found.proportional is not None else "")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"

@@ -1,0 +1,40 @@
+"""A receiver of OTLP over HTTP that reads everything, keeps nothing, and tells how much it was on GET /."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pointsman.app import end_with_parent
+
+__all__ = ["main"]
+
+
+class _Sink(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    received = 0
+
+    def do_POST(self) -> None:
+        _Sink.received += len(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        self._answer(b"")
+
+    def do_GET(self) -> None:
+        self._answer(str(_Sink.received).encode())
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def main() -> None:
+    end_with_parent()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
+        print(server.server_port, flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The team that is measured. Its agents do nothing, so what is measured is the runtime."""
+
+from __future__ import annotations
+
+from pointsman.agent import agent
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.team import Team
+
+__all__ = ["AGENTS", "PLANS", "TEAM", "a", "b", "planner", "synthesizer"]
+
+AGENTS = ("planner", "a", "b", "synthesizer")
+
+_OUTPUT = "x" * 200  # bytes of every result
+_SLOTS = 256  # handoffs an agent takes at once: more than there are in flight at any time, so that none waits for one
+
+
+def _task(name: str, agent: str, *needs: str) -> PlannedTask:
+    return PlannedTask(id=name, agent=agent, intent=f"Do nothing for {name}", depends_on=needs)
+
+
+_FAN = 200
+_CHAIN = 50
+
+PLANS = {
+    "W1": Plan(
+        goal="Three at a time, then one",
+        tasks=(_task("t1", "a"), _task("t2", "a"), _task("t3", "b"), _task("join", "b", "t1", "t2", "t3")),
+    ),
+    "W2": Plan(
+        goal="Many at a time, then one",
+        tasks=(
+            *(_task(f"t{n}", "ab"[n % 2]) for n in range(_FAN)),
+            _task("join", "b", *(f"t{n}" for n in range(_FAN))),
+        ),
+    ),
+    "W3": Plan(
+        goal="One after the other",
+        tasks=(_task("t0", "a"), *(_task(f"t{n}", "ab"[n % 2], f"t{n - 1}") for n in range(1, _CHAIN))),
+    ),
+}
+"""W1: 3 parallel tasks and a join. W2: 200 parallel tasks and a join. W3: a chain of 50."""
+
+
+@agent(name="planner", description="Gives the plan that is asked for by name", role=Role.PLAN, concurrency=_SLOTS)
+async def planner(asked: PlannerInput) -> Plan:
+    return PLANS[str(asked.request)]
+
+
+@agent(name="a", description="Does nothing", concurrency=_SLOTS)
+async def a(request: str) -> str:
+    return _OUTPUT
+
+
+@agent(name="b", description="Does nothing", concurrency=_SLOTS)
+async def b(request: str) -> str:
+    return _OUTPUT
+
+
+@agent(name="synthesizer", description="Answers", role=Role.SYNTHESIZE, concurrency=_SLOTS)
+async def synthesizer(asked: SynthesizerInput) -> Synthesis:
+    return Synthesis(answer=_OUTPUT)
+
+
+TEAM = Team(name="bench", agents=("a", "b"))
