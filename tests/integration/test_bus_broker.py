@@ -195,6 +195,32 @@ async def test_an_error_of_the_servers_ends_no_connection_for_ever(bus: JetStrea
     assert await bus.publish(f"{namespace}.log.team.w", b"", {}) == 1
 
 
+@pytest.mark.parametrize(
+    "block", [b"NATS/1.0 \xff\xfe\xfd\r\n\r\n", b"NATS/1.0\r\n\xff\xff\r\n: \r\nno colon\r\n\r\n", b"NATS/1.0"]
+)
+async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
+    bus: JetStreamBus, settings: Settings, namespace: str, block: bytes
+) -> None:
+    consumer = await bus.consumer("team", "work", f"{namespace}.request.team", ack_wait=30)
+    address = urlsplit(settings.url)
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    subject = f"{namespace}.request.team"
+
+    head = f'CONNECT {{"headers":true,"verbose":false}}\r\nHPUB {subject} {len(block)} {len(block) + 2}\r\n'
+    writer.write(head.encode() + block + b"{}\r\n")
+    await writer.drain()
+    [broken] = await asyncio.wait_for(consumer.take(1), SOON)
+    await broken.ack()
+    await bus.publish(subject, b"next", {})
+    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    writer.close()
+
+    assert broken.message.body == b"{}"
+    assert delivery.message.body == b"next"
+    async with asyncio.timeout(SOON):
+        assert [stored.body async for stored in bus.read("work", subject)] == [b"{}", b"next"]
+
+
 # Latency and tidiness
 
 

@@ -69,7 +69,9 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
 
 def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """The headers the event was sent with: what the broker, or we for the broker, added is left out."""
-    return {name: value for name, value in headers.items() if not _is_brokers(name)} if headers else {}
+    if not headers:
+        return {}
+    return {name: value for name, value in headers.items() if not name.startswith("Nats-") or name == MESSAGE_ID}
 
 
 def wire_size(headers: Mapping[str, str], body: bytes) -> int:

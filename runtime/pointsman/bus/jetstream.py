@@ -36,7 +36,18 @@ from pointsman.bus.micro import VERBS, micro_answer
 from pointsman.bus.pull import Pull, PullConsumer
 from pointsman.bus.registry import KeyValueRegistry
 from pointsman.bus.streams import check_fits, stream_configs
-from pointsman.bus.wire import Arrival, Inbox, Meta, as_stored, error_code, header_block, instant, nanoseconds, said
+from pointsman.bus.wire import (
+    Arrival,
+    Inbox,
+    Meta,
+    as_stored,
+    error_code,
+    header_block,
+    header_lines,
+    instant,
+    nanoseconds,
+    said,
+)
 from pointsman.errors import BusUnavailable, ConfigurationError, Conflict, OversizeEvent, PeerError, UnknownOutcome
 from pointsman.ports import Clock, QueueDepth, Service, Stored, StreamKind
 from pointsman.settings import Settings
@@ -56,7 +67,6 @@ _BATCH = 512  # messages asked for in one direct get
 _WAITING = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
 _LINGER = 60.0  # seconds the broker keeps a reader's consumer that nobody pulls from
 _PATIENCE = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
-_LAG = 0.02  # seconds before a replica that is behind its leader is asked again
 
 _NO_MESSAGE, _NO_STREAM, _NO_CONSUMER = 10037, 10059, 10014
 _IN_USE = 10058  # a stream of that name exists with another configuration
@@ -384,7 +394,7 @@ class JetStreamBus:
         """What `subject` holds now: the leader names its last sequence, batched direct gets bring all up to there.
 
         One leader read and one request per `_BATCH` messages, where a consumer would cost three requests and leave a
-        thing to clean up. A replica that answers from behind is asked again until it has what the leader named.
+        thing to clean up. What a replica that is behind does not have yet is read from the leader, one by one.
         """
         end = await self._leader_read(stream, {"last_by_subj": subject})
         while end is not None and after < end.sequence:
@@ -393,9 +403,12 @@ class JetStreamBus:
                 if stored.sequence > after:
                     after = stored.sequence
                     yield stored
-            if after == reached:  # behind, or the last one was deleted meanwhile
-                await asyncio.sleep(_LAG)
-                end = await self._leader_read(stream, {"last_by_subj": subject})
+            if after == reached:  # a replica that is behind, or a message with headers that hide its number
+                next_one = await self._leader_read(stream, {"seq": after + 1, "next_by_subj": subject})
+                if next_one is None:  # the last one was deleted meanwhile
+                    return
+                after = next_one.sequence
+                yield next_one
 
     async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[Stored]:
         batch: list[Stored] = []
@@ -601,11 +614,24 @@ class JetStreamBus:
 
 
 class _Client(Client):
-    """nats-py's client, except that no error of the server's ends it for ever.
+    """nats-py's client, with four things it has no option for.
 
-    As it comes it closes itself on any `-ERR` but a stale connection, expired credentials among them; there is no
-    option to have it reconnect instead.
+    No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
+    expired credentials for one. No message ends its reading: a header block of `NATS/1.0` alone would, and any client may
+    publish that. Requests end when the connection does. And headers, of which every event has a dozen, are read faster:
+    nats-py looks at every character of every name.
     """
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        return header_lines(raw)
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, LookupError) as error:
+            await self._error_cb(error)
+            return None
 
     def abandon_requests(self) -> None:
         """End every request under way: after a disconnect no answer comes, and waiting for it delays the recovery."""

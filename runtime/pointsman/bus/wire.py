@@ -18,6 +18,7 @@ __all__ = [
     "as_stored",
     "error_code",
     "header_block",
+    "header_lines",
     "instant",
     "nanoseconds",
     "said",
@@ -89,8 +90,17 @@ def as_stored(message: Arrival, meta: Meta) -> Stored:
 
 def header_block(encoded: str) -> dict[str, str]:
     """The event's own headers, from the base64 of a header block as it is on the wire."""
-    lines = (line.partition(":") for line in b64decode(encoded).decode("utf-8", "replace").split("\r\n")[1:])
-    return own_headers({name.strip(): value.strip() for name, colon, value in lines if colon})
+    return own_headers(header_lines(b64decode(encoded)))
+
+
+def header_lines(block: bytes) -> dict[str, str]:
+    """`Name: value` per line. A line of another form is passed over, as is the first, which names the version."""
+    headers: dict[str, str] = {}
+    for line in block.decode("utf-8", "replace").split("\r\n"):
+        name, colon, value = line.partition(":")
+        if colon and " " not in name and "\t" not in name and name.isascii():
+            headers[name] = value.strip()
+    return headers
 
 
 def instant(text: str) -> datetime:
