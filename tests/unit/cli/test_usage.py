@@ -101,7 +101,8 @@ def test_doctor_says_what_is_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_command_line_loads_nothing_of_ours_until_a_command_runs() -> None:
-    code = "import sys, pointsman.cli; print(sorted(m for m in sys.modules if m.startswith(('pointsman', 'pydantic', 'nats', 'rich', 'opentelemetry'))))"
+    watched = ("pointsman", "pydantic", "nats", "rich", "opentelemetry")
+    code = f"import sys, pointsman.cli; print(sorted(m for m in sys.modules if m.startswith({watched})))"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
 

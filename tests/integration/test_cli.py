@@ -1,0 +1,253 @@
+"""The command line against a running system: what it prints is what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from support.system import echo, planner_of, running, synthesizer, until
+from typer.testing import CliRunner
+
+from pointsman.agent import Agent, agent
+from pointsman.cli import app
+from pointsman.client import Client
+from pointsman.errors import TaskError
+from pointsman.settings import Settings
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, DeadLetter
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.team import Limits, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05, attempts=1))
+TASKS = ({"id": "t1", "agent": "a", "intent": "do this"}, {"id": "t2", "agent": "b", "intent": "do that"})
+CREW = (planner_of(*TASKS), synthesizer, echo("a"), echo("b"))
+
+
+def breaking() -> Agent:
+    """An agent that fails for good."""
+
+    @agent(name="a", description="Has no luck")
+    async def unlucky(request: str) -> str:
+        raise TaskError("out of bolts")
+
+    return unlucky
+
+
+@agent(name="a", description="Takes its time")
+async def slow(request: str) -> str:
+    await asyncio.sleep(60)
+    return "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs `pointsman` commands in this test's namespace, one after the other: they share the process's output."""
+
+    settings: Settings
+
+    async def __call__(self, *arguments: str, input: bytes = b"") -> Run:
+        placed = [*arguments, "--url", self.settings.url, "--namespace", self.settings.namespace]
+        # A thread, because a command brings an event loop of its own.
+        result = await asyncio.to_thread(CliRunner().invoke, app, placed, input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Run(result.exit_code, result.stdout, result.stderr)
+
+    async def json(self, *arguments: str, input: bytes = b"") -> Run:
+        return await self(*arguments, "--json", input=input)
+
+
+@pytest.fixture
+def shell(bus: object, settings: Settings) -> Shell:
+    return Shell(settings)
+
+
+async def test_submit_prints_the_answer_and_nothing_else_on_standard_output(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW):
+        run = await shell("submit", "crew", "hello")
+
+    assert (run.code, run.out) == (0, "joined\n")
+    assert "completed in" in run.err
+
+
+async def test_the_same_request_id_is_the_same_workflow_and_the_same_answer(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW):
+        first = await shell.json("submit", "crew", "hello", "--request-id", "r-1")
+        second = await shell.json("submit", "crew", "hello", "--request-id", "r-1")
+        listed = await shell.json("list")
+
+    assert first.lines == second.lines
+    assert first.lines[0]["status"] == "completed"
+    assert len(listed.lines) == 1
+
+
+async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW):
+        submitted = await shell.json("submit", "crew", "-", "--watch", input=b"hello\n")
+        workflow = submitted.lines[0]["log"]["workflow_id"]
+        listed = await shell.json("list", "--team", "crew")
+        shown = await shell.json("show", workflow)
+        watched = await shell.json("watch", workflow)
+        traced = await shell.json("trace", workflow)
+        cancelled = await shell("cancel", workflow)
+
+    assert submitted.lines == watched.lines
+    assert [(line["id"], line["status"]) for line in listed.lines] == [(workflow, "completed")]
+    show = shown.lines[0]
+    assert [task["id"] for task in show["plan"]["tasks"]] == ["t1", "t2"]
+    assert (show["request"], show["outcome"]["answer"]) == ("hello", "joined")
+    assert show["entries"] == [line["log"] for line in watched.lines if "log" in line]
+    names = [child["name"] for child in traced.lines[0]["children"][0]["children"]]
+    assert sorted(names) == ["invoke_agent a", "invoke_agent b", "plan planner", "synthesize synthesizer"]
+    assert cancelled.code == 1
+    assert "already ended: completed" in cancelled.err
+
+
+async def test_what_a_person_sees_has_no_json_and_no_control_characters(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW):
+        workflow = (await shell.json("submit", "crew", "\x1b[31mred")).lines[0]["workflow_id"]
+        commands = (["watch", workflow], ["show", workflow], ["trace", workflow], ["list"])
+        runs = [await shell(*command) for command in commands]
+
+    assert [run.code for run in runs] == [0, 0, 0, 0]
+    assert all("\x1b" not in run.out for run in runs)
+    assert "\\x1b[31mred" in runs[1].out
+
+
+async def test_a_workflow_that_did_not_complete_ends_submit_with_1(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, breaking()]):
+        run = await shell("submit", "crew", "hello")
+
+    assert run.code == 1
+    assert "t1 (a)" in run.err
+
+
+async def test_a_running_workflow_can_be_cancelled(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, slow]) as client:
+        workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
+        await until(lambda: client.bus.last("log", client.subjects.log("crew", workflow)))
+        run = await shell("cancel", workflow, "--reason", "changed my mind")
+        outcome = await (await client.workflow(workflow)).outcome(timeout=10)
+
+    assert run.code == 0
+    assert outcome.status == "cancelled"
+
+
+async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: Shell) -> None:
+    run = await shell("submit", "nobody", "hello", "--timeout", "0.2")
+
+    assert run.code == 1
+    assert "pointsman watch wf_" in run.err
+
+
+async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW[:3]):
+        agents = await shell.json("agents")
+        doctor = await shell.json("doctor")
+    nobody = await shell.json("doctor")
+
+    assert {line["name"]: line["instances"] for line in agents.lines} == {"a": 1, "planner": 1, "synthesizer": 1}
+    assert agents.lines[0]["queue"] == {"pending": 0, "in_flight": 0}
+    assert (doctor.code, nobody.code) == (0, 1)
+
+
+async def test_a_failed_tasks_letter_of_an_ended_workflow_goes_on_as_a_new_one(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, breaking()]):
+        await shell("submit", "crew", "hello")
+        listed = await shell.json("dead", "list")
+        letter = listed.lines[0]["id"]
+        shown = await shell.json("dead", "show", letter)
+        refused = await shell("dead", "replay", letter)
+    async with running(shell.settings, TEAM, CREW) as client:
+        replayed = await shell.json("dead", "replay", letter, "--as-new")
+        outcome = await (await find(client, replayed.lines[0]["workflow"])).outcome(timeout=10)
+        left = await shell.json("dead", "list")
+
+    assert (listed.lines[0]["task_id"], listed.lines[0]["cause"]["kind"]) == ("t1", "handler_error")
+    assert shown.lines[0]["decoded"]["intent"] == "do this"
+    assert refused.code == 1
+    assert "--as-new" in refused.err
+    assert (replayed.code, outcome.status) == (0, "completed")
+    assert left.lines == []
+
+
+async def test_a_letter_of_a_running_workflow_gets_its_task_another_attempt(shell: Shell) -> None:
+    mended = asyncio.Event()
+
+    @agent(name="b", description="Waits until it may")
+    async def patient(request: str) -> str:
+        await mended.wait()
+        return "b"
+
+    async with running(shell.settings, TEAM, [planner_of(*TASKS), synthesizer, patient]) as client:
+        async with running(shell.settings, None, [breaking()]):
+            workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
+            await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
+        async with running(shell.settings, None, [echo("a")]):
+            replayed = await shell.json("dead", "replay", "--workflow", workflow)
+            traced = await attempts(client, workflow, "t1", 2)
+            mended.set()
+            outcome = await (await client.workflow(workflow)).outcome(timeout=10)
+
+    assert replayed.lines[0]["action"] == "task"
+    assert traced
+    assert (outcome.status, len(outcome.gaps)) == ("completed", 0)
+
+
+async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Settings) -> None:
+    async with running(settings, None) as client:
+        await bury(client, "d1", "d2")
+        declined = await shell("dead", "discard", "--origin", "a", input=b"n\n")
+        agreed = await shell("dead", "discard", "d1", input=b"y\n")
+        quiet = await shell.json("dead", "discard", "d2", "--yes")
+        nothing = await shell("dead", "discard", "--origin", "a", "--yes")
+        left = await shell("dead", "list")
+
+    assert [declined.code, agreed.code, quiet.code, nothing.code] == [1, 0, 0, 3]
+    assert quiet.lines == [{"letter": "d2", "discarded": True}]
+    assert left.out == "No dead letters.\n"
+
+
+async def bury(client: Client, *names: str) -> None:
+    for name in names:
+        letter = DeadLetter(
+            id=name, origin="a", cause=AttemptError(kind="undecodable", message="?"), attempts=1, at=datetime.now(UTC),
+            subject="s", body=base64.b64encode(b"?").decode(),
+        )  # fmt: skip
+        envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=datetime.now(UTC))
+        await client.bus.publish(client.subjects.dead("a", None, name), dump(letter), encode(envelope))
+
+
+async def find(client: Client, workflow: str) -> Any:
+    await until(lambda: client.bus.last("log", client.subjects.log_anywhere(workflow)))
+    return await client.workflow(workflow)
+
+
+async def attempts(client: Client, workflow: str, task: str, count: int) -> bool:
+    async def there() -> bool:
+        tasks: Sequence[Any] = (await client.trace(workflow)).children[0].children
+        return any(
+            node.task_id == task and len(node.children) >= count and node.status == "succeeded" for node in tasks
+        )
+
+    await until(there)
+    return True

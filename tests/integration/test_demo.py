@@ -1,0 +1,169 @@
+"""The demo, as a person starts it: seven processes, one command, no key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(150)  # each starts seven interpreters, on a machine that may be busy
+
+_OFFLINE = {"POINTSMAN_MODEL": "offline", "OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": ""}
+
+
+@asynccontextmanager
+async def pointsman(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command as a process of its own, which does not outlive the test."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pointsman", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **_OFFLINE, **environment},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def demo(*arguments: str) -> tuple[int | None, list[Mapping[str, Any]]]:
+    async with pointsman("demo", "--json", *arguments) as process:
+        out, err = await process.communicate()
+    assert b"Traceback" not in err, err.decode()
+    return process.returncode, [json.loads(line) for line in out.splitlines()]
+
+
+def outcome_of(lines: list[Mapping[str, Any]]) -> Any:
+    return next(line["outcome"] for line in lines if "outcome" in line)
+
+
+async def test_three_agents_answer_the_sample_request_side_by_side_in_one_trace() -> None:
+    code, lines = await demo()
+
+    outcome = outcome_of(lines)
+    work = [task for task in outcome["tasks"] if task["role"] == "work"]
+    trace = next(line["trace"] for line in lines if "trace" in line)
+    tasks = [node for node in trace["children"][0]["children"] if node["role"] == "work"]
+    assert (code, outcome["status"], outcome["gaps"]) == (0, "completed", [])
+    assert {(task["agent"], task["status"]) for task in work} == {
+        ("billing", "succeeded"), ("technical", "succeeded"), ("account", "succeeded"),
+    }  # fmt: skip
+    assert max(node["started_at"] for node in tasks) < min(node["ended_at"] for node in tasks), "they ran side by side"
+    assert all(any(call["kind"] == "tool" for call in node["children"][0]["children"]) for node in tasks)
+    assert trace["trace_id"] == outcome["trace_id"]
+
+
+async def test_another_request_gets_another_answer_from_whom_it_concerns() -> None:
+    code, lines = await demo("I was charged twice for my subscription")
+
+    outcome = outcome_of(lines)
+    assert (code, outcome["status"]) == (0, "completed")
+    assert [task["agent"] for task in outcome["tasks"] if task["role"] == "work"] == ["billing"]
+    assert "charge" in outcome["answer"].lower()
+
+
+async def test_a_request_nobody_here_can_help_with_is_not_answered_and_says_so() -> None:
+    code, lines = await demo("Which mountain is the highest on Mars?")
+
+    outcome = outcome_of(lines)
+    assert (code, outcome["status"]) == (1, "failed")
+    assert not [task for task in outcome["tasks"] if task["role"] == "work"]
+    assert "no agent here can help" in outcome["reason"]
+
+
+async def test_a_child_that_cannot_start_ends_the_demo_with_what_it_said(tmp_path: Path) -> None:
+    async with pointsman("demo", "--dir", str(tmp_path), POINTSMAN_MODEL="nonsense:model") as process:
+        _, err = await process.communicate()
+
+    assert process.returncode == 1
+    assert b"nonsense:model" in err
+    assert str(tmp_path).encode() in err
+    await gone(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupted_demo_leaves_nobody_behind(tmp_path: Path, number: signal.Signals) -> None:
+    async with pointsman("demo", "--dir", str(tmp_path)) as process:
+        await appears(tmp_path / "account.log")
+        process.send_signal(number)
+        await process.communicate()
+
+    assert process.returncode == 130
+    await gone(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the broker outlives a killed parent")
+async def test_a_killed_demo_leaves_nobody_behind(tmp_path: Path) -> None:
+    async with pointsman("demo", "--dir", str(tmp_path)) as process:
+        await appears(tmp_path / "account.log")
+        process.kill()
+        await process.communicate()
+
+    await gone(tmp_path)
+
+
+async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
+    async with pointsman("up", "--json", "--port", "-1", "--dir", str(tmp_path)) as process:
+        assert process.stdout is not None
+        ready = await event(process.stdout, "ready")
+        crashed = next(pid for pid in processes(tmp_path) if b"billing" in command_line(pid))
+        os.kill(crashed, signal.SIGKILL)
+        ended = await event(process.stdout, "child_ended")
+        async with pointsman(
+            "submit", "customer-service", "I was charged twice", "--json", "--url", ready["url"]
+        ) as submitting:
+            out, _ = await submitting.communicate()
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+
+    assert "billing" in ended["message"]
+    assert json.loads(out)["status"] == "completed"
+    assert process.returncode == 0
+    await gone(tmp_path)
+
+
+async def event(stream: asyncio.StreamReader, name: str) -> Mapping[str, Any]:
+    async with asyncio.timeout(90):
+        while True:
+            line: Mapping[str, Any] = json.loads(await stream.readline())
+            if line.get("event") == name:
+                return line
+
+
+async def appears(path: Path) -> None:
+    async with asyncio.timeout(60):
+        while not path.exists():
+            await asyncio.sleep(0.02)
+
+
+async def gone(directory: Path) -> None:
+    """Nobody has a file in `directory` open any more: the broker and the children log there."""
+    async with asyncio.timeout(20):
+        while processes(directory):
+            await asyncio.sleep(0.05)
+
+
+def processes(directory: Path) -> list[int]:
+    """The processes whose standard error is a file in `directory`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            target = os.readlink(process / "fd" / "2")
+        except OSError:  # it ended, or is somebody else's
+            continue
+        if target.startswith(str(directory)):
+            found.append(int(process.name))
+    return found
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
