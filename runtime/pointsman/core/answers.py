@@ -1,0 +1,72 @@
+"""How the work of a workflow becomes its answer: by a synthesizer, as it is, or as a reason why there is none."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from pointsman.core.draft import Draft, add_role_task, end, free_id
+from pointsman.core.outcome import could_not, outcome_of
+from pointsman.core.state import State
+from pointsman.core.transitions import Phase, TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Result
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import SynthesizerInput
+from pointsman_schemas.strict_json import compact
+from pointsman_schemas.team import Router
+
+__all__ = ["bare_results", "finish", "synthesized"]
+
+_BARE_KEPT = 262_144
+"""Bytes of results that an answer repeats as they are: a quarter of the broker's default bound for one message."""
+
+
+def finish(draft: Draft) -> None:
+    """The work is done, as far as it can be: have the answer written, or end."""
+    state = draft.open()
+    done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
+    if not done:
+        reason = state.limit or "; ".join(_failures(state)) or "no task was finished"
+        return end(
+            draft, Phase.FAILED, could_not(reason, "Look at the dead letters, mend the cause and replay them."), reason
+        )
+    synthesizer = state.strategy.synthesizer
+    alone = isinstance(state.strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
+    if synthesizer is None or alone:
+        return end(draft, _verdict(state), bare_results(state))
+    plan = state.plan or Plan()
+    asked = SynthesizerInput(
+        request=state.input,
+        goal=plan.goal,
+        final_instruction=plan.final_instruction,
+        gaps=outcome_of(state, Phase.PARTIAL, draft.now).gaps,
+        limit=state.limit,
+    )
+    name = free_id(state, "synthesis")
+    return add_role_task(draft, name, Role.SYNTHESIZE, synthesizer, "Write the answer", asked)
+
+
+def synthesized(draft: Draft, result: Result) -> None:
+    output = result.output
+    answer = output["answer"] if isinstance(output, dict) and "answer" in output else output
+    end(draft, _verdict(draft.open()), answer)
+
+
+def bare_results(state: State) -> JsonValue:
+    """The tasks' own outputs: the one there is, or each under its task's id."""
+    done = {task.id: task.result.output for task in state.work() if task.result and task.status is TaskStatus.SUCCEEDED}
+    bare: JsonValue = next(iter(done.values())) if len(done) == 1 else dict(done)
+    if len(compact(bare)) <= _BARE_KEPT:
+        return bare
+    return f"The results of {', '.join(done)} are too large for one event; read them with `pointsman show`."
+
+
+def _verdict(state: State) -> Phase:
+    whole = all(task.status is TaskStatus.SUCCEEDED for task in state.work())
+    return Phase.COMPLETED if whole and not state.limit else Phase.PARTIAL
+
+
+def _failures(state: State) -> list[str]:
+    return [
+        f"{task.id}: {task.error.message}" for task in state.work() if task.error and task.status is TaskStatus.FAILED
+    ]

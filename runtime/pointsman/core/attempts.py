@@ -1,0 +1,72 @@
+"""What a failed attempt leads to: another one, or the end of its task and of what needs it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import assert_never
+
+from pointsman.core.answers import bare_results
+from pointsman.core.draft import LAST_WORD, Draft, end, task_deadline
+from pointsman.core.outcome import could_not
+from pointsman.core.planning import keep_plan, route_to_fallback
+from pointsman.core.retry import next_try
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import Phase
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, Result
+from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
+
+__all__ = ["attempt_failed"]
+
+
+def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str, result: Result | None = None) -> None:
+    """Try again, or let the task fail for good."""
+    state = draft.add(
+        AttemptFailed(
+            at=draft.now, task_id=task.id, attempt=task.attempt, event_id=event_id, error=error, result=result
+        )
+    )
+    retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
+    if retry is None or draft.now + retry.delay >= _horizon(state, task):
+        return _task_failed(draft, task, error)
+    not_before = draft.now + retry.delay
+    draft.add(
+        RetryScheduled(
+            at=draft.now,
+            task_id=task.id,
+            attempt=task.attempt + 1,
+            agent=retry.agent,
+            not_before=not_before,
+            deadline=task_deadline(draft, task.role, retry.agent, not_before),
+            reason=retry.reason,
+        )
+    )
+    return None
+
+
+def _task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
+    state = draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
+    match task.role:
+        case Role.WORK:
+            draft.moved.extend(state.dependants.get(task.id, ()))
+        case Role.PLAN | Role.CLASSIFY:
+            if state.plan is not None:
+                return keep_plan(draft)  # it was to be a plan after the first: go on with the one there is
+            if task.role is Role.CLASSIFY and route_to_fallback(draft):
+                return None
+            reason = f"{task.agent} could not {task.role}: {error.message}"
+            next_step = (
+                f"Look at the dead letter of {task.id}, or check that {task.agent} runs and can reach its model."
+            )
+            end(draft, Phase.FAILED, could_not(reason, next_step), reason)
+        case Role.SYNTHESIZE:
+            reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
+            end(draft, Phase.PARTIAL, bare_results(state), reason)
+        case _:
+            assert_never(task.role)
+    return None
+
+
+def _horizon(state: State, task: Task) -> datetime:
+    """From when on a new attempt at `task` is pointless."""
+    return state.deadline + LAST_WORD if task.role is Role.SYNTHESIZE else state.deadline

@@ -1,0 +1,120 @@
+"""A decision in the making: the entries so far, the state they lead to, and the moves every part of it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pydantic import JsonValue
+
+from pointsman.core.evolve import evolve
+from pointsman.core.inputs import Circumstances
+from pointsman.core.outcome import outcome_of
+from pointsman.core.state import State
+from pointsman.core.transitions import Phase
+from pointsman_schemas.card import Role
+from pointsman_schemas.ids import span_id_for
+from pointsman_schemas.log import (
+    Entry,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    WorkflowEnded,
+)
+from pointsman_schemas.roles import ClassifierInput, PlannerInput, SynthesizerInput
+
+__all__ = ["LAST_WORD", "Draft", "add_role_task", "dispatch", "end", "free_id", "task_deadline"]
+
+LAST_WORD = timedelta(seconds=30)
+"""What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """The entries decided so far and the state they lead to."""
+
+    current: State | None
+    around: Circumstances
+    entries: list[Entry] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    """Tasks of the plan that may now start or be skipped, to be looked at by `_advance`."""
+    fired: set[str] = field(default_factory=set)
+
+    @property
+    def state(self) -> State | None:
+        return self.current
+
+    @property
+    def now(self) -> datetime:
+        return self.around.now
+
+    def open(self) -> State:
+        """The state of a workflow that has begun."""
+        assert self.current is not None
+        return self.current
+
+    def add(self, entry: Entry) -> State:
+        self.entries.append(entry)
+        self.current = evolve(self.current, entry)
+        return self.current
+
+
+def add_role_task(
+    draft: Draft,
+    task_id: str,
+    role: Role,
+    agent: str,
+    intent: str,
+    asked: PlannerInput | ClassifierInput | SynthesizerInput,
+) -> None:
+    """Give a planner, classifier or synthesizer its task, at once."""
+    given: JsonValue = asked.model_dump(mode="json", exclude_defaults=True)
+    draft.add(TaskAdded(at=draft.now, task_id=task_id, role=role, agent=agent, intent=intent, input=given))
+    dispatch(draft, task_id)
+
+
+def free_id(state: State, wanted: str) -> str:
+    """`wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task of a plan has taken."""
+    number, name = 1, wanted
+    while name in state.tasks:
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+def dispatch(draft: Draft, task_id: str) -> None:
+    """Hand the next attempt at a task to its agent."""
+    state = draft.open()
+    task = state.tasks[task_id]
+    card = draft.around.card(task.agent)
+    draft.add(
+        TaskDispatched(
+            at=draft.now,
+            task_id=task_id,
+            attempt=task.attempt + 1,
+            agent=task.agent,
+            deadline=task_deadline(draft, task.role, task.agent, draft.now),
+            span_id=span_id_for(state.workflow_id, task_id),
+            fallback=card.fallback if card else None,
+        )
+    )
+
+
+def task_deadline(draft: Draft, role: Role, agent: str, start: datetime) -> datetime:
+    """When the attempt must be over: by its own timeout, and no later than the workflow."""
+    state = draft.open()
+    card = draft.around.card(agent)
+    seconds = min(state.limits.task_timeout, card.timeout) if card else state.limits.task_timeout
+    own = start + timedelta(seconds=seconds)
+    if role is Role.SYNTHESIZE:
+        return min(own, max(state.deadline, start + LAST_WORD))
+    return min(own, state.deadline)
+
+
+def end(draft: Draft, phase: Phase, answer: JsonValue, reason: str = "") -> None:
+    """End the workflow in `phase`; what is still open is abandoned for `reason`."""
+    for task in draft.open().tasks.values():
+        if not task.settled:
+            draft.add(TaskAbandoned(at=draft.now, task_id=task.id, reason=reason or f"the workflow is {phase}"))
+    outcome = outcome_of(draft.open(), phase, draft.now, answer=answer, reason=reason)
+    draft.add(WorkflowEnded(at=draft.now, outcome=outcome))

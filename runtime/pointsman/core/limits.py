@@ -1,0 +1,91 @@
+"""What ends work that has used too much or taken too long, and the wake-up that makes sure somebody looks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pointsman.core.answers import finish
+from pointsman.core.attempts import attempt_failed
+from pointsman.core.draft import Draft
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import Phase
+from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.log import (
+    LimitReached,
+    RetryScheduled,
+    TaskAbandoned,
+    TaskDispatched,
+    TimerArmed,
+)
+
+__all__ = ["arm_timer", "check_limits"]
+
+_LATE = timedelta(seconds=1)
+"""How long past a task's deadline its result is waited for: the agent ends its own work then, and says so."""
+
+
+def check_limits(draft: Draft) -> None:
+    """End what has used too much, and what has taken too long."""
+    state = draft.open()
+    if not state.limit and (limit := _used_up(state)):
+        return _stop_work(draft, *limit)
+    if draft.now >= state.deadline and state.phase in (Phase.PLANNING, Phase.RUNNING):
+        seconds = (state.deadline - state.started_at).total_seconds()
+        return _stop_work(draft, "deadline", f"the deadline of {seconds:g} s was reached")
+    if state.timer_due is None or draft.now < state.timer_due:
+        return None  # no deadline comes before the timer that was armed for the first of them
+    for task in tuple(state.tasks.values()):
+        if task.live and task.deadline and draft.now >= task.deadline + _LATE and not draft.open().ended:
+            attempt_failed(draft, task, _overdue(draft, task), f"overdue-{task.id}-{task.attempt}")
+    return None
+
+
+def arm_timer(draft: Draft) -> None:
+    """One schedule a workflow: re-armed only when something is due before it fires, or when it has fired."""
+    state = draft.open()
+    if state.ended:
+        return
+    fired = state.timer in draft.fired
+    started = (entry.deadline + _LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled))
+    if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
+        return
+    deadlines = [task.deadline + _LATE for task in state.tasks.values() if task.live and task.deadline]
+    if state.phase in (Phase.PLANNING, Phase.RUNNING):
+        deadlines.append(state.deadline)
+    due = min(deadlines)
+    if fired or state.timer_due is None or due < state.timer_due:
+        draft.add(TimerArmed(at=draft.now, name=f"wake-{state.timers + 1}", due=max(due, draft.now)))
+
+
+def _overdue(draft: Draft, task: Task) -> AttemptError:
+    waited = (draft.now - (task.not_before or task.since or draft.now)).total_seconds()
+    if draft.around.card(task.agent) is None:
+        message = f"no worker took it: no agent named {task.agent} is alive; it waited {waited:.0f} s"
+        return AttemptError(kind=ErrorKind.NO_WORKER, message=message)
+    message = f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed"
+    return AttemptError(kind=ErrorKind.TIMEOUT, message=message, retryable=True)
+
+
+def _used_up(state: State) -> tuple[str, str] | None:
+    budget = state.budget
+    allowed = {
+        "calls": (state.usage.calls, state.limits.calls, budget.calls if budget else None),
+        "tokens": (state.usage.tokens, state.limits.tokens, budget.tokens if budget else None),
+        "cost": (state.usage.cost, state.limits.cost, budget.cost if budget else None),
+    }
+    for name, (used, *bounds) in allowed.items():
+        bound = min((bound for bound in bounds if bound is not None), default=None)
+        if bound is not None and used > bound:
+            return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
+    return None
+
+
+def _stop_work(draft: Draft, limit: str, detail: str) -> None:
+    """No new work and no more waiting; answer from what there is."""
+    state = draft.add(LimitReached(at=draft.now, limit=limit, detail=detail))
+    if state.phase is Phase.SYNTHESIZING:
+        return
+    for task in tuple(state.tasks.values()):
+        if not task.settled:
+            draft.add(TaskAbandoned(at=draft.now, task_id=task.id, reason=detail))
+    finish(draft)

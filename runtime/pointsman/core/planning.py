@@ -1,0 +1,226 @@
+"""Where a plan comes from: who is asked for one, what is made of the answer, and what happens when it will not do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from pointsman.core.draft import Draft, add_role_task, end, free_id
+from pointsman.core.outcome import could_not
+from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
+from pointsman.core.state import State, Task, report
+from pointsman.core.transitions import Phase, TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Result
+from pointsman_schemas.log import PlanAccepted, PlanRejected
+from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput
+from pointsman_schemas.team import Router, Supervisor
+
+__all__ = ["ask_classifier", "ask_planner", "classified", "keep_plan", "plan_again", "planned", "route_to_fallback"]
+
+
+def ask_planner(
+    draft: Draft,
+    strategy: Supervisor,
+    *,
+    problems: tuple[str, ...] = (),
+    reason: str = "",
+    only: Sequence[str] | None = None,
+) -> None:
+    """Have the planner write a plan, knowing all that has happened and, again, what was wrong with its last."""
+    state = draft.open()
+    work = list(state.work())
+    asked = PlannerInput(
+        request=state.input,
+        metadata=state.metadata,
+        agents=_menu(draft, only),
+        agents_used=tuple(dict.fromkeys(task.agent for task in work if task.attempt)),
+        results=tuple(report(task) for task in work if task.settled),
+        problems=problems,
+        replan_reason=reason,
+        max_tasks=state.limits.tasks,
+        instructions=strategy.instructions,
+    )
+    name = free_id(state, f"plan-{state.revision + 1}")
+    add_role_task(draft, name, Role.PLAN, strategy.planner, "Plan the request", asked)
+
+
+def ask_classifier(draft: Draft, strategy: Router, number: int = 1) -> None:
+    """Have the router's classifier choose among the live agents."""
+    state = draft.open()
+    asked = ClassifierInput(
+        request=state.input, metadata=state.metadata, agents=_menu(draft), threshold=strategy.threshold
+    )
+    name = free_id(state, f"classify-{number}")
+    add_role_task(draft, name, Role.CLASSIFY, strategy.classifier, "Choose who can serve the request", asked)
+
+
+def planned(draft: Draft, task: Task, result: Result) -> None:
+    """Take the planner's answer as the plan, or send it back with everything that is wrong with it."""
+    state = draft.open()
+    plan = read_plan(result.output)
+    problems = plan if isinstance(plan, tuple) else ()
+    if isinstance(plan, Plan):
+        plan = _with_inputs(plan, state)
+        names = {item.name for item in _menu(draft)}
+        started = {
+            each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
+            for each in state.tasks.values()
+            if each.attempt
+        }
+        problems = check_plan(plan, names, state.limits, started)
+        if not problems and _same_again(plan, state):
+            problems = ("the plan repeats tasks that have failed for good; choose other agents or another way",)
+        if not problems:
+            return _accept_plan(draft, plan)
+    return _reject_plan(draft, task, problems, raw_text(result.output))
+
+
+def _accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> None:
+    state = draft.open()
+    if not plan.tasks:
+        if state.plan is not None:
+            return keep_plan(draft)
+        return end(
+            draft,
+            Phase.FAILED,
+            could_not(plan.cannot, "Start an agent that can, or ask for something else."),
+            plan.cannot,
+        )
+    draft.add(PlanAccepted(at=draft.now, revision=revision or max(state.revision, 1), plan=plan))
+    draft.moved.extend(task.id for task in plan.tasks)
+    return None
+
+
+def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
+    before = draft.open()
+    state = draft.add(PlanRejected(at=draft.now, revision=max(before.revision, 1), problems=problems, raw=raw))
+    if state.rejections <= state.limits.plan_repairs:
+        match state.strategy:
+            case Supervisor() as strategy:
+                return ask_planner(draft, strategy, problems=problems)
+            case Router(escalate=Supervisor() as strategy) if task.role is Role.PLAN:
+                shown = PlannerInput.model_validate(task.input).agents
+                return ask_planner(draft, strategy, problems=problems, only=[item.name for item in shown])
+            case Router() as strategy:
+                return ask_classifier(draft, strategy, state.rejections + 1)
+    if state.plan is not None:
+        return keep_plan(draft)
+    reason = f"no valid plan after {state.rejections} tries: {'; '.join(problems)}"
+    return end(
+        draft,
+        Phase.FAILED,
+        could_not(reason, f"Look at the dead letter of {task.id} and at {task.agent}'s prompt."),
+        reason,
+    )
+
+
+def keep_plan(draft: Draft) -> None:
+    """No better plan could be had: what has not started of the present one goes on, and is skipped if it must be."""
+    state = draft.open()
+    left = tuple(
+        PlannedTask(
+            id=task.id,
+            agent=task.agent,
+            intent=task.intent,
+            input=task.input,
+            depends_on=tuple(name for name in task.depends_on if name not in task.optional),
+            optional_dependencies=tuple(name for name in task.depends_on if name in task.optional),
+        )
+        for task in state.work()
+        if not task.attempt
+    )
+    plan = (state.plan or Plan()).model_copy(update={"tasks": left})
+    draft.add(PlanAccepted(at=draft.now, revision=state.revision, plan=plan))
+    draft.moved.extend(task.id for task in left)
+
+
+def plan_again(draft: Draft, reason: str) -> bool:
+    """Ask for another plan, if the limits allow one and none is being made."""
+    state = draft.open()
+    match state.strategy:
+        case Supervisor() as strategy if state.phase is Phase.RUNNING and state.replans < state.limits.replans:
+            ask_planner(draft, strategy, reason=reason)
+            return True
+    return False
+
+
+def classified(draft: Draft, task: Task, result: Result) -> None:
+    """Route the request to whom the classifier is sure of."""
+    state = draft.open()
+    assert isinstance(state.strategy, Router)
+    strategy = state.strategy
+    names = {item.name for item in _menu(draft)}
+    selection = read_selection(result.output)
+    if not isinstance(selection, Selection):
+        if route_to_fallback(draft):
+            return None
+        return _reject_plan(draft, task, selection, raw_text(result.output))
+    sure = [chosen for chosen in selection.agents if chosen.confidence >= strategy.threshold and chosen.agent in names]
+    if sure:
+        return _route(draft, sure)
+    if route_to_fallback(draft):
+        return None
+    reason = "no agent is sure enough to serve the request"
+    question = selection.question or could_not(reason, "Say more precisely what you need.")
+    return end(draft, Phase.FAILED, question, reason)
+
+
+def route_to_fallback(draft: Draft) -> bool:
+    """Hand the request to the router's fallback, if it has one that is alive."""
+    state = draft.open()
+    fallback = state.strategy.fallback if isinstance(state.strategy, Router) else None
+    if fallback is None or not _menu(draft, [fallback]):
+        return False
+    _route(draft, [SelectedAgent(agent=fallback, confidence=0.0)])
+    return True
+
+
+def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
+    state = draft.open()
+    assert isinstance(state.strategy, Router)
+    chosen = list({each.agent: each for each in reversed(chosen)}.values())[::-1]
+    if len(chosen) > 1 and state.strategy.escalate is not None:
+        return ask_planner(draft, state.strategy.escalate, only=[each.agent for each in chosen])
+    tasks = tuple(
+        PlannedTask(id=free_id(state, each.agent), agent=each.agent, intent=each.intent or "Serve the request")
+        for each in chosen
+    )
+    return _accept_plan(draft, _with_inputs(Plan(goal="Serve the request", tasks=tasks), state), revision=1)
+
+
+def _menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:
+    """The live agents this workflow may use, one item a name."""
+    state = draft.open()
+    items: dict[str, MenuItem] = {}
+    for card in draft.around.cards:
+        allowed = card.role is Role.WORK and (state.agents == "*" or card.name in state.agents)
+        if allowed and card.name not in items and (only is None or card.name in only):
+            items[card.name] = MenuItem(
+                name=card.name,
+                description=card.description,
+                skills=card.skills,
+                intents=card.intents,
+                examples=card.examples,
+                input_schema=card.input_schema,
+            )
+    return tuple(items.values())
+
+
+def _with_inputs(plan: Plan, state: State) -> Plan:
+    """A task without an input of its own gets the request's."""
+    given: JsonValue = state.input if isinstance(state.input, dict) else {"request": state.input}
+    return plan.model_copy(
+        update={
+            "tasks": tuple(
+                task if task.input is not None else task.model_copy(update={"input": given}) for task in plan.tasks
+            )
+        }
+    )
+
+
+def _same_again(plan: Plan, state: State) -> bool:
+    failed = {(task.agent, task.intent) for task in state.work() if task.status is TaskStatus.FAILED}
+    return bool(failed and plan.tasks) and all((task.agent, task.intent) in failed for task in plan.tasks)
