@@ -130,8 +130,11 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
     assert [(result.output, result.attempt) for result in results] == [
         ("slept", 1), ("blocked", 1), ("blocked the loop", 1)]  # fmt: skip
     assert len(lines(notes, "start")) == 3
-    for name in ("sleeper", "blocker", "rude"):
-        assert await eventually(lambda name=name: desk.settled(name))
+
+    async def all_settled() -> bool:
+        return all([await desk.settled(name) for name in ("sleeper", "blocker", "rude")])
+
+    await eventually(all_settled)
 
 
 async def test_a_killed_workers_task_is_run_by_another_one(
@@ -177,15 +180,14 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     desk = Desk(bus, settings.namespace)
     process = await start(grace=1)
 
-    for name in ("sleeper", "blocker", "rude"):
+    for number, name in enumerate(("sleeper", "blocker", "rude"), 1):
         await desk.hand(name, 6.0, task=f"T-{name}")
-        await eventually(lambda: has_started(notes, len(lines(notes, "start"))))
-    await eventually(lambda: has_started(notes, 3), within=15)
+        await eventually(lambda number=number: has_started(notes, number))  # type: ignore[misc]
     await start()
     async with timed(0, 5):
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
-        await eventually(lambda: has_started(notes, 5), within=15)
+        await eventually(lambda: has_started(notes, 4), within=15)  # the rude one may hold up the others
 
     assert code == 0
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -22,6 +22,7 @@ from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.context import Context
 from pointsman.engine.worker import Worker
 from pointsman.errors import ConfigurationError, Conflict, ModelError, Refused, TaskError, UnknownOutcome
+from pointsman.ports import Bus
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
@@ -38,7 +39,7 @@ async def echo(text: str) -> str:
     return text
 
 
-def worker(bus: MemoryBus, *agents: Agent, settings: Settings = SETTINGS, **more: Any) -> Worker:
+def worker(bus: Bus, *agents: Agent, settings: Settings = SETTINGS, **more: Any) -> Worker:
     return Worker(bus, agents or (echo,), settings, **more)
 
 
@@ -251,7 +252,7 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
     assert (found[0].workflow_id, found[0].task_id) == ("wf_1", "T1")
     assert found[5].workflow_id is None
     assert await desk.find(good) is None
-    broker = desk.bus.broker
+    broker = cast(MemoryBus, desk.bus).broker
     assert len(broker.advisories) == 13
 
 
