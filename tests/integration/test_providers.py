@@ -222,6 +222,15 @@ async def test_an_error_that_a_gateway_wraps_in_a_200_keeps_its_class() -> None:
     assert not caught.value.retryable
 
 
+async def test_a_used_up_quota_is_a_429_that_is_not_tried_again() -> None:
+    body = b'{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
+    async with talking(openai, Answer(status=429, body=body)) as (_, model):
+        with pytest.raises(ModelError, match="exceeded your current quota") as caught:
+            await model.complete(asking())
+
+    assert not caught.value.retryable
+
+
 @both
 @pytest.mark.parametrize(
     ("answer", "finish", "text"),

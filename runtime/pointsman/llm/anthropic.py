@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pointsman.errors import ConfigurationError
@@ -14,6 +15,7 @@ from pointsman.llm.failures import from_connection, from_status, from_unreadable
 from pointsman.llm.prices import priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class AnthropicModel:
         self._base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
         self._key = api_key or os.environ.get("ANTHROPIC_API_KEY") or ""
         self._timeout = timeout
+        self._sdk: ModuleType | None = None
         self._client: AsyncAnthropic | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         if not self._key:
@@ -57,7 +60,9 @@ class AnthropicModel:
             )
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        sdk: Any = await asyncio.to_thread(import_module, "anthropic")  # seconds of import: not on the event loop
+        if self._sdk is None:
+            self._sdk = await in_thread(import_module, "anthropic")  # takes seconds: not on the event loop
+        sdk: Any = self._sdk
         client = self._connected(sdk)
         try:
             async with asyncio.timeout(self._timeout):

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
@@ -16,6 +17,7 @@ from pointsman.llm.failures import from_connection, from_status, from_unreadable
 from pointsman.llm.prices import priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class OpenAIModel:
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
         self._key = api_key or os.environ.get("OPENAI_API_KEY") or ("none" if self._base_url else "")
         self._timeout = timeout
+        self._sdk: ModuleType | None = None
         self._client: AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         if not self._key:
@@ -58,19 +61,24 @@ class OpenAIModel:
             )
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        sdk: Any = await asyncio.to_thread(import_module, "openai")  # seconds of import: not on the event loop
+        if self._sdk is None:
+            self._sdk = await in_thread(import_module, "openai")  # takes seconds: not on the event loop
+        sdk: Any = self._sdk
         client = self._connected(sdk)
         try:
             async with asyncio.timeout(self._timeout):
                 completion = await client.chat.completions.create(**_body(request, request.model or self.name))
         except sdk.APIStatusError as error:
-            raise from_status(
+            failure = from_status(
                 self.provider,
                 error.status_code,
                 _detail(error.body) or error.message,
                 error.response.headers,
                 self._key,
-            ) from None
+            )
+            if error.code == "insufficient_quota":  # a 429 that no waiting ends
+                failure.retryable = False
+            raise failure from None
         except (sdk.APIConnectionError, TimeoutError) as error:
             raise from_connection(self.provider, error) from None
         except (sdk.APIError, json.JSONDecodeError) as error:
