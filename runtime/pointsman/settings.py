@@ -32,8 +32,9 @@ class Settings(BaseSettings):
     """Copies the broker keeps of each stream this process creates. 3 on a cluster of three."""
     ack_wait: Annotated[float, Field(gt=0)] = 30.0
     """A message nobody settles or reports progress on for this long is handed to somebody else."""
-    deliveries: Annotated[int, Field(ge=1)] = 3
-    """Times a handoff may be delivered without a result before it is given up as one that kills its worker."""
+    deliveries: Annotated[int, Field(ge=1)] = 5
+    """Times a handoff may be delivered without a result before it is given up as one that kills its worker. Handing it
+    back on a restart counts too."""
     request_timeout: Annotated[float, Field(gt=0)] = 5.0
     """How long one answer of the broker is waited for."""
     heartbeat: Annotated[float, Field(gt=0)] = 5.0

@@ -295,7 +295,8 @@ class Outcome(Event):
 class DeadLetter(Event):
     """An event nobody could process. `body` is the original body in base64; `subject` and `headers` are the original's.
 
-    `stream` and `sequence` say where the original stood, when it stood in a stream.
+    `stream` and `sequence` say where the original stood, when it stood in a stream. One whose original is too large to
+    be repeated in a message is `truncated`: its `body` is the beginning, and the whole stands at `sequence`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.dead-letter.v1"
@@ -310,6 +311,7 @@ class DeadLetter(Event):
     subject: str
     headers: dict[str, str] = {}
     body: str
+    truncated: bool = False
     stream: str | None = None
     sequence: int | None = None
     at: AwareDatetime

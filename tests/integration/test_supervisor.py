@@ -14,6 +14,7 @@ from pointsman.bus.jetstream import JetStreamBus
 from pointsman.engine import workflow_log
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.errors import BusUnavailable, TaskError
+from pointsman.ports import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
 from pointsman_schemas.events import DeadLetter, Outcome, Result
@@ -219,6 +220,33 @@ async def test_a_transient_failure_is_tried_again_from_a_schedule(
     assert second is not None
 
 
+async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
+    bus: JetStreamBus, settings: Settings, subjects: Subjects
+) -> None:
+    heard: list[bytes] = []
+
+    async def hear(stored: Stored) -> None:
+        heard.append(stored.body)
+
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+        async with await bus.listen("caller.box", hear):
+            await bus.publish(
+                subjects.request("crew"), b'{"input": "x", "reply_to": "caller.box"}', {"Nats-Msg-Id": "1"}
+            )
+            await until(lambda: _truth(heard))
+        bad = json.dumps({"input": "x", "reply_to": subjects.handoff("a", "wf_1", "t", 1)}).encode()
+        await bus.publish(subjects.request("crew"), bad, {"Nats-Msg-Id": "2"})
+        refused = await outcome_of(bus, subjects, workflow_id_for("crew", "2"))
+
+    assert json.loads(heard[0])["answer"] == "joined"
+    assert refused.status == "failed"
+    assert "reply_to" in refused.reason
+
+
+async def _truth(value: object) -> bool:
+    return bool(value)
+
+
 async def test_two_supervisors_dispatch_nothing_twice(settings: Settings) -> None:
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
     async with running(settings, TEAM, [plan, synthesizer, echo("a")], supervisors=2) as client:
@@ -377,11 +405,14 @@ async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settin
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(20)
         other = await (await client.submit("crew", "x" * (bus.max_payload - 2000))).outcome(20)
+        found = [parse(DeadLetter, each.body) async for each in client.bus.read("dead", client.subjects.dead_letters)]
 
     assert outcome.status == "partial"
     assert [gap.task_id for gap in outcome.gaps] == ["join"]
     assert "bytes" in outcome.gaps[0].reason
-    assert other.status in {"failed", "partial"}
+    assert other.status == "failed"
+    assert "too large" in other.reason
+    assert [(letter.cause.kind, letter.truncated) for letter in found] == [("oversize", True), ("oversize", True)]
 
 
 async def _now():  # type: ignore[no-untyped-def]

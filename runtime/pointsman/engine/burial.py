@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 
 from pointsman.core.outbox import dead_letter_id
 from pointsman.errors import Conflict, OversizeEvent
@@ -12,11 +13,10 @@ from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["bury"]
+__all__ = ["bury", "store_letter"]
 
-_KEPT_WHEN_HUGE = 65_536
-"""Bytes of a body that are kept when all of it, in base64, would not fit into a message. The original stays in its
-stream at the `stream` and `sequence` that the letter names."""
+_PART_KEPT = 4
+"""Of a message's bound, the part that a truncated letter keeps of its body: a quarter leaves room for all the rest."""
 
 
 async def bury(
@@ -53,23 +53,30 @@ async def bury(
         sequence=stored.sequence,
         at=clock.now(),
     )
-    headers = encode(
-        Envelope(
-            id=name,
-            type=DeadLetter.event_type,
-            source=f"/{subjects.namespace}/{origin}",
-            time=letter.at,
-            subject=workflow,
-        )
+    envelope = Envelope(
+        id=name,
+        type=DeadLetter.event_type,
+        source=f"/{subjects.namespace}/{origin}",
+        time=letter.at,
+        subject=workflow,
     )
-    subject = subjects.dead(origin, workflow, name)
+    await store_letter(bus, subjects.dead(origin, workflow, name), letter, encode(envelope))
+    return letter
+
+
+async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:
+    """Store `letter`, truncated if it must be. One that an earlier try stored already is left as it is."""
     try:
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)
         except OversizeEvent:
-            head = base64.b64encode(stored.body[:_KEPT_WHEN_HUGE]).decode("ascii")
-            shortened = letter.model_copy(update={"body": head, "headers": {}})
-            await bus.publish(subject, dump(shortened), headers, expect=0)
+            await bus.publish(subject, dump(_truncated(letter, bus.max_payload)), headers, expect=0)
     except Conflict:
-        pass  # an earlier try stored it and died before settling the original
-    return letter
+        pass  # stored before a crash
+
+
+def _truncated(letter: DeadLetter, bound: int) -> DeadLetter:
+    kept = bound // _PART_KEPT // 4 * 4  # base64 is cut between groups of four, so what is left can be decoded
+    known = {name: value for name, value in letter.headers.items() if name.lower().startswith("ce-")}
+    headers = known if sum(len(value) for value in known.values()) < kept else {}
+    return letter.model_copy(update={"body": letter.body[:kept], "headers": headers, "truncated": True})

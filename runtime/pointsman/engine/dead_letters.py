@@ -139,7 +139,7 @@ class DeadLetters:
         """Under its old id the request would be the workflow it already was; the new one follows from the letter."""
         content = letter.content
         request_id = _request_id(content)
-        headers, body = _under_id(content.headers, letter.body, request_id)
+        headers, body = _under_id(content.headers, await self._whole_body(letter), request_id)
         await self._publish(content.subject, body, headers, message_id=request_id)
         return workflow_id_for(content.subject.split(".")[-1], request_id)
 
@@ -194,9 +194,21 @@ class DeadLetters:
         workflow = _workflow(letter.content)
         await self._team_of_running(letter.content, workflow)
         event_id = derived_id("replay", letter.content.id)
-        headers, body = _under_id(letter.content.headers, letter.body, event_id)
+        headers, body = _under_id(letter.content.headers, await self._whole_body(letter), event_id)
         await self._publish(letter.content.subject, body, headers, message_id=event_id)
         return workflow
+
+    async def _whole_body(self, letter: Letter) -> bytes:
+        content = letter.content
+        if not content.truncated:
+            return letter.body
+        original = await self._bus.get("work", content.sequence or 0)
+        if original is None or original.subject != content.subject:
+            raise NotReplayable(
+                f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "
+                f"{content.stream} is gone: publish the original again, or `pointsman dead discard {content.id}`"
+            )
+        return original.body
 
     async def _team_of_running(self, content: DeadLetter, workflow: str) -> str:
         team, newest = await newest_commit(self._bus, self._subjects, workflow)

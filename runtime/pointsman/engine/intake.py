@@ -29,7 +29,7 @@ __all__ = ["read_inbox", "read_request", "unreadable_result"]
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
 
-def read_request(stored: Stored, team: Team) -> RequestReceived | RequestRefused:
+def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived | RequestRefused:
     """The request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
 
     One that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that whoever asked is told.
@@ -39,11 +39,20 @@ def read_request(stored: Stored, team: Team) -> RequestReceived | RequestRefused
         envelope, body = decode(stored.headers, stored.body)
         _expect(envelope, Request.event_type)
         request = parse(Request, body)
+        _check_reply_to(request.reply_to, namespace)
     except ContractError as error:
         return RequestRefused(
             _admission(stored, team, envelope, None), AttemptError(kind=error.kind, message=str(error))
         )
     return RequestReceived(_admission(stored, team, envelope, request), request)
+
+
+def _check_reply_to(subject: str | None, namespace: str) -> None:
+    """An outcome must not be taken for an event of another kind, nor reach the broker's own subjects."""
+    if subject is not None and (subject.startswith(("$", "_", f"{namespace}.")) and not subject.startswith("_INBOX.")):
+        raise ContractError(
+            f"reply_to is {subject!r}; expected a subject outside {namespace}. and $, for example one of _INBOX."
+        )
 
 
 def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: Request | None) -> Admission:

@@ -13,13 +13,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pointsman.core.decide import decide
-from pointsman.core.evolve import fold
+from pointsman.core.decide import consider
 from pointsman.core.inputs import Circumstances, Input, RequestReceived, RequestRefused, ResultReceived
 from pointsman.core.outbox import Message, outbox
 from pointsman.core.outcome import could_not
 from pointsman.core.state import State
-from pointsman.engine.burial import bury
+from pointsman.engine.burial import bury, store_letter
 from pointsman.engine.intake import read_inbox, read_request, unreadable_result
 from pointsman.engine.spans import record_spans
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
@@ -28,8 +27,8 @@ from pointsman.ports import Bus, Clock, Consumer, Delivery
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, names, tracing
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, Cancellation, ErrorKind, Handoff, Outcome, Result
-from pointsman_schemas.log import Entry, TaskAbandoned, WorkflowEnded
+from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
+from pointsman_schemas.log import Entry, TaskAbandoned, TimerArmed, WorkflowEnded
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
@@ -116,7 +115,7 @@ class SupervisorEngine:
                 await self._make_room()
                 continue
             for delivery in await consumer.take(min(room, _BATCH)):
-                received = read_request(delivery.message, self._team)
+                received = read_request(delivery.message, self._team, self._settings.namespace)
                 admission = received.admission
                 self._admitted.add(admission.workflow_id)
                 refusal = received.error if isinstance(received, RequestRefused) else None
@@ -220,8 +219,8 @@ class SupervisorEngine:
         raced = False
         for _ in range(_RACES):
             around = Circumstances(self._clock.now(), tuple(await self._bus.registry.cards()))
-            entries = decide(head.state, [arrival.input for arrival in arrivals], around)
-            state = fold(entries, head.state)
+            draft = consider(head.state, [arrival.input for arrival in arrivals], around)
+            entries, state = tuple(draft.entries), draft.state
             if not entries or state is None:
                 return head, (), raced
             try:
@@ -268,12 +267,13 @@ class SupervisorEngine:
 
     async def _emit(self, state: State, message: Message) -> None:
         headers = self._headers(state, message)
-        body = dump(message.event)
         try:
-            if message.schedule is not None and message.due is not None:
-                await self._bus.schedule(message.schedule, message.due, message.subject, body, headers)
+            if isinstance(message.event, DeadLetter):
+                await store_letter(self._bus, message.subject, message.event, headers)
+            elif message.schedule is not None and message.due is not None:
+                await self._bus.schedule(message.schedule, message.due, message.subject, dump(message.event), headers)
             else:
-                await self._bus.publish(message.subject, body, headers, expect=0)
+                await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
         except Conflict:
             pass  # it is there already: sent before a crash, or by another supervisor
         except OversizeEvent as error:
@@ -430,7 +430,9 @@ def _begins(each: Input) -> bool:
 
 
 def _touched(entries: Iterable[Entry]) -> set[str]:
-    return {task_id for entry in entries if (task_id := getattr(entry, "task_id", None)) is not None}
+    """The tasks and the timer that the entries are about."""
+    tasks = {task_id for entry in entries if (task_id := getattr(entry, "task_id", None)) is not None}
+    return tasks | {entry.name for entry in entries if isinstance(entry, TimerArmed)}
 
 
 def _origin(state: State | None) -> dict[str, str]:
