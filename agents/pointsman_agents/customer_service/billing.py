@@ -175,6 +175,4 @@ def _told(charge: Charge, twin: str) -> str:
 def _listed(charges: list[Charge]) -> str:
     if not charges:
         return "There are no charges."
-    return (
-        "The charges are: " + "; ".join(f"{each.id}, {each.day}, {each.amount}, {each.what}" for each in charges) + "."
-    )
+    return f"All charges: {'; '.join(f'{each.id} of {each.amount} on {each.day}' for each in charges)}."

@@ -147,8 +147,9 @@ def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
     if not agents:
         return "no agent is running that could take a task; start one and send the request again"
     topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
-    more = "no other agent here" if done else "no agent here"
-    return f"{more} can help with {_short(text)!r}, because it matches none of their descriptions ({topics})"
+    nobody = "no other agent here" if done else "no agent here"
+    known = "as far as the offline model can tell from their descriptions"
+    return f"{nobody} can help with {_short(text)!r}, {known} ({topics})"
 
 
 def _next_number(results: Sequence[TaskReport]) -> int:
