@@ -40,11 +40,16 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.team import Router, Supervisor
 
-__all__ = ["decide"]
+__all__ = ["consider", "decide"]
 
 
 def decide(state: State | None, inputs: Iterable[Input], around: Circumstances) -> tuple[Entry, ...]:
     """The entries that `inputs`, taken together and in order, add to the log; none when they change nothing."""
+    return tuple(consider(state, inputs, around).entries)
+
+
+def consider(state: State | None, inputs: Iterable[Input], around: Circumstances) -> Draft:
+    """What `decide` decides, together with the state it leads to: the one that folding the entries gives."""
     draft = Draft(state, around)
     for each in inputs:
         if draft.state is not None and draft.state.ended:
@@ -66,7 +71,7 @@ def decide(state: State | None, inputs: Iterable[Input], around: Circumstances) 
         check_limits(draft)
         _advance(draft)
         arm_timer(draft)
-    return tuple(draft.entries)
+    return draft
 
 
 def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None:

@@ -10,7 +10,7 @@ from pointsman.core.state import State, Task
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Result
+from pointsman_schemas.events import Result, Usage
 from pointsman_schemas.log import (
     AttemptFailed,
     Commit,
@@ -205,20 +205,18 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
 
 
 def _task_succeeded(state: State, entry: TaskSucceeded) -> State:
-    task = _task(state, entry.task_id)
-    return replace(
-        _with_task(
-            state,
-            task.id,
-            TaskStatus.SUCCEEDED,
-            result=entry.result,
-            event_id=entry.event_id,
-            ended_at=entry.at,
-            error=None,
-            usage=task.usage + entry.result.usage,
-            busy=task.busy + _seconds(entry.result),
-        ),
-        usage=state.usage + entry.result.usage,
+    task, used = _task(state, entry.task_id), entry.result.usage
+    return _with_task(
+        state,
+        task.id,
+        TaskStatus.SUCCEEDED,
+        state.usage + used,
+        result=entry.result,
+        event_id=entry.event_id,
+        ended_at=entry.at,
+        error=None,
+        usage=task.usage + used,
+        busy=task.busy + _seconds(entry.result),
     )
 
 
@@ -249,13 +247,21 @@ def _task_reopened(state: State, entry: TaskReopened) -> State:
     return replace(state, tasks=tasks, open_work=state.open_work + reopened, ignored=ignored)
 
 
-def _with_task(state: State, task_id: str, status: TaskStatus, **changes: object) -> State:
+def _with_task(
+    state: State, task_id: str, status: TaskStatus, all_used: Usage | None = None, **changes: object
+) -> State:
+    """One task changed; `all_used` is what the workflow has used by then, when that changes with it."""
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
     changed = replace(task, status=status, **changes)  # type: ignore[arg-type]  # the names are checked by replace
     settles = 1 if task.role is Role.WORK and status in SETTLED else 0
-    return replace(state, tasks={**state.tasks, task_id: changed}, open_work=state.open_work - settles)
+    return replace(
+        state,
+        tasks={**state.tasks, task_id: changed},
+        open_work=state.open_work - settles,
+        usage=state.usage if all_used is None else all_used,
+    )
 
 
 def _task(state: State, task_id: str) -> Task:

@@ -7,7 +7,7 @@ Recovery is therefore: load the state, send its outbox, done.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,10 +40,10 @@ class Message:
     due: datetime | None = None
 
 
-def outbox(state: State, subjects: Subjects, only: Iterable[str] | None = None) -> Iterator[Message]:
+def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
     """What must exist on the bus in `state`, the outcome last: where it is, all the rest is too.
 
-    `only` narrows it to the tasks named, plus the timer and the outcome: what a commit that touched them has added.
+    `only` narrows it to the tasks and the timer named, plus the outcome: what a commit that touched them has added.
     """
     tasks = state.tasks.values() if only is None else (state.tasks[name] for name in only if name in state.tasks)
     for task in tasks:
@@ -60,7 +60,7 @@ def outbox(state: State, subjects: Subjects, only: Iterable[str] | None = None) 
             commit=state.commits,
             span_id=state.trace.span_id,
         )
-    elif state.timer and state.timer_due is not None:
+    elif state.timer_due is not None and (only is None or state.timer in only):
         yield Message(
             subject=subjects.timer(state.team, state.workflow_id, state.timer),
             event=Timer(name=state.timer, due=state.timer_due),
