@@ -1,0 +1,96 @@
+"""A team whose requests say what is to happen: the request is the plan, and a task's input is how its agent behaves.
+
+Processes run this file itself: `pointsman supervisor crew.py`, `pointsman worker crew.py`. What the agents do they
+append to the file that CREW_JOURNAL names, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from pointsman import Context, agent
+from pointsman.errors import TaskError
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.team import Limits, Team
+
+__all__ = ["CREW", "Work", "planner", "steps", "synthesizer", "team", "worker"]
+
+CREW = str(Path(__file__))
+"""What `pointsman` is to run."""
+
+team = Team(name="crew", limits=Limits(deadline=120, task_timeout=60, backoff=0.05, attempts=2, plan_repairs=1))
+
+
+def steps(*names: str, serial: bool = False, **work: Any) -> dict[str, Any]:
+    """A request for one task a name, all for the agent `worker`."""
+    return {
+        "tasks": [
+            {
+                "id": name,
+                "agent": "worker",
+                "intent": f"do {name}",
+                "input": {"say": name, **work},
+                "depends_on": names[:number][-1:] if serial else [],
+            }
+            for number, name in enumerate(names)
+        ]
+    }
+
+
+@agent(name="planner", description="Takes the request for a plan", role=Role.PLAN)
+async def planner(asked: PlannerInput) -> Plan:
+    request = dict(asked.request) if isinstance(asked.request, dict) else {}
+    return Plan.model_validate(request.get("repaired") if asked.problems and "repaired" in request else request)
+
+
+@agent(name="synthesizer", description="Joins what was said", role=Role.SYNTHESIZE)
+async def synthesizer(asked: SynthesizerInput, context: Context) -> Synthesis:
+    said = sorted(str(report.output) for report in context.results.values() if report.status == "succeeded")
+    return Synthesis(answer=" ".join([*said, *(f"({gap.task_id} is missing)" for gap in asked.gaps)]))
+
+
+class Work(BaseModel):
+    """What to say, after how many seconds, from which attempt on; before it the attempt fails. `mended_by` is the name
+    of a file from whose existence on it does not."""
+
+    say: Any
+    seconds: float = 0.0
+    from_attempt: int = 1
+    mended_by: str = ""
+
+
+@agent(name="worker", description="Does as it is told", concurrency=64)
+async def worker(work: Work, context: Context) -> Any:
+    _note("start", context)
+    await asyncio.sleep(work.seconds)
+    if context.attempt < work.from_attempt and not _exists(work.mended_by):
+        raise TaskError(f"not before attempt {work.from_attempt}", retryable=True)
+    _note("end", context)
+    return work.say
+
+
+def _exists(name: str) -> bool:
+    return bool(name) and Path(name).exists()
+
+
+def _note(what: str, context: Context) -> None:
+    """Appending a line is atomic among processes."""
+    if journal := os.environ.get("CREW_JOURNAL"):
+        line = {
+            "what": what,
+            "workflow": context.workflow_id,
+            "task": context.task_id,
+            "attempt": context.attempt,
+            "key": context.idempotency_key,
+            "pid": os.getpid(),
+        }
+        with open(journal, "a") as file:
+            file.write(json.dumps(line) + "\n")
