@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
-from pointsman.engine.history import commit_of, entries_of, newest_commit, not_found
+from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, not_found
 from pointsman.errors import BusUnavailable, ContractError, OversizeEvent, UnknownOutcome
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
@@ -42,6 +42,7 @@ _PUBLISH_TRIES = 3  # an unanswered publish is repeated under the same id; three
 _LIST_WINDOW = (
     1_000  # log messages first looked at for `list`: some 100 workflows; four times as many each further time
 )
+_AT_ONCE = 50  # beginnings of logs read side by side: enough to hide the round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,11 @@ class Client:
         Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
         """
         newest = await self._newest_of_each(self.subjects.logs_of(team), limit)
-        return await asyncio.gather(*(self._summary(stored) for stored in newest))
+        summaries: list[WorkflowSummary] = []
+        for first in range(0, len(newest), _AT_ONCE):
+            some = newest[first : first + _AT_ONCE]
+            summaries += await asyncio.gather(*(self._summary(stored) for stored in some))
+        return summaries
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
         """The whole log of a workflow, in order. Raises `NotFound`."""
@@ -202,7 +207,7 @@ class Client:
         while above > 1 and len(newest) < limit:
             lower = max(0, above - 1 - window)
             found: dict[str, Stored] = {}
-            async with aclosing(_generator(self.bus.read("log", subject, after=lower))) as messages:
+            async with aclosing(closeable(self.bus.read("log", subject, after=lower))) as messages:
                 async for stored in messages:
                     if stored.sequence >= above:
                         break
@@ -227,7 +232,7 @@ class Client:
         )
 
     async def _started(self, log_subject: str) -> WorkflowStarted:
-        async with aclosing(_generator(self.bus.read("log", log_subject))) as messages:
+        async with aclosing(closeable(self.bus.read("log", log_subject))) as messages:
             async for stored in messages:
                 first = commit_of(stored).entries[0]
                 if isinstance(first, WorkflowStarted):
@@ -294,17 +299,7 @@ class Workflow:
         return None
 
     def _follow(self, *subjects: str) -> AsyncGenerator[Stored, None]:
-        return _generator(self._client.bus.follow("log", subjects))
-
-
-async def _generator(messages: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
-    """`messages` as something that can be closed: leaving early must release what the bus holds for it."""
-    try:
-        async for stored in messages:
-            yield stored
-    finally:
-        if isinstance(messages, AsyncGenerator):
-            await messages.aclose()
+        return closeable(self._client.bus.follow("log", subjects))
 
 
 def _progress(stored: Stored) -> Progress | None:

@@ -107,7 +107,9 @@ async def _telemetry() -> Check:
     if not endpoint:
         return Check("telemetry", True, "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
     parts = urlsplit(endpoint)
-    port = parts.port or (443 if parts.scheme == "https" else 4318 if "://" not in endpoint else 80)
+    if parts.hostname is None:
+        return Check("telemetry", False, f"the endpoint is {endpoint!r}", "give a URL, such as http://127.0.0.1:4318")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     shown = f"{parts.hostname}:{port}"
     try:
         async with asyncio.timeout(_REACHABLE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import shutil
 import socket
 import tempfile
@@ -100,7 +101,7 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         if not json:
             _tell_setting(settings, broker, home, len(cast.workers) + 2)
         client = await stack.enter_async_context(session(broker.url, settings.namespace))
-        await _unless_one_ends(children, _everybody(client, cast, json=json, began=began))
+        await _unless_one_ends(children, _everybody(client, cast, json=json, began=began, patience=_READY))
         workflow = await _ask(client, cast.team.name, request)
         if not json:
             body = compact({"input": request}).decode()
@@ -214,10 +215,10 @@ async def _start(children: Processes, target: str, workers: Mapping[str, Sequenc
     )
 
 
-async def _everybody(client: Client, cast: Cast, *, json: bool, began: float) -> None:
-    """Wait until the team's consumers exist and the card of every agent is announced."""
+async def _everybody(client: Client, cast: Cast, *, json: bool, began: float, patience: float = math.inf) -> None:
+    """Wait, for `patience` seconds, until the team's consumers exist and the card of every agent is announced."""
     terminal, missing = console(), {*cast.agents, "supervisor"}
-    deadline = time.monotonic() + _READY
+    deadline = time.monotonic() + patience
     while missing:
         there = {card.name for card in await client.agents()} & missing
         if "supervisor" in missing and await _supervised(client, cast.team.name):
@@ -230,7 +231,7 @@ async def _everybody(client: Client, cast: Cast, *, json: bool, began: float) ->
         missing -= there
         if missing and time.monotonic() > deadline:
             late = ", ".join(sorted(missing))
-            raise BusUnavailable(f"{late} did not come up within {_READY:.0f} s; look at the logs")
+            raise BusUnavailable(f"{late} did not come up within {patience:.0f} s; look at the logs")
         if missing:
             await asyncio.sleep(_LOOK)
 

@@ -6,6 +6,7 @@ import asyncio
 import json as json_module
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
@@ -14,7 +15,7 @@ from pointsman.cli import render
 from pointsman.cli.output import Code, complain, console, emit, outcome_code, say
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
-from pointsman.errors import ConfigurationError
+from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman_schemas.events import Outcome, Progress
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import parse_json
@@ -167,7 +168,10 @@ async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: boo
 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
     await asyncio.sleep(_PATIENCE)
-    if await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is None:
+    with suppress(BusUnavailable):  # whoever waits for the outcome goes on waiting, and says so in the end
+        taken = await client.bus.last("log", client.subjects.log(workflow.team, workflow.id))
+        if taken is not None:
+            return
         complain(f"nobody has taken the request of {workflow.id} yet: is a supervisor of {workflow.team!r} running? It "
                  "waits in the stream meanwhile; `pointsman doctor` looks for what is missing")  # fmt: skip
 

@@ -12,22 +12,23 @@ Every new id follows from the letter's, so a letter replayed twice is one workfl
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from pointsman.engine.history import commit_of, newest_commit, not_found
+from pointsman.engine.history import closeable, commit_of, newest_commit, not_found
 from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent, UnknownOutcome
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, DeadLetter, Request
 from pointsman_schemas.ids import derived_id, workflow_id_for
-from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import TaskReopened, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import compact, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
@@ -80,11 +81,12 @@ class Replay:
 
 
 class DeadLetters:
-    """The dead letters of one namespace."""
+    """The dead letters of one namespace. `patience` is in seconds: how long a supervisor may take to reopen a task."""
 
-    def __init__(self, bus: Bus, subjects: Subjects) -> None:
+    def __init__(self, bus: Bus, subjects: Subjects, *, patience: float = 5.0) -> None:
         self._bus = bus
         self._subjects = subjects
+        self._patience = patience
 
     async def list(
         self, *, origin: str | None = None, workflow: str | None = None, limit: int | None = None
@@ -188,7 +190,28 @@ class DeadLetters:
         subject = self._subjects.control(team, workflow, name)
         with suppress(Conflict):  # this letter has been replayed before: the control is there, and it acts once
             await self._publish(subject, dump(control), encode(envelope), expect=0)
+        await self._reopened(content, self._subjects.log(team, workflow), name)
         return workflow
+
+    async def _reopened(self, content: DeadLetter, log: str, control: str) -> None:
+        """Wait until the log says so: only then may the letter go. A supervisor that restarts while the task still
+        counts as failed would write it anew."""
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(self._patience),
+                aclosing(closeable(self._bus.follow("log", [log]))) as messages,
+            ):
+                async for stored in messages:
+                    for entry in commit_of(stored).entries:
+                        if isinstance(entry, TaskReopened) and entry.event_id == control:
+                            return
+                        if isinstance(entry, WorkflowEnded):
+                            raise _has_ended(content, entry)
+        raise NotReplayable(
+            f"the supervisor was asked to reopen task {content.task_id} of {content.workflow_id} and has not done so "
+            f"within {self._patience:g} s: it is not running, or the task is not failed any more; dead letter "
+            f"{content.id} is kept"
+        )
 
     async def _publish_event(self, letter: Letter) -> str:
         workflow = _workflow(letter.content)
@@ -214,11 +237,7 @@ class DeadLetters:
         team, newest = await newest_commit(self._bus, self._subjects, workflow)
         for entry in newest.entries:
             if isinstance(entry, WorkflowEnded):
-                raise NotReplayable(
-                    f"dead letter {content.id} belongs to workflow {workflow}, which has ended: "
-                    f"{entry.outcome.status}; `pointsman dead replay {content.id} --as-new` sends its request again "
-                    "as a new workflow"
-                )
+                raise _has_ended(content, entry)
         return team
 
     async def _started(self, workflow: str) -> WorkflowStarted:
@@ -254,6 +273,13 @@ class DeadLetters:
 def _letter(stored: Stored) -> Letter:
     _, body = decode(stored.headers, stored.body)
     return Letter(stored.sequence, parse(DeadLetter, body))
+
+
+def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayable:
+    return NotReplayable(
+        f"dead letter {content.id} belongs to workflow {content.workflow_id}, which has ended: {end.outcome.status}; "
+        f"`pointsman dead replay {content.id} --as-new` sends its request again as a new workflow"
+    )
 
 
 def _workflow(content: DeadLetter) -> str:

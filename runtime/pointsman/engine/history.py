@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+
 from pointsman.errors import NotFound, UnknownEventType
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import decode
@@ -9,7 +11,7 @@ from pointsman_schemas.log import Commit, Entry
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["commit_of", "entries_of", "newest_commit", "not_found", "team_of"]
+__all__ = ["closeable", "commit_of", "entries_of", "newest_commit", "not_found", "team_of"]
 
 
 def commit_of(stored: Stored) -> Commit:
@@ -46,6 +48,16 @@ async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> tuple[st
     if stored is None:
         raise not_found(subjects, workflow)
     return team_of(stored.subject), commit_of(stored)
+
+
+async def closeable(messages: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
+    """`messages` as something to put into `aclosing`: who leaves early must release what the bus holds for him."""
+    try:
+        async for stored in messages:
+            yield stored
+    finally:
+        if isinstance(messages, AsyncGenerator):
+            await messages.aclose()
 
 
 def team_of(log_subject: str) -> str:

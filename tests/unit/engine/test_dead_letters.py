@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
 
 import pytest
-from support.history import START, TEAM, WORKFLOW, completed, failing, store
+from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing, store
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.dead_letters import DeadLetters, NotReplayable
@@ -15,6 +16,7 @@ from pointsman.errors import NotFound
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
 from pointsman_schemas.ids import derived_id, workflow_id_for
+from pointsman_schemas.log import TaskReopened
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
@@ -153,6 +155,7 @@ async def test_replaying_a_request_twice_is_one_workflow(bus: MemoryBus, letters
 
 async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: MemoryBus, letters: DeadLetters) -> None:
     await store(bus, *failing())
+    await store(bus, TaskReopened(at=at(6), event_id=derived_id("replay", "d1"), task_id="t1"), number=2)
     await bury(bus)
     letter = await letters.get("d1")
 
@@ -163,6 +166,30 @@ async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: Memory
     control = parse(Control, sent.body)
     assert (control.action, control.task_id) == ("replay", "t1")
     assert (done.action, done.workflow) == ("task", WORKFLOW)
+    assert await letters.list() == ()
+
+
+async def test_a_letter_is_kept_until_the_log_says_that_its_task_is_open_again(bus: MemoryBus) -> None:
+    await store(bus, *failing())
+    await bury(bus)
+    letters = DeadLetters(bus, SUBJECTS, patience=0.01)
+
+    with pytest.raises(NotReplayable, match="is kept"):
+        await letters.replay(await letters.get("d1"))
+
+    assert len(await letters.list()) == 1
+    assert len(await all_of(bus, f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")) == 1
+
+
+async def test_a_workflow_that_ends_instead_is_said_to_have_ended(bus: MemoryBus, letters: DeadLetters) -> None:
+    await store(bus, *failing())
+    await bury(bus)
+    replaying = asyncio.create_task(letters.replay(await letters.get("d1")))
+
+    await store(bus, ended("partial", 6), number=2)
+
+    with pytest.raises(NotReplayable, match="ended: partial"):
+        await replaying
 
 
 async def test_a_handoff_of_an_ended_workflow_is_refused_and_kept(bus: MemoryBus, letters: DeadLetters) -> None:
