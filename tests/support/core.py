@@ -157,7 +157,6 @@ class Story:
             assert parse(Commit, dump(commit)) == commit
             self.commits.append(commit)
             self.current = apply(self.current, commit)
-        if self.current is not None:
             check_step(self.current)
         return entries
 

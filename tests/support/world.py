@@ -17,10 +17,10 @@ from pointsman.core.state import State, from_snapshot, to_snapshot
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
-from pointsman_schemas.log import TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.log import AttemptFailed, TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import compact, parse_json
 from pointsman_schemas.team import Limits, Router, Strategy, Supervisor
-from support.core import Story, card, failure, messages, plan, selection, task
+from support.core import WORKFLOW, Story, card, failure, messages, plan, selection, task
 
 __all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
 
@@ -54,7 +54,8 @@ def some_strategy(chance: Random) -> Strategy:
         synthesizer=chance.choice(["synthesizer", None]),
         escalate=chance.choice([None, supervisor]),
     )
-    return chance.choice([supervisor, supervisor, router])
+    drawn: list[Strategy] = [supervisor, supervisor, router]
+    return chance.choice(drawn)
 
 
 def some_limits(chance: Random) -> Limits:
@@ -186,6 +187,10 @@ def audit(story: Story, chance: Random) -> None:
 
     before: State | None = None
     for entry in log:
+        if isinstance(entry, TaskSucceeded | AttemptFailed) and entry.result is not None and before is not None:
+            given, result = before.tasks[entry.task_id], entry.result
+            assert given.live, f"a result for {given.id} counted when nobody waited for it"
+            assert (result.workflow_id, result.agent, result.attempt) == (WORKFLOW, given.agent, given.attempt)
         if isinstance(entry, TaskDispatched) and before is not None:
             starting = before.tasks[entry.task_id]
             for name in set(starting.depends_on) - starting.optional:
