@@ -28,7 +28,19 @@ if TYPE_CHECKING:
 
     from pointsman_schemas.events import Outcome
 
-__all__ = ["Code", "clean", "code_for", "command", "complain", "console", "emit", "one_line", "outcome_code", "say"]
+__all__ = [
+    "Code",
+    "clean",
+    "code_for",
+    "command",
+    "complain",
+    "console",
+    "emit",
+    "one_line",
+    "outcome_code",
+    "prose",
+    "say",
+]
 
 P = ParamSpec("P")
 
@@ -129,6 +141,13 @@ def say(terminal: Console, line: Text) -> None:
         terminal.print(line, no_wrap=True, overflow="ellipsis")
     else:
         terminal.print(line, soft_wrap=True)
+
+
+def prose(terminal: Console, text: str) -> None:
+    """Text to read: broken between words on a terminal, as it is in a file or a pipe."""
+    from rich.text import Text
+
+    terminal.print(Text(text), soft_wrap=not terminal.is_terminal)
 
 
 def clean(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
+import shlex
 import shutil
 import socket
 import tempfile
@@ -22,7 +23,7 @@ from pointsman import app
 from pointsman.app import ChildEnded, Processes
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.cli import render
-from pointsman.cli.output import Code, complain, console, emit, outcome_code
+from pointsman.cli.output import Code, clean, complain, console, emit, outcome_code, prose
 from pointsman.cli.session import session, settings_for
 from pointsman.cli.workflows import follow
 from pointsman.client import Client, Workflow
@@ -104,8 +105,10 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         await _unless_one_ends(children, _everybody(client, cast, json=json, began=began, patience=_READY))
         workflow = await _ask(client, cast.team.name, request)
         if not json:
-            body = compact({"input": request}).decode()
-            terminal.print(Text(f"\n$ nats pub {client.subjects.request(cast.team.name)} '{body}'\n", style="bold"))
+            subject = client.subjects.request(cast.team.name)
+            body = shlex.quote(compact({"input": request}).decode())
+            said = f"\nAsking, as any NATS client can:\n  nats pub {subject} {clean(body)}\n"
+            terminal.print(Text(said), soft_wrap=True)  # unbroken, so that it can be copied
         outcome = await _unless_one_ends(children, follow(workflow, json=json))
         root = await client.trace(workflow.id)
         if json:
@@ -113,7 +116,7 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
             emit({"trace": root})
         else:
             terminal.print()
-            print(render.answer(outcome))
+            prose(terminal, render.answer(outcome))
             terminal.print()
             terminal.print(render.outcome(outcome))
             terminal.print()

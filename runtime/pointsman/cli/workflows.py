@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, complain, console, emit, outcome_code, say
+from pointsman.cli.output import Code, complain, console, emit, outcome_code, prose, say
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
 from pointsman.errors import BusUnavailable, ConfigurationError
@@ -151,7 +151,7 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
 
 def print_outcome(outcome: Outcome, workflow: str) -> None:
     """The answer on standard output; what is missing in it, and how it went, on standard error."""
-    print(render.answer(outcome))
+    prose(console(), render.answer(outcome))
     terminal = console(stderr=True)
     terminal.print()
     terminal.print(render.outcome(outcome))
