@@ -614,13 +614,20 @@ class JetStreamBus:
 
 
 class _Client(Client):
-    """nats-py's client, with four things it has no option for.
+    """nats-py's client, with what it has no option for.
 
-    No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
-    expired credentials for one. No message ends its reading: a header block of `NATS/1.0` alone would, and any client may
-    publish that. Requests end when the connection does. And headers, of which every event has a dozen, are read faster:
-    nats-py looks at every character of every name.
+    - No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
+      expired credentials for one.
+    - No message ends its reading: a header block of `NATS/1.0` alone would, and any client may publish that.
+    - Requests end when the connection does.
+    - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
+      still wait for the flusher, a fresh subscription among them.
+    - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
     """
+
+    async def flush(self, timeout: int = 10) -> None:
+        await self._flush_pending(force_flush=True)
+        await super().flush(timeout)
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
