@@ -53,7 +53,7 @@ __all__ = [
 
 
 class ConfigurationError(PointsmanError):
-    """Settings, a team file, an agent definition or an existing stream does not fit. The message says what to change."""
+    """Settings, a team file, an agent definition or an existing stream does not fit. It says what to change."""
 
     kind = "configuration"
 
@@ -89,7 +89,7 @@ class Conflict(PeerError):
 
 
 class ModelError(PeerError):
-    """A model provider failed. `retryable` says whether the same call may succeed later; `retry_after` is in seconds."""
+    """A model provider failed. `retryable`: the same call may succeed later; `retry_after` is in seconds."""
 
     kind = "provider_error"
 

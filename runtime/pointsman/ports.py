@@ -59,15 +59,19 @@ class Delivery(Protocol):
     def delivered(self) -> int: ...
     async def ack(self) -> None:
         """It is dealt with."""
+        ...
 
     async def nak(self, delay: float = 0.0) -> None:
         """Hand it to somebody again, not before `delay` seconds."""
+        ...
 
     async def term(self, reason: str) -> None:
         """Never deliver it again; the broker publishes an advisory with `reason`."""
+        ...
 
     async def in_progress(self) -> None:
         """Still at it: the acknowledgement deadline starts anew."""
+        ...
 
 
 class Consumer(Protocol):
@@ -79,26 +83,32 @@ class Consumer(Protocol):
 
     async def take(self, room: int) -> Sequence[Delivery]:
         """1 to `room` deliveries, waiting for the first as long as it takes; several when they are there at once."""
+        ...
 
     @property
     def bound(self) -> bool:
-        """Whether the broker is serving this consumer now, as far as can be known: what readiness reports."""
+        """Whether the broker is serving this consumer now, as far as can be known."""
+        ...
 
     async def close(self) -> None:
         """Stop pulling. Deliveries already taken can still be settled; those not yet taken are handed back."""
+        ...
 
 
 class Registry(Protocol):
-    """The agents alive now. A card is gone when its instance withdraws it or stops refreshing it for its time to live."""
+    """The agents alive now. A card goes when its instance withdraws it, or stops refreshing it for its time to live."""
 
     async def announce(self, card: AgentCard) -> None:
         """Publish or refresh `card`, keyed by its name and instance."""
+        ...
 
     async def withdraw(self, card: AgentCard) -> None:
         """Take it off at once."""
+        ...
 
     async def cards(self) -> Sequence[AgentCard]:
         """Every live instance's card, sorted by name and instance; kept current by a watch, so a call costs nothing."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,7 @@ class Bus(Protocol):
     @property
     def max_payload(self) -> int:
         """Bytes that headers and body of one message may have together."""
+        ...
 
     @property
     def registry(self) -> Registry: ...
@@ -130,6 +141,7 @@ class Bus(Protocol):
         Raises:
             ConfigurationError: what exists does not fit, or the server is too old; one line that says what to change.
         """
+        ...
 
     async def publish(
         self,
@@ -151,6 +163,7 @@ class Bus(Protocol):
             InvalidToken: the subject holds white space, control characters, wildcards or an empty token.
             UnknownOutcome: no answer in time; it may have been stored.
         """
+        ...
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         """Have the broker publish the message on `target` at `at`; durable, once, at once when `at` is past.
@@ -158,23 +171,28 @@ class Bus(Protocol):
         `name` is a `schedule` subject. False when that schedule is still waiting there or when `target` already holds a
         message: repeating the call after a crash is safe.
         """
+        ...
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         """The newest message of a subject (wildcards allowed), read from the stream's leader."""
+        ...
 
     async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
         """The message at `sequence`, or None when it is gone."""
+        ...
 
     def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
-        """What a subject (wildcards allowed) holds now, in order, from the first sequence above `after`; then it ends."""
+        """What a subject (wildcards allowed) holds now, in order, above the sequence `after`; then it ends."""
+        ...
 
     def follow(
         self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
     ) -> AsyncIterator[Stored]:
-        """What the subjects hold, in order, then what comes, until the iterator is closed. Survives reconnects, gap-free.
+        """What the subjects hold, in order, then what comes, until it is closed. Survives reconnects without a gap.
 
         `new_only` leaves out what is stored already.
         """
+        ...
 
     async def consumer(
         self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
@@ -184,26 +202,33 @@ class Bus(Protocol):
         `ack_wait` is in seconds: an unsettled message is delivered again after that. Deliveries are unlimited: whoever
         takes a message looks at `delivered` and gives up on it in the open.
         """
+        ...
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         """How much the durable consumer `name` has before it; None when there is no such consumer."""
+        ...
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         """Remove one message. False when it was gone already."""
+        ...
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Tell whoever listens now; nothing is kept and nobody may hear it."""
+        ...
 
     async def listen(
         self, subject: str, heard: Callable[[Stored], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         """Call `heard` for every broadcast on `subject` (wildcards allowed) until the context ends. `sequence` is 0."""
+        ...
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
         """Answer `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` for `service` until the context ends (NATS ADR-32)."""
+        ...
 
     async def close(self) -> None:
         """Flush what was published and leave. Bounded in time; safe to call twice."""
+        ...
 
 
 @dataclass(slots=True)
@@ -227,9 +252,11 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The time, with zone UTC."""
+        ...
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start that never step back."""
+        ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -302,10 +329,12 @@ class Model(Protocol):
     @property
     def provider(self) -> str:
         """`openai`, `anthropic`, `offline`: the GenAI conventions' provider name."""
+        ...
 
     @property
     def name(self) -> str:
         """The model as its provider calls it."""
+        ...
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """One call, one reply. A refusal or a truncated answer is a reply, too: it has used tokens; see its `finish`.
@@ -314,5 +343,6 @@ class Model(Protocol):
             ModelError: with `retryable` set for rate limits, overload, time-outs and dropped connections, and not set
                 for other requests that the provider turned down, context overflow among them.
         """
+        ...
 
     async def close(self) -> None: ...

@@ -89,19 +89,28 @@ class Subjects:
         return f"{self.namespace}.request.{token(team, 'team')}"
 
     def handoff(self, agent: str, workflow: str, task: str, attempt: int) -> str:
-        token(agent, "agent"), token(workflow, "workflow"), token(task, "task")
+        token(agent, "agent")
+        token(workflow, "workflow")
+        token(task, "task")
         return f"{self.namespace}.handoff.{agent}.{workflow}.{task}.{attempt}"
 
     def result(self, team: str, workflow: str, agent: str, task: str, attempt: int) -> str:
-        token(team, "team"), token(workflow, "workflow"), token(agent, "agent"), token(task, "task")
+        token(team, "team")
+        token(workflow, "workflow")
+        token(agent, "agent")
+        token(task, "task")
         return f"{self.namespace}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}"
 
     def control(self, team: str, workflow: str, name: str) -> str:
-        token(team, "team"), token(workflow, "workflow"), token(name, "control id")
+        token(team, "team")
+        token(workflow, "workflow")
+        token(name, "control id")
         return f"{self.namespace}.inbox.{team}.{workflow}.control.{name}"
 
     def timer(self, team: str, workflow: str, name: str) -> str:
-        token(team, "team"), token(workflow, "workflow"), token(name, "timer")
+        token(team, "team")
+        token(workflow, "workflow")
+        token(name, "timer")
         return f"{self.namespace}.inbox.{team}.{workflow}.timer.{name}"
 
     def schedule(self, workflow: str, name: str) -> str:
@@ -120,7 +129,9 @@ class Subjects:
         return f"{self.namespace}.outcome.{token(team, 'team')}.{token(workflow, 'workflow')}"
 
     def dead(self, origin: str, workflow: str | None, name: str) -> str:
-        token(origin, "origin"), token(workflow or "none", "workflow"), token(name, "dead letter")
+        token(origin, "origin")
+        token(workflow or "none", "workflow")
+        token(name, "dead letter")
         return f"{self.namespace}.dead.{origin}.{workflow or 'none'}.{name}"
 
     # Many messages: filters for consumers and readers

@@ -104,8 +104,7 @@ def test_the_readme_names_every_setting_with_its_default() -> None:
 async def _run(line: str, folder: Path, settings: Settings) -> None:
     words = shlex.split(line)
     if words[0] == "make":
-        subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
-        return
+        words = ["make", "-n", "-C", str(ROOT), *words[1:]]  # what it would do; doing it is what runs this test
     if words[0] == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert words[1:] == ["install", ".[embedded]"]

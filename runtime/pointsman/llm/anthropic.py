@@ -118,7 +118,7 @@ class AnthropicModel:
             text=text,
             calls=calls,
             data=data,
-            usage=priced(message.model or self.name, _usage(message)),
+            usage=priced(self.provider, message.model or self.name, _usage(message)),
             finish=finish,
             model=message.model or self.name,
             id=message.id or "",

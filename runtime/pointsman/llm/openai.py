@@ -124,7 +124,7 @@ class OpenAIModel:
             text=text,
             calls=calls,
             data=strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=priced(completion.model or self.name, _usage(completion.usage)),
+            usage=priced(self.provider, completion.model or self.name, _usage(completion.usage)),
             finish=finish,
             model=completion.model or self.name,
             id=completion.id or "",

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from pointsman.llm.extraction import Sources, arguments
 from pointsman.llm.failures import retry_after
 from pointsman.llm.matching import Described, Matcher, clauses, stems
-from pointsman.llm.prices import priced
+from pointsman.llm.prices import PRICES, priced
 from pointsman.llm.prompt import TaskPrompt, read_task, write_task
 from pointsman.llm.reading import find_json
 from pointsman_schemas.events import TaskReport, Usage
@@ -116,11 +116,18 @@ def test_a_value_of_the_wrong_kind_is_not_taken_by_its_name() -> None:
 def test_a_dated_model_costs_what_the_undated_one_does_and_an_unknown_one_nothing() -> None:
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=1_000_000)
 
-    assert priced("gpt-4.1", usage).cost == 10.0
-    assert priced("gpt-4.1-2025-04-14", usage).cost == priced("gpt-4.1", usage).cost
-    assert priced("claude-haiku-4-5-20251001", usage).cost == 6.0
-    assert priced("gpt-4.1-2025", usage).cost == 0.0
-    assert priced("mine", usage).cost == 0.0
+    assert priced("openai", "gpt-4.1", usage).cost > 0
+    assert priced("openai", "gpt-4.1-2025-04-14", usage).cost == priced("openai", "gpt-4.1", usage).cost
+    assert priced("anthropic", "claude-haiku-4-5-20251001", usage).cost > 0
+    assert priced("openai", "mine", usage).cost == 0.0
+
+
+def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRICES, "gpt-4.1", (1.0, 2.0))
+
+    usage = priced("openai", "gpt-4.1", Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000))
+
+    assert usage.cost == 2.0
 
 
 def test_no_header_is_no_pause() -> None:
