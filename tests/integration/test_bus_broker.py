@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -219,6 +220,27 @@ async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
     assert delivery.message.body == b"next"
     async with asyncio.timeout(SOON):
         assert [stored.body async for stored in bus.read("work", subject)] == [b"{}", b"next"]
+
+
+async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(
+    bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = bus._nc.request
+
+    async def answer_and_swallow(*args: object, **others: object) -> object:
+        answer = await request(*args, **others)  # type: ignore[arg-type]
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return answer
+
+    monkeypatch.setattr(bus._nc, "request", answer_and_swallow)
+    asking = asyncio.create_task(bus.last("log", f"{namespace}.log.team.w"))
+    await asyncio.wait({asking}, timeout=SOON)
+
+    assert asking.cancelled()
 
 
 # Latency and tidiness

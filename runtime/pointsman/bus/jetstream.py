@@ -13,7 +13,7 @@ from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -56,6 +56,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
+_Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
 _API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
@@ -194,7 +195,8 @@ class JetStreamBus:
                         await self._nc.flush(int(self._timeout) + 1)
         self._up.clear()
         with suppress(asyncio.TimeoutError, nats.errors.Error, OSError):
-            await asyncio.wait_for(self._nc.close(), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await _cancellable(self._nc.close())
 
     async def _on_error(self, error: Exception) -> None:
         reason = str(error) or type(error).__name__
@@ -234,9 +236,10 @@ class JetStreamBus:
             raise BusUnavailable(f"cannot ask on {subject}: this connection was closed; open another one")
         try:
             if not self._up.is_set():
-                await asyncio.wait_for(self._up.wait(), self._timeout)
+                async with asyncio.timeout(self._timeout):
+                    await self._up.wait()
             # An empty header block is twelve bytes the size check does not know of: none at all, then.
-            return await self._nc.request(subject, body, timeout=self._timeout, headers=headers or None)
+            return await _cancellable(self._nc.request(subject, body, timeout=self._timeout, headers=headers or None))
         except nats.errors.NoRespondersError:
             raise BusUnavailable(
                 f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "
@@ -434,7 +437,8 @@ class JetStreamBus:
         listening = await self.hear(inbox, arrived)
         try:
             await self.send(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
-            await asyncio.wait_for(done, self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await done
         except TimeoutError:
             raise BusUnavailable(f"no answer to a read of {subject} in {stream} within {self._timeout} s") from None
         finally:
@@ -552,7 +556,7 @@ class JetStreamBus:
     ) -> None:
         """Hand it to the connection. What cannot be sent is dropped: whoever uses this has another way to notice."""
         with suppress(nats.errors.Error, OSError):
-            await self._nc.publish(subject, body, reply=reply, headers=headers)
+            await _cancellable(self._nc.publish(subject, body, reply=reply, headers=headers))
 
     def new_inbox(self) -> str:
         return self._nc.new_inbox()
@@ -667,7 +671,8 @@ class _Inbox:
     async def drain(self) -> None:
         if self._client.is_connected:
             with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._subscription.drain(), _DRAIN)  # type: ignore[no-untyped-call]
+                async with asyncio.timeout(_DRAIN):
+                    await _cancellable(self._subscription.drain())  # type: ignore[no-untyped-call]
         await self.drop()
 
 
@@ -678,6 +683,21 @@ async def _until_left(inboxes: Sequence[Inbox]) -> AsyncIterator[None]:
     finally:
         for inbox in inboxes:
             await inbox.drop()
+
+
+async def _cancellable(work: Awaitable[_Result]) -> _Result:
+    """What `work` returns; a cancellation that it swallowed is raised all the same.
+
+    Before Python 3.12 `asyncio.wait_for`, in which nats-py waits for answers, returns the result when that came in the
+    same turn of the loop as the cancellation; and nats-py drops one that finds it waiting for its flusher. A time-out
+    around the call would then never end it.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    result = await work
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
 
 
 def _shown(urls: str) -> str:
