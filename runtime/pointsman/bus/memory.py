@@ -73,7 +73,7 @@ class MemoryBroker:
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
         self._listeners: list[_Listener] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # woken in the order they came, so that runs repeat
         self._numbers = count(1)
 
     def connect(self) -> MemoryBus:
@@ -172,13 +172,13 @@ class MemoryBroker:
     async def until_changed(self) -> None:
         """Return when something was stored or handed back, or when the next thing is due."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(changed)
+        self._waiting[changed] = None
         due = self._next_due()
         timer = asyncio.ensure_future(self.clock.sleep(due - self.clock.monotonic())) if due is not None else None
         try:
             await asyncio.wait({changed, timer} if timer else {changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._waiting.discard(changed)
+            del self._waiting[changed]
             if timer is not None:
                 timer.cancel()
                 with suppress(asyncio.CancelledError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue, PlainSerializer, TypeAdapter
 
 from pointsman.core.transitions import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -19,6 +19,9 @@ from pointsman_schemas.team import Limits, Strategy
 __all__ = ["State", "Task", "from_snapshot", "report", "to_snapshot"]
 
 NONE_USED = Usage()
+
+Names: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
+"""Written in order, so that the snapshot of a state is the same bytes whoever writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Task:
     input: JsonValue
     cap: int
     depends_on: tuple[str, ...] = ()
-    optional: frozenset[str] = frozenset()
+    optional: Names = frozenset()
     status: TaskStatus = TaskStatus.WAITING
     attempt: int = 0
     commit: int = 0
@@ -101,7 +104,7 @@ class State:
     timers: int = 0
     limit: str = ""
     usage: Usage = NONE_USED
-    ignored: frozenset[str] = frozenset()
+    ignored: Names = frozenset()
     """Ids of events that were dealt with and must not count again: ignored results, replays."""
     outcome: Outcome | None = None
     commits: int = 0

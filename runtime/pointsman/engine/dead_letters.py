@@ -18,13 +18,13 @@ import binascii
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
+from pointsman.bus.clock import SystemClock
 from pointsman.engine.history import closeable, commit_of, newest_commit, not_found
 from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent, UnknownOutcome
-from pointsman.ports import Bus, Stored
+from pointsman.ports import Bus, Clock, Stored
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, DeadLetter, Request
 from pointsman_schemas.ids import derived_id, workflow_id_for
@@ -83,9 +83,10 @@ class Replay:
 class DeadLetters:
     """The dead letters of one namespace. `patience` is in seconds: how long a supervisor may take to reopen a task."""
 
-    def __init__(self, bus: Bus, subjects: Subjects, *, patience: float = 5.0) -> None:
+    def __init__(self, bus: Bus, subjects: Subjects, *, clock: Clock | None = None, patience: float = 5.0) -> None:
         self._bus = bus
         self._subjects = subjects
+        self._clock: Clock = clock or SystemClock()
         self._patience = patience
 
     async def list(
@@ -161,7 +162,7 @@ class DeadLetters:
             id=request_id,
             type=Request.event_type,
             source=_SOURCE,
-            time=datetime.now(UTC),
+            time=self._clock.now(),
             correlation_id=started.correlation_id,
             causation_id=content.id,
         )
@@ -183,7 +184,7 @@ class DeadLetters:
             id=name,
             type=Control.event_type,
             source=_SOURCE,
-            time=datetime.now(UTC),
+            time=self._clock.now(),
             subject=workflow,
             causation_id=content.id,
         )

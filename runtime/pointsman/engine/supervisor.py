@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from pointsman.core.decide import consider
@@ -19,6 +20,7 @@ from pointsman.core.outbox import Message, outbox
 from pointsman.core.outcome import could_not
 from pointsman.core.state import State
 from pointsman.engine.burial import bury, store_letter
+from pointsman.engine.fault_points import passed
 from pointsman.engine.intake import read_inbox, read_request, unreadable_result
 from pointsman.engine.spans import record_spans
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
@@ -192,6 +194,7 @@ class SupervisorEngine:
 
     async def _turn(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
         """Load, decide, commit, emit, acknowledge."""
+        passed("supervisor.received")
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
         if workflow in self._ended and not again:
             self._admitted.discard(workflow)
@@ -208,7 +211,9 @@ class SupervisorEngine:
             raise InvariantError(f"the inputs of {workflow} led to no state")
         self._heads[workflow] = head
         await self._emit_all(head.state, entries, whole=recovering or raced)
+        passed("supervisor.emitted")
         await self._settle(workflow, arrivals, head.state)
+        passed("supervisor.acked")
         self._note(head.state, entries)
         return None
 
@@ -225,6 +230,7 @@ class SupervisorEngine:
                 return head, (), raced
             try:
                 head = await self._log.commit(head, workflow, entries, state, arrivals[0].event_id)
+                passed("supervisor.committed")
                 return head, entries, raced
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
@@ -274,6 +280,7 @@ class SupervisorEngine:
                 await self._bus.schedule(message.schedule, message.due, message.subject, dump(message.event), headers)
             else:
                 await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
+            passed("supervisor.sent")
         except Conflict:
             pass  # it is there already: sent before a crash, or by another supervisor
         except OversizeEvent as error:
@@ -408,8 +415,9 @@ class SupervisorEngine:
         """Spans, metrics and log lines of what was committed, and forgetting of what has ended."""
         record_spans(state, entries)
         origin = _origin(state)
-        for entry in entries:
-            _log.debug(entry.kind, **_ids(entry), **origin)
+        if _log.is_enabled_for(logging.DEBUG):
+            for entry in entries:
+                _log.debug(entry.kind, **_ids(entry), **origin)
         if state.ended:
             self._heads.pop(state.workflow_id, None)
             self._remember_end(state.workflow_id)
@@ -429,10 +437,10 @@ def _begins(each: Input) -> bool:
     return hasattr(each, "admission")
 
 
-def _touched(entries: Iterable[Entry]) -> set[str]:
-    """The tasks and the timer that the entries are about."""
-    tasks = {task_id for entry in entries if (task_id := getattr(entry, "task_id", None)) is not None}
-    return tasks | {entry.name for entry in entries if isinstance(entry, TimerArmed)}
+def _touched(entries: Iterable[Entry]) -> Set[str]:
+    """The tasks and the timer that the entries are about, in their order."""
+    tasks = [task_id for entry in entries if (task_id := getattr(entry, "task_id", None)) is not None]
+    return dict.fromkeys([*tasks, *(entry.name for entry in entries if isinstance(entry, TimerArmed))]).keys()
 
 
 def _origin(state: State | None) -> dict[str, str]:

@@ -28,6 +28,7 @@ from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
 from pointsman.context import Context, describe_error
 from pointsman.engine.burial import bury
+from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Execution, Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.reports import BusReporter
 from pointsman.errors import (
@@ -106,7 +107,7 @@ class Worker:
         self._subjects = Subjects(settings.namespace)
         self._desks = [self._desk(agent) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
-        self._jobs: set[_Job] = set()
+        self._jobs: dict[_Job, None] = {}
         self._cancelled: OrderedDict[tuple[str, str], datetime] = OrderedDict()
         self._stopping = False
 
@@ -178,7 +179,7 @@ class Worker:
     async def _handle(self, desk: _Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
         job = _Job(desk, delivery, asyncio.current_task())
-        self._jobs.add(job)
+        self._jobs[job] = None
         try:
             try:
                 envelope, handoff = self._read(delivery.message)
@@ -198,7 +199,7 @@ class Worker:
             )
             await delivery.nak(_AGAIN)
         finally:
-            self._jobs.discard(job)
+            del self._jobs[job]
             desk.vacate()
 
     def _read(self, message: Stored) -> tuple[Envelope, Handoff]:
@@ -286,6 +287,7 @@ class Worker:
             if delivery.delivered > 1 and await self._has_result(handoff):
                 await delivery.ack()
                 return
+            passed("worker.received")
             job.handoff = handoff
             job.reporter = BusReporter(
                 self._bus,
@@ -299,9 +301,12 @@ class Worker:
                 _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
                 await delivery.nak()
                 return
+            passed("worker.ran")
             await job.reporter.flush()
             result = await self._answer(result, handoff, envelope, spot, desk)
+            passed("worker.answered")
             await delivery.ack()
+            passed("worker.acked")
             if result.error is not None:
                 spot.fail(result.error.kind, result.error.message)
                 _log.warning(
@@ -557,7 +562,7 @@ class Worker:
                     await self._bus.registry.withdraw(desk.announced)
 
     async def _drain(self) -> None:
-        if not (running := {job.task for job in self._jobs if job.task is not None}):
+        if not (running := [job.task for job in self._jobs if job.task is not None]):
             return
         _log.info("draining", running=len(running), grace=self._settings.grace)
         sleeper = asyncio.ensure_future(self._clock.sleep(self._settings.grace))
