@@ -35,7 +35,8 @@ follows a terminal phase.
 
 The planner's, the classifier's and the synthesizer's own work are tasks like any other. `backing_off` waits for the
 time of its next attempt, which the broker keeps. `failed` and `skipped` are left only when somebody replays the failed
-task's dead letter while its workflow still runs.
+task's dead letter while its workflow still runs; `succeeded` only when an answer that came in time, a plan, is refused
+for good.
 
 {tasks}"""
 

@@ -255,7 +255,7 @@ def _with_task(
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
     changed = replace(task, status=status, **changes)  # type: ignore[arg-type]  # the names are checked by replace
-    settles = 1 if task.role is Role.WORK and status in SETTLED else 0
+    settles = 1 if task.role is Role.WORK and status in SETTLED and not task.settled else 0
     return replace(
         state,
         tasks={**state.tasks, task_id: changed},

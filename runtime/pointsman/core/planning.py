@@ -12,8 +12,8 @@ from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
 from pointsman.core.state import State, Task, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Result
-from pointsman_schemas.log import PlanAccepted, PlanRejected
+from pointsman_schemas.events import AttemptError, ErrorKind, Result
+from pointsman_schemas.log import PlanAccepted, PlanRejected, TaskFailed
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput
 from pointsman_schemas.team import Router, Supervisor
@@ -109,6 +109,8 @@ def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) 
     if state.plan is not None:
         return keep_plan(draft)
     reason = f"no valid plan after {state.rejections} tries: {'; '.join(problems)}"
+    error = AttemptError(kind=ErrorKind.BAD_PLAN, message=reason)
+    draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
     return end(
         draft,
         Phase.FAILED,

@@ -52,6 +52,6 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.FAILED: frozenset({TaskStatus.RUNNING}),  # only by replaying its dead letter
     TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only with the task it was skipped for
-    TaskStatus.SUCCEEDED: frozenset(),
+    TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an answer that was refused for good, such as a plan
     TaskStatus.ABANDONED: frozenset(),
 }

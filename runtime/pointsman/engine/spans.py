@@ -23,12 +23,14 @@ __all__ = ["record_spans"]
 
 def record_spans(state: State, entries: Iterable[Entry]) -> None:
     """Export a span for each task and workflow that `entries` ended, and measure them."""
+    ended: set[str] = set()  # an answer that came and was refused is one end
     for entry in entries:
         match entry:
             case TaskSucceeded() | TaskFailed() | TaskAbandoned():
                 task = state.tasks[entry.task_id]
-                if task.started_at is not None:
+                if task.started_at is not None and task.id not in ended:
                     _task_ended(state, task, task.started_at, entry.at)
+                ended.add(task.id)
             case RetryScheduled():
                 metrics.count(names.RETRIES, attributes={names.AGENT_NAME: entry.agent})
             case WorkflowEnded():

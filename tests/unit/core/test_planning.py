@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.core import Story, admission, card, cards, failure, plan, task
+from support.core import Story, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.inputs import RequestReceived, RequestRefused
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Request
+from pointsman_schemas.events import AttemptError, DeadLetter, Request
 from pointsman_schemas.log import PlanAccepted, PlanRejected
 from pointsman_schemas.team import Limits, Supervisor
 
@@ -84,6 +84,9 @@ def test_plans_are_sent_back_a_bounded_number_of_times() -> None:
     assert len(story.of(PlanRejected)) == 3
     assert story.outcome.status == "failed"
     assert story.outcome.reason.startswith("no valid plan after 3 tries: the answer is plain text")
+    assert [each.status for each in story.outcome.tasks] == ["succeeded", "succeeded", "failed"]
+    (letter,) = [message.event for message in messages(story.state) if isinstance(message.event, DeadLetter)]
+    assert (letter.task_id, letter.cause.kind) == ("plan-3", "invalid_plan")
 
 
 def test_a_planner_that_fails_for_good_ends_the_workflow() -> None:
