@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -168,3 +169,16 @@ async def _crash(broker: EmbeddedBroker, store: Path, port: int) -> EmbeddedBrok
     following = EmbeddedBroker(store, port=port)
     await following.start()
     return following
+
+
+def test_nothing_installed_can_build_an_object_from_text() -> None:
+    forbidden = re.compile(
+        r"\b(?:import|from)\s+(?:pickle|marshal|shelve|dill|jsonpickle)\b|\byaml\.(?:unsafe_)?load\(|(?<![\w.])(?:eval|exec)\("
+    )
+    root = Path(__file__).parents[2]
+    sources = [path for place in ("schemas", "runtime", "agents") for path in (root / place).rglob("*.py")]
+
+    found = [f"{path.name}: {match[0]}" for path in sources for match in forbidden.finditer(path.read_text())]
+
+    assert len(sources) > 50
+    assert found == []

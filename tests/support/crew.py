@@ -58,11 +58,15 @@ async def synthesizer(asked: SynthesizerInput, context: Context) -> Synthesis:
 
 
 class Work(BaseModel):
-    """What to say, after how many seconds, from which attempt on; before it the attempt fails. `mended_by` is the name
-    of a file from whose existence on it does not."""
+    """What to say, how many times over, after how many seconds, and not before the file `after` exists.
+
+    An attempt before `from_attempt` fails, unless the file `mended_by` exists.
+    """
 
     say: Any
+    times: int = 1
     seconds: float = 0.0
+    after: str = ""
     from_attempt: int = 1
     mended_by: str = ""
 
@@ -71,10 +75,12 @@ class Work(BaseModel):
 async def worker(work: Work, context: Context) -> Any:
     _note("start", context)
     await asyncio.sleep(work.seconds)
+    while work.after and not _exists(work.after):
+        await asyncio.sleep(0.02)
     if context.attempt < work.from_attempt and not _exists(work.mended_by):
         raise TaskError(f"not before attempt {work.from_attempt}", retryable=True)
     _note("end", context)
-    return work.say
+    return work.say if work.times == 1 else work.say * work.times
 
 
 def _exists(name: str) -> bool:

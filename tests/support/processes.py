@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -122,11 +122,11 @@ class System:
     def __init__(self, folder: Path, settings: Settings, **environment: str) -> None:
         self.folder = folder
         self.settings = settings
-        given = {f"POINTSMAN_{name.upper()}": str(value) for name, value in settings.model_dump().items() if value}
+        chosen = settings.model_dump(exclude_unset=True)
         own = ("POINTSMAN_", "OTEL_", "ANTHROPIC_", "OPENAI_")
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(own)},
-            **given,
+            **{f"POINTSMAN_{name.upper()}": str(value) for name, value in chosen.items()},
             "POINTSMAN_MODEL": "offline",
             "POINTSMAN_LOG_FORMAT": "json",
             "PYTHONWARNINGS": "error",
@@ -205,7 +205,7 @@ class System:
                 await process.wait()
         return Finished(process.returncode or 0, output.decode(), errors.decode())
 
-    async def ask(self, team: str, request: str, *, seconds: float = 30.0) -> Outcome:
+    async def ask(self, team: str, request: str | Mapping[str, Any], *, seconds: float = 30.0) -> Outcome:
         """The outcome of a new workflow."""
         workflow = await self.client.submit(team, request)
         try:

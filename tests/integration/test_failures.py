@@ -1,0 +1,330 @@
+"""What cannot be processed ends in the dead-letter stream, whole and with its cause; its workflow ends once; and
+`pointsman dead` gives it another chance."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import pickle
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from support.broker import remove_streams
+from support.crew import CREW, steps
+from support.processes import System, found
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.client import Workflow
+from pointsman.errors import InvalidToken
+from pointsman.ports import Stored
+from pointsman.settings import Settings
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import DeadLetter, Handoff, Request, Result
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import PlanRejected, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.strict_json import dump, parse
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    """A supervisor and a worker, each a process."""
+    folder = tmp_path_factory.mktemp("failures")
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2.0)
+    async with System(folder, settings, CREW_JOURNAL=str(folder / "journal")) as system:
+        await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+        yield system
+        assert all(service.alive for service in system.services)
+    await remove_streams(settings)
+
+
+def headers_of(name: str, event_type: str) -> dict[str, str]:
+    return encode(Envelope(id=name, type=event_type, source="/test", time=datetime.now(UTC)))
+
+
+async def letters_of(system: System, workflow: str, *, count: int = 1) -> list[DeadLetter]:
+    """The dead letters of a workflow, once there are `count` of them."""
+    bus, subject = system.client.bus, system.client.subjects.dead_letters_of(workflow=workflow)
+
+    async def look() -> list[DeadLetter]:
+        letters = [parse(DeadLetter, stored.body) async for stored in bus.read("dead", subject)]
+        return letters if len(letters) >= count else []
+
+    return await found(look, f"dead letter of {workflow}")
+
+
+async def endings(system: System, workflow: str) -> int:
+    return sum(isinstance(entry, WorkflowEnded) for entry in await system.client.entries(workflow))
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Something that cannot be processed: its body, the event type in its headers, and the kind of cause expected."""
+
+    body: bytes
+    kind: str
+    event_type: str = ""
+
+
+BAD_REQUESTS = {
+    "not-json": Bad(b"not json", "undecodable"),
+    "not-utf8": Bad(b'{"input": "\xff"}', "undecodable"),
+    "wrong-type": Bad(b'{"input": 7}', "undecodable"),
+    "empty": Bad(b"", "undecodable"),
+    "too-deep": Bad(b'{"input": ' + b'{"a": ' * 300 + b"1" + b"}" * 301, "undecodable"),
+    "nan": Bad(b'{"input": {"a": NaN}}', "undecodable"),
+    "version-9": Bad(b'{"input": "x"}', "unknown_type", "io.pointsman.request.v9"),
+    "oversize": Bad(b'{"input": "' + b"x" * 1_048_000 + b'"}', "oversize"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+async def test_a_request_that_cannot_be_processed_fails_its_workflow_and_is_kept(system: System, name: str) -> None:
+    bad, subjects = BAD_REQUESTS[name], system.client.subjects
+    headers = headers_of(name, bad.event_type) if bad.event_type else {"Nats-Msg-Id": name}
+
+    workflow = workflow_id_for("crew", await _publish(system, subjects.request("crew"), bad.body, headers, name))
+    outcome = await Workflow(system.client, workflow, "crew").outcome(20)
+    (letter,) = await letters_of(system, workflow)
+
+    assert outcome.status == "failed"
+    assert "Could not help, because" in str(outcome.answer)
+    assert (letter.cause.kind, letter.attempts, letter.subject) == (bad.kind, 1, subjects.request("crew"))
+    assert letter.team == "crew"
+    if name != "oversize":
+        assert base64.b64decode(letter.body) == bad.body
+    if bad.event_type:
+        assert letter.headers == headers
+    assert await endings(system, workflow) == 1
+
+
+BAD_RESULTS = {
+    "not-json": Bad(b"not json", "undecodable", Result.event_type),
+    "wrong-fields": Bad(b'{"status": "fine"}', "undecodable", Result.event_type),
+    "version-9": Bad(b"{}", "unknown_type", "io.pointsman.result.v9"),
+    "about-another-task": Bad(b"", "undecodable", Result.event_type),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RESULTS)
+async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(system: System, name: str) -> None:
+    bad, bus, subjects = BAD_RESULTS[name], system.client.bus, system.client.subjects
+    workflow = await system.client.submit("crew", steps("t1", seconds=3))
+    now = datetime.now(UTC)
+    other = Result(workflow_id="wf_other", task_id="t1", attempt=1, agent="worker", status="succeeded", started_at=now,
+                   ended_at=now)  # fmt: skip
+    body = bad.body or dump(other)
+    await found(lambda: bus.last("work", subjects.handoff("worker", workflow.id, "t1", 1)), "handoff")
+
+    headers = headers_of(name, bad.event_type)
+    await bus.publish(subjects.result("crew", workflow.id, "worker", "t1", 1), body, headers, expect=0)
+    outcome = await workflow.outcome(20)
+    kept = {letter.origin: letter for letter in await letters_of(system, workflow.id, count=2)}
+
+    assert outcome.status == "failed"
+    assert "worker sent a result that is" in outcome.gaps[0].reason
+    assert kept["crew"].cause.kind == bad.kind
+    assert (kept["crew"].attempts, kept["crew"].headers) == (1, headers)
+    assert base64.b64decode(kept["crew"].body) == body
+    assert (kept["worker"].task_id, kept["worker"].cause.kind) == ("t1", "undecodable")
+    assert await endings(system, workflow.id) == 1
+
+
+async def test_a_result_larger_than_the_broker_takes_fails_its_task_after_one_run(system: System) -> None:
+    workflow = await system.client.submit("crew", steps("t1", times=1_100_000))
+    outcome = await workflow.outcome(20)
+    (letter,) = await letters_of(system, workflow.id)
+
+    assert outcome.status == "failed"
+    assert (letter.cause.kind, letter.attempts) == ("oversize", 1)
+    assert "bytes" in letter.cause.message
+    assert len(runs(system, workflow.id)) == 1
+
+
+async def test_a_handler_that_keeps_raising_is_given_up_at_the_cap_with_all_of_its_handoff(system: System) -> None:
+    workflow = await system.client.submit("crew", steps("t1", from_attempt=9))
+    outcome = await workflow.outcome(20)
+    (letter,) = await letters_of(system, workflow.id)
+    handoff = parse(Handoff, base64.b64decode(letter.body))
+
+    assert outcome.status == "failed"
+    assert (letter.origin, letter.task_id, letter.attempts, letter.cause.kind) == ("worker", "t1", 2, "handler_error")
+    assert letter.cause.message == "not before attempt 9"
+    assert letter.subject == system.client.subjects.handoff("worker", workflow.id, "t1", 2)
+    assert letter.headers["ce-type"] == Handoff.event_type
+    assert handoff.input == {"say": "t1", "from_attempt": 9}
+    assert len(runs(system, workflow.id)) == 2
+    assert await endings(system, workflow.id) == 1
+
+
+async def test_a_planner_that_always_names_an_unknown_agent_is_heard_twice_and_no_more(system: System) -> None:
+    plan = {"tasks": [{"id": "t1", "agent": "nobody", "intent": "do what nobody can"}]}
+    workflow = await system.client.submit("crew", plan)
+    outcome = await workflow.outcome(20)
+    rejected = [entry for entry in await system.client.entries(workflow.id) if isinstance(entry, PlanRejected)]
+    (letter,) = await letters_of(system, workflow.id)
+
+    assert outcome.status == "failed"
+    assert "no valid plan after 2 tries" in outcome.reason
+    assert "nobody" in outcome.reason
+    assert len(rejected) == 2
+    assert "nobody" in rejected[-1].raw
+    assert (letter.origin, letter.cause.kind) == ("planner", "invalid_plan")
+    assert await endings(system, workflow.id) == 1
+
+
+async def test_the_replay_of_a_task_goes_on_in_its_running_workflow_under_the_same_key(system: System) -> None:
+    mended, released = system.folder / "mended-1", system.folder / "released-1"
+    failing = steps("t1", from_attempt=9, mended_by=str(mended))["tasks"]
+    waiting = steps("t2", after=str(released))["tasks"]
+    workflow = await system.client.submit("crew", {"tasks": [*failing, *waiting]})
+    (letter,) = await letters_of(system, workflow.id)
+
+    listed = await system.command("dead", "list", "--workflow", workflow.id, "--json")
+    shown = await system.command("dead", "show", letter.id, "--json")
+    mended.touch()
+    replayed = await system.command("dead", "replay", letter.id, "--json")
+    await found(lambda: _has_ended(system, workflow.id, "t1"), "end of the replayed attempt")
+    released.touch()
+    outcome = await workflow.outcome(20)
+
+    assert [each["id"] for each in listed.documents] == [letter.id]
+    assert shown.documents[0]["cause"]["message"] == "not before attempt 9"
+    assert shown.documents[0]["decoded"]["intent"] == "do t1"
+    assert replayed.documents == [{"letter": letter.id, "action": "task", "workflow": workflow.id, "removed": True}]
+    assert (outcome.status, outcome.answer, outcome.gaps) == ("completed", "t1 t2", ())
+    assert [(line["attempt"], line["key"]) for line in runs(system, workflow.id, "t1")] == [
+        (attempt, f"{workflow.id}.t1") for attempt in (1, 2, 3)
+    ]
+
+
+async def test_a_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system: System) -> None:
+    mended = system.folder / "mended-2"
+    workflow = await system.client.submit("crew", steps("t1", from_attempt=9, mended_by=str(mended)))
+    await workflow.outcome(20)
+    (letter,) = await letters_of(system, workflow.id)
+
+    refused = await system.command("dead", "replay", letter.id)
+    mended.touch()
+    renewed = await system.command("dead", "replay", letter.id, "--as-new", "--keep", "--json")
+    discarded = await system.command("dead", "discard", letter.id, "--yes", "--json")
+    gone = await system.command("dead", "show", letter.id)
+    outcome = await (Workflow(system.client, renewed.documents[0]["workflow"], "crew")).outcome(20)
+
+    assert refused.code == 1
+    assert "has ended: failed" in refused.errors
+    assert "--as-new" in refused.errors
+    assert renewed.documents[0]["workflow"] != workflow.id
+    assert (outcome.status, outcome.answer) == ("completed", "t1")
+    assert discarded.documents == [{"letter": letter.id, "discarded": True}]
+    assert gone.code == 3
+    assert await endings(system, workflow.id) == 1
+
+
+EVIL = "x 0\r\n\r\nPUB evil 1\r\nz\r\n"
+NAMES = (EVIL, "a\tb", "a b", "a\0b", "*", ">", "a.b", "evil.>", "ü", "x" * 65)
+
+
+async def test_no_name_from_outside_becomes_a_subject_or_a_command(system: System) -> None:
+    heard: list[str] = []
+
+    async def hear(message: Stored) -> None:
+        heard.append(message.subject)
+
+    bus, subjects = system.client.bus, system.client.subjects
+    plans = [{"tasks": [{"id": name, "agent": "worker", "intent": "do", "input": {"say": 1}}]} for name in NAMES]
+    plans += [{"tasks": [{"id": "t1", "agent": name, "intent": "do", "input": {"say": 1}}]} for name in NAMES]
+    async with await bus.listen("evil", hear), await bus.listen("evil.>", hear):
+        outcomes = await asyncio.gather(*(system.ask("crew", plan) for plan in plans))
+        for name in NAMES:
+            request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
+            envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)
+            await bus.publish(subjects.request("crew"), dump(request), encode(envelope))
+            outcome = await Workflow(system.client, workflow_id_for("crew", name), "crew").outcome(20)
+            assert (outcome.status, outcome.correlation_id) == ("completed", name)
+            with pytest.raises(InvalidToken):
+                await system.client.submit(name, "hello")
+            with pytest.raises(InvalidToken):
+                await system.client.workflow(name)
+        reply = json.dumps({"input": "x", "reply_to": EVIL}).encode()
+        sequence = await bus.publish(subjects.request("crew"), reply, {})
+        refused = await Workflow(system.client, workflow_id_for("crew", f"sequence-{sequence}"), "crew").outcome(20)
+        shown, asked = await asyncio.gather(
+            system.command("show", EVIL), system.command("submit", EVIL, "hello", "--no-wait")
+        )
+        quiet = list(heard)
+        await bus.broadcast("evil", b"the ear works", {})
+        await found(lambda: _any(heard), "message on evil")
+
+    assert quiet == []
+    assert {outcome.status for outcome in outcomes} == {"failed"}
+    assert all("no valid plan" in outcome.reason for outcome in outcomes)
+    assert (refused.status, shown.code, asked.code) == ("failed", 2, 2)
+    assert "expected 1 to 64 of A-Z a-z 0-9 _ -" in shown.errors
+    assert "expected 1 to 64 of A-Z a-z 0-9 _ -" in asked.errors
+    assert len(shown.errors.splitlines()) == len(asked.errors.splitlines()) == 1
+
+
+async def test_data_that_looks_like_objects_stays_data(system: System) -> None:
+    canary = system.folder / "canary"
+    markers: dict[str, Any] = {
+        "py/object": "os.system", "py/reduce": [{"py/function": "os.system"}, [f"touch {canary}"]],
+        "__class__": "subprocess.Popen", "__reduce__": ["os.system", [f"touch {canary}"]], "__proto__": {"a": 1},
+        "lc": 1, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": f"touch {canary}"},
+        "yaml": f"!!python/object/apply:os.system ['touch {canary}']", "$ref": f"file://{canary}",
+        "template": "{{ ''.__class__.__mro__ }} ${7*7} {0.__class__}",
+    }  # fmt: skip
+    workflow = await system.client.submit("crew", steps("t1", times=1) | {"markers": markers}, metadata=markers)
+    task = {"id": "t1", "agent": "worker", "intent": "say it", "input": {"say": markers}}
+    said = await system.client.submit("crew", {"tasks": [task]})
+
+    class Touch:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (canary,)
+
+    poison = pickle.dumps(Touch())
+    ids = [
+        await _publish(system, system.client.subjects.request("crew"), poison, headers, "poison-3")
+        for headers in (
+            {"Content-Type": "application/x-python-pickle"},
+            {"Content-Type": "application/x-msgpack"},
+            headers_of("poison-3", Request.event_type) | {"ce-datacontenttype": "application/x-python-pickle"},
+        )
+    ]
+    await workflow.outcome(20)
+    await said.outcome(20)
+    kept = [entry for entry in await system.client.entries(said.id) if isinstance(entry, TaskSucceeded)]
+    refused = [await letters_of(system, workflow_id_for("crew", name)) for name in ids]
+
+    assert [entry.result.output for entry in kept if entry.task_id == "t1"] == [markers]
+    assert [letter.cause.kind for (letter,) in refused] == ["undecodable"] * 3
+    assert not canary.exists()
+
+
+def runs(system: System, workflow: str, task: str = "t1", what: str = "start") -> list[dict[str, Any]]:
+    """The runs of a task that its agent wrote down."""
+    lines = [json.loads(line) for line in (system.folder / "journal").read_text().splitlines()]
+    return [line for line in lines if (line["workflow"], line["task"], line["what"]) == (workflow, task, what)]
+
+
+async def _has_ended(system: System, workflow: str, task: str) -> bool:
+    return bool(runs(system, workflow, task, "end"))
+
+
+async def _any(values: list[str]) -> bool:
+    return bool(values)
+
+
+async def _publish(system: System, subject: str, body: bytes, headers: dict[str, str], name: str) -> str:
+    """Publish as a foreign client would; the request's id."""
+    kept = {key: value for key, value in headers.items() if key != "Nats-Msg-Id"}
+    sequence = await system.client.bus.publish(subject, body, kept)
+    return name if kept else f"sequence-{sequence}"
