@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -48,6 +49,7 @@ async def supervise(target: str, settings: Settings) -> int:
     from pointsman.engine.signals import run_until_signal
     from pointsman.engine.supervisor import SupervisorEngine
 
+    _settle_memory()
     observed = telemetry.setup(f"supervisor-{team.name}", settings=settings)
     bus = await jetstream.connect(settings, name=f"supervisor-{team.name}")
     try:
@@ -69,6 +71,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
     from pointsman.engine.worker import Worker
 
     name = "-".join(agent.card.name for agent in agents)
+    _settle_memory()
     observed = telemetry.setup(name, settings=settings)
     bus = await jetstream.connect(settings, name=name)
     try:
@@ -77,6 +80,12 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
     finally:
         await bus.close()
         await observed.shutdown()
+
+
+def _settle_memory() -> None:
+    """What was imported stays: the collector need not look through it again and again, up to a tenth of all CPU."""
+    gc.collect()
+    gc.freeze()
 
 
 def load_team(target: str) -> Team:

@@ -226,6 +226,8 @@ def _quote(value: str) -> str:
 
 
 def _printable(value: str) -> str:
+    if value.isascii() and value.isprintable():
+        return value
     return "".join(char for char in value if 0x20 <= ord(char) <= 0x7E)
 
 

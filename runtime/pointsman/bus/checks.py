@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pointsman.errors import ContractError, InvalidToken, OversizeEvent
 
@@ -52,12 +53,9 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
     """
     wire: dict[str, str] = {}
     for name, value in headers.items():
-        if not _NAME.fullmatch(name):
-            raise ContractError(f"a header is named {name[:_SHOWN]!r}; expected letters, digits and !#$%&'*+-.^_`|~")
+        _check_name(name)
         if _UNSAFE.search(value):
             raise ContractError(f"the header {name[:_SHOWN]} holds a line end, a NUL or half a surrogate; encode it")
-        if _is_brokers(name):
-            raise ContractError(f"the header {name[:_SHOWN]} is an order to the broker; take it out of the event")
         wire[name] = value.strip()
     if extra:
         for name, value in extra.items():
@@ -65,6 +63,14 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
                 raise ContractError(f"the header {name} would hold a line end, a NUL or half a surrogate")
             wire[name] = value
     return wire
+
+
+@lru_cache(256)  # every event has the same dozen names
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ContractError(f"a header is named {name[:_SHOWN]!r}; expected letters, digits and !#$%&'*+-.^_`|~")
+    if _is_brokers(name):
+        raise ContractError(f"the header {name[:_SHOWN]} is an order to the broker; take it out of the event")
 
 
 def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
