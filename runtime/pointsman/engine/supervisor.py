@@ -128,7 +128,8 @@ class SupervisorEngine:
         """Wait for a workflow to end, here or at another supervisor."""
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), _ROOM_AGAIN)
+            async with asyncio.timeout(_ROOM_AGAIN):
+                await self._changed.wait()
         except TimeoutError:
             with contextlib.suppress(BusUnavailable):
                 for workflow in tuple(self._admitted):
