@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from benchmarks.results import FLOOR, REAL, TRACED, Measured
+from benchmarks.results import FLOOR, REAL, TRACED, Measured, Row
 
 __all__ = ["COUNTS", "failures", "table"]
 
@@ -70,14 +70,14 @@ def _times(measured: Measured) -> Iterator[str]:
             f"{system:14}{_ms(measured.median(system, lambda row: row.p50)):>10}"
             f"{_ms(measured.median(system, lambda row: row.p99)):>10}"
             f"{measured.median(system, lambda row: row.per_second):8.1f}"
-            + "".join(f"{_ms(measured.median(system, lambda row, s=shape: row.shapes[s])):>10}" for shape in shapes)
+            + "".join(f"{_ms(measured.median(system, _took(shape))):>10}" for shape in shapes)
         )
         if system != FLOOR:
             yield (
                 f"{'  x floor':14}{measured.ratio(system, lambda row: row.p50):10.1f}"
                 f"{measured.ratio(system, lambda row: row.p99):10.1f}"
                 f"{measured.ratio(system, lambda row: 1 / row.per_second):8.1f}"
-                + "".join(f"{measured.ratio(system, lambda row, s=shape: row.shapes[s]):10.1f}" for shape in shapes)
+                + "".join(f"{measured.ratio(system, _took(shape)):10.1f}" for shape in shapes)
             )
 
 
@@ -86,7 +86,7 @@ def _processes(measured: Measured) -> Iterator[str]:
     yield f"{'CPU per W1':14}" + "".join(f"{system:>14}" for system in systems)
     parts = list(dict.fromkeys(part for row in measured.rows for part in row.cpu))
     for part in parts:
-        cells = (measured.median(system, lambda row, p=part: row.cpu.get(p, 0.0)) for system in systems)
+        cells = (measured.median(system, _used(part)) for system in systems)
         yield f"  {part:12}" + "".join(f"{_ms(cell):>14}" for cell in cells)
     cells = (measured.median(system, lambda row: sum(row.cpu.values())) for system in systems)
     yield f"{'  all':14}" + "".join(f"{_ms(cell):>14}" for cell in cells)
@@ -109,6 +109,14 @@ def _stored(measured: Measured) -> Iterator[str]:
         yield f"{measured.amount.concurrency} at a time, {system}: {messages:.1f} messages, {size:,.0f} bytes"
     if measured.amount.tracing:
         yield f"telemetry received: {measured.exported:,} bytes"
+
+
+def _took(shape: str) -> Callable[[Row], float]:
+    return lambda row: row.shapes[shape]
+
+
+def _used(part: str) -> Callable[[Row], float]:
+    return lambda row: row.cpu.get(part, 0.0)
 
 
 def _systems(measured: Measured) -> Iterator[str]:
