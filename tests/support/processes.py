@@ -95,6 +95,10 @@ class Service:
 
         return (await found(look, f"line {event} {fields or ''} from {self.name}", seconds=seconds))[0]
 
+    async def ended(self) -> int:
+        """Wait for its end, and return the exit code: minus the signal's number when it was killed."""
+        return await self._process.wait()
+
     async def kill(self) -> None:
         """SIGKILL: no goodbye."""
         if self.alive:

@@ -1,0 +1,55 @@
+"""Places where a process kills itself when POINTSMAN_FAULT says so: proof that a crash there does no harm.
+
+`POINTSMAN_FAULT=supervisor.committed:2` ends the process by SIGKILL the second time it has committed. Unset, which is
+always but in tests, passing a place is one call that does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from pointsman.errors import ConfigurationError
+
+__all__ = ["FAULT_POINTS", "passed"]
+
+FAULT_POINTS = (
+    "supervisor.received",
+    "supervisor.committed",
+    "supervisor.sent",  # one message of the outbox; others may be missing
+    "supervisor.emitted",
+    "supervisor.acked",
+    "worker.received",
+    "worker.ran",
+    "worker.answered",
+    "worker.acked",
+)
+"""In the order in which a delivery meets them."""
+
+
+def _nothing(point: str) -> None:
+    pass
+
+
+def _armed(fault: str) -> Callable[[str], None]:
+    chosen, _, given = fault.partition(":")
+    if chosen not in FAULT_POINTS or not (given or "1").isdecimal():
+        raise ConfigurationError(
+            f"POINTSMAN_FAULT is {fault!r}; expected one of {', '.join(FAULT_POINTS)}, alone or with :N for its N-th "
+            "passage; unset it to run without a fault"
+        )
+    left = int(given or 1)
+
+    def count_down(point: str) -> None:
+        nonlocal left
+        if point == chosen:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return count_down
+
+
+passed: Callable[[str], None] = _armed(_fault) if (_fault := os.environ.get("POINTSMAN_FAULT")) else _nothing
+"""Say that a place was reached."""

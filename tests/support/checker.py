@@ -1,0 +1,96 @@
+"""What must hold of every workflow, whatever was killed meanwhile: read off the streams and nothing else.
+
+`problems` gives every promise that was broken as a sentence. It works on any bus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from pointsman.bus.clock import SystemClock
+from pointsman.core.evolve import apply
+from pointsman.core.outbox import outbox
+from pointsman.core.state import State, from_snapshot
+from pointsman.engine.history import commit_of
+from pointsman.engine.workflow_log import WorkflowLog
+from pointsman.errors import InvariantError
+from pointsman.ports import Bus, Stored
+from pointsman_schemas.events import Handoff, Outcome
+from pointsman_schemas.log import AttemptFailed, Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["problems"]
+
+
+async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[str]) -> list[str]:
+    """What is wrong with these workflows of `team`, all of which were asked for and have had the time to end."""
+    commits: dict[str, list[tuple[Stored, Commit]]] = defaultdict(list)
+    async for stored in bus.read("log", subjects.logs_of(team)):
+        commits[_workflow(stored)].append((stored, commit_of(stored)))
+    outcomes: dict[str, list[Stored]] = defaultdict(list)
+    async for stored in bus.read("log", subjects.outcomes_of(team)):
+        outcomes[_workflow(stored)].append(stored)
+    sent: Counter[str] = Counter()
+    for pattern in (f"{subjects.namespace}.handoff.>", f"{subjects.namespace}.inbox.{team}.*.result.>"):
+        async for stored in bus.read("work", pattern):
+            sent[stored.subject] += 1
+    wrong = [f"{subject} was sent {count} times" for subject, count in sent.items() if count > 1]
+    log = WorkflowLog(bus, subjects, SystemClock(), team)
+    for workflow in workflows:
+        if workflow not in commits:
+            wrong.append(f"{workflow} has no log: it was lost")
+            continue
+        state = None
+        try:
+            state = _folded(commits[workflow])
+        except (InvariantError, AssertionError) as error:
+            wrong.append(f"{workflow}: {error}")
+        entries = [entry for _, commit in commits[workflow] for entry in commit.entries]
+        wrong += (f"{workflow}: {problem}" for problem in _story(entries))
+        wrong += (f"{workflow}: {problem}" for problem in _outcome(entries, outcomes[workflow]))
+        if state is not None:
+            if (await log.load(workflow)).state != state:
+                wrong.append(f"{workflow}: what a supervisor loads is not the fold of its log")
+            handoffs = {message.subject for message in outbox(state, subjects) if isinstance(message.event, Handoff)}
+            wrong += (f"{workflow}: {subject} was decided and not sent" for subject in handoffs - sent.keys())
+    return wrong
+
+
+def _workflow(stored: Stored) -> str:
+    return stored.subject.rpartition(".")[2]
+
+
+def _folded(commits: Iterable[tuple[Stored, Commit]]) -> State | None:
+    """The fold of a whole log. Its numbers have no gap, and a snapshot is the state it stands for."""
+    state: State | None = None
+    for place, (_, commit) in enumerate(commits, 1):
+        assert commit.number == place, f"commit {place} has number {commit.number}"
+        state = apply(state, commit)
+        if commit.snapshot is not None:
+            assert from_snapshot(commit.snapshot) == state, f"the snapshot of commit {place} is not the state there"
+    return state
+
+
+def _story(entries: list[Entry]) -> Iterator[str]:
+    """One terminal entry, the last; nothing dispatched twice; of each attempt one end, of each task one success."""
+    ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
+    if len(ends) != 1 or entries[-1] is not ends[0]:
+        yield f"{len(ends)} terminal entries; the last entry is {entries[-1].kind}"
+    dispatched = Counter((entry.task_id, entry.attempt) for entry in entries if isinstance(entry, TaskDispatched))
+    yield from (f"attempt {key} was dispatched {count} times" for key, count in dispatched.items() if count > 1)
+    ended = Counter(
+        (entry.task_id, entry.attempt) for entry in entries if isinstance(entry, TaskSucceeded | AttemptFailed)
+    )
+    yield from (f"attempt {key} ended {count} times" for key, count in ended.items() if count > 1)
+    accepted = Counter(entry.task_id for entry in entries if isinstance(entry, TaskSucceeded))
+    yield from (f"{count} results of {task} were accepted" for task, count in accepted.items() if count > 1)
+
+
+def _outcome(entries: list[Entry], outcomes: list[Stored]) -> Iterator[str]:
+    if len(outcomes) != 1:
+        yield f"{len(outcomes)} outcomes"
+    for stored in outcomes:
+        if not isinstance(end := entries[-1], WorkflowEnded) or parse(Outcome, stored.body) != end.outcome:
+            yield "its outcome is not the one in its log"
