@@ -141,7 +141,9 @@ class Client:
                 origin_traceparent=traceparent,
             )
             try:
-                await self.publish(subject, dump(request), encode(envelope), message_id=chosen_id)
+                # The broker drops repetitions over the whole stream: under the caller's id alone, two teams that are
+                # asked under the same id would be one message.
+                await self.publish(subject, dump(request), encode(envelope), message_id=workflow)
             except OversizeEvent as error:
                 raise OversizeEvent(f"the request is too large: {error}; send a reference to it instead") from None
         return Workflow(self, workflow, team)
