@@ -1,0 +1,76 @@
+"""A process that dies between receiving, committing, sending and acknowledging changes nothing that anybody can see."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.broker import remove_streams
+from support.checker import problems
+from support.crew import CREW, planner, steps, synthesizer, team, worker
+from support.processes import System
+from support.system import running
+
+from pointsman.engine.fault_points import FAULT_POINTS
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+
+pytestmark = pytest.mark.timeout(180)
+
+REQUEST: dict[str, Any] = {
+    "tasks": [*steps("a", "b", "c")["tasks"], *steps("d", "e", serial=True)["tasks"]],
+}
+"""Three tasks side by side, and two that follow one another."""
+
+PASSAGES = {"supervisor.committed": 3, "supervisor.sent": 6, "supervisor.emitted": 2, "worker.ran": 4}
+"""Which passage of a place is the last one: the first unless it stands here. A plan's handoffs are the third to the
+sixth message sent, the planner's being the first; with it goes the wake-up."""
+
+
+async def crash(settings: Settings, folder: Path, point: str, number: int) -> Outcome:
+    """The outcome of `REQUEST` when a process dies at that passage of `point` and another takes its place."""
+    part = point.partition(".")[0]
+    name = f"{settings.namespace}-{point.replace('.', '-')}-{number}"
+    # A card outlives its worker by three heartbeats: the plan is checked against it while there is no worker.
+    own = settings.model_copy(update={"namespace": name, "ack_wait": 1.0, "heartbeat": 10.0})
+    supervised = part == "worker"
+    beside = running(own, team if supervised else None, [] if supervised else [planner, synthesizer, worker])
+    async with System(folder / own.namespace, own, POINTSMAN_FAULT=f"{point}:{number}") as system, beside:
+        start = system.worker if supervised else system.supervisor
+        armed = await start(CREW)
+        workflow = await system.client.submit("crew", REQUEST)
+        code = await asyncio.wait_for(armed.ended(), 60)
+        del system.environment["POINTSMAN_FAULT"]
+        await start(CREW)
+        outcome = await workflow.outcome(60)
+        found = await problems(system.client.bus, system.client.subjects, "crew", [workflow.id])
+    await remove_streams(own)
+    assert code == -signal.SIGKILL, f"{point}:{number} was not reached: {armed.text}"
+    assert found == [], point
+    return outcome
+
+
+def seen(outcome: Outcome) -> tuple[Any, ...]:
+    """What a caller sees, without times and ids."""
+    tasks = [(task.task_id, task.agent, task.status, task.attempts) for task in outcome.tasks]
+    return outcome.status, outcome.answer, outcome.gaps, tasks
+
+
+@pytest.mark.parametrize("part", ["supervisor", "worker"])
+async def test_a_crash_at_any_point_leaves_the_outcome_as_it_would_have_been(
+    settings: Settings, tmp_path: Path, part: str
+) -> None:
+    points = [point for point in FAULT_POINTS if point.startswith(part)]
+    async with running(settings, team, [planner, synthesizer, worker]) as client:
+        undisturbed = await (await client.submit("crew", REQUEST)).outcome(30)
+    await remove_streams(settings)
+
+    outcomes = await asyncio.gather(*(crash(settings, tmp_path, point, PASSAGES.get(point, 1)) for point in points))
+
+    assert undisturbed.status == "completed"
+    assert {point: seen(outcome) for point, outcome in zip(points, outcomes, strict=True)} == dict.fromkeys(
+        points, seen(undisturbed)
+    )
