@@ -1,0 +1,53 @@
+"""What a type checker sees of the public API. Both checkers run over this file; running it shows that it is true."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from pydantic import BaseModel
+
+import pointsman
+from pointsman import Client, Context, Limits, Supervisor, Team, agent, tool
+from pointsman.agent import Agent
+from pointsman.client import Workflow
+from pointsman.tools import Tool
+from pointsman_schemas.events import Outcome
+
+
+class Passage(BaseModel):
+    text: str
+
+
+@agent(name="translator", description="Translates a passage")
+async def translate(passage: Passage, context: Context) -> Passage:
+    return passage
+
+
+@tool
+def word_count(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+
+
+async def ask(client: Client) -> str:
+    workflow = await client.submit("helpdesk", "hello")
+    assert_type(workflow, Workflow)
+    outcome = await workflow.outcome(timeout=1.0)
+    assert_type(outcome, Outcome)
+    return outcome.status
+
+
+def test_a_decorated_function_is_an_agent_and_still_the_function_it_was() -> None:
+    registered: Agent = translate
+    called: Tool[[str], int] = word_count
+
+    assert registered.card.name == "translator"
+    assert called.spec.name == "word_count"
+    assert callable(translate)
+
+
+def test_a_team_is_made_of_values() -> None:
+    team = Team(name="helpdesk", strategy=Supervisor(), limits=Limits(deadline=60))
+
+    assert_type(team.limits.deadline, float)
+    assert team.agents == pointsman.ANY
