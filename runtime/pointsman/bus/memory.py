@@ -361,10 +361,12 @@ class _Delivery:
 
     async def ack(self) -> None:
         self._durable.settle(self.message.sequence)
-        self._broker.wake()
+        if self._durable.ready:  # there was no room for it in flight, maybe
+            self._broker.wake()
 
     async def nak(self, delay: float = 0.0) -> None:
         self._again_in(delay)
+        self._broker.wake()
 
     async def term(self, reason: str) -> None:
         if self._durable.is_unsettled(self.message.sequence):
@@ -376,7 +378,6 @@ class _Delivery:
 
     def _again_in(self, seconds: float) -> None:
         self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)
-        self._broker.wake()
 
 
 class _Consumer:
@@ -445,6 +446,10 @@ class MemoryBus:
         return not self._closed
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def max_payload(self) -> int:
         return self.broker.max_payload
 
@@ -471,6 +476,7 @@ class MemoryBus:
         wire = wire_headers(headers, extra)
         check_size(subject, wire, body, self.max_payload)
         self._open()
+        self.broker.broadcast(Stored(subject, bytes(body), wire_headers(headers), 0, self.broker.clock.now()))
         return self.broker.store(subject, body, wire)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:

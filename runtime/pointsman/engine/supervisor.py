@@ -75,13 +75,19 @@ class SupervisorEngine:
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[_Arrival]] = {}
         self._admitted: set[str] = set()
-        self._consumers: list[Consumer] = []
+        self._consumers: dict[str, Consumer] = {}
         self._changed = asyncio.Event()
 
     @property
     def ready(self) -> bool:
         """Whether the broker is serving both consumers of the team."""
-        return len(self._consumers) == 2 and all(consumer.bound for consumer in self._consumers)
+        return not self.waiting_for
+
+    @property
+    def waiting_for(self) -> list[str]:
+        """The consumers of the team that the broker is not serving now."""
+        names = (f"request-{self._team.name}", f"inbox-{self._team.name}")
+        return [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Supervise until `stop`; then take nothing new, finish what was taken, and return."""
@@ -89,7 +95,7 @@ class SupervisorEngine:
         name, wait = self._team.name, self._settings.ack_wait
         requests = await self._bus.consumer(f"request-{name}", "work", self._subjects.request(name), ack_wait=wait)
         inbox = await self._bus.consumer(f"inbox-{name}", "work", self._subjects.inbox_of(name), ack_wait=wait)
-        self._consumers = [requests, inbox]
+        self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox}
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
         async with asyncio.TaskGroup() as turns:
             pulling = [
@@ -132,7 +138,7 @@ class SupervisorEngine:
                 await self._changed.wait()
         except TimeoutError:
             with contextlib.suppress(BusUnavailable):
-                for workflow in tuple(self._admitted):
+                for workflow in sorted(self._admitted):
                     if await self._bus.last("log", self._subjects.outcome(self._team.name, workflow)):
                         self._remember_end(workflow)
 
@@ -177,21 +183,28 @@ class SupervisorEngine:
         try:
             await self._turn(workflow, arrivals)
         except BusUnavailable as error:
-            self._heads.pop(workflow, None)
+            self._forget(workflow, arrivals)
             _log.warning("inputs_handed_back", reason=str(error), inputs=len(arrivals))
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)
         except DamagedLog as error:
             await self._close_damaged(workflow, arrivals, error)
         except Exception as error:
-            self._heads.pop(workflow, None)
+            self._forget(workflow, arrivals)
             _log.exception("inputs_failed", inputs=len(arrivals))
             for arrival in arrivals:
                 if arrival.delivery.delivered < _PATIENCE:
                     await arrival.delivery.nak(float(arrival.delivery.delivered))
                 else:
                     await self._bury(arrival.delivery, workflow, "bug", f"{type(error).__name__}: {error}")
-                    self._admitted.discard(workflow)
+
+    def _forget(self, workflow: str, arrivals: Iterable[_Arrival]) -> None:
+        """What is known of the workflow may be stale. A request of it is admitted by whoever takes it next: if it kept
+        its room here, and there is no other room and no other supervisor, nobody would."""
+        self._heads.pop(workflow, None)
+        if any(_begins(arrival.input) for arrival in arrivals):
+            self._admitted.discard(workflow)
+            self._changed.set()
 
     async def _turn(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
         """Load, decide, commit, emit, acknowledge."""
