@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -38,6 +38,9 @@ WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
 
 _SOURCE = "pointsman/client"
+_LOOK_AGAIN = 5.0
+"""Seconds between two looks for an outcome that may have been missed: it is heard as it is published, which costs the
+broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
 _PUBLISH_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
 _LIST_WINDOW = (
     1_000  # log messages first looked at for `list`: some 100 workflows; four times as many each further time
@@ -258,11 +261,25 @@ class Workflow:
             TimeoutError: it did not end in time. The workflow goes on.
         """
         subject = self._client.subjects.outcome(self.team, self.id)
-        async with asyncio.timeout(timeout), aclosing(self._follow(subject)) as messages:
-            async for stored in messages:
-                _, body = decode(stored.headers, stored.body)
-                return parse(Outcome, body)
-        raise BusUnavailable(f"the connection was closed before workflow {self.id} ended; ask for its outcome again")
+        arrived: asyncio.Queue[Stored] = asyncio.Queue()
+        async with asyncio.timeout(timeout), await self._client.bus.listen(subject, arrived.put):
+            stored = await self._client.bus.last("log", subject)
+            while stored is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_AGAIN):
+                        stored = await arrived.get()
+                        break
+                stored = await self._look_for(subject)
+        return parse(Outcome, decode(stored.headers, stored.body)[1])
+
+    async def _look_for(self, subject: str) -> Stored | None:
+        bus = self._client.bus
+        try:
+            return await bus.last("log", subject)
+        except BusUnavailable:
+            if bus.closed:
+                raise
+            return None  # it comes back by itself
 
     async def events(self) -> AsyncIterator[WorkflowEvent]:
         """What happened and what happens, in order: the log's entries and the agents' reports. Ends after

@@ -126,7 +126,15 @@ class Bus(Protocol):
     """
 
     @property
-    def connected(self) -> bool: ...
+    def connected(self) -> bool:
+        """Whether the broker can be spoken to now. A lost connection is restored by itself, however long it takes."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether this side has left, for good."""
+        ...
+
     @property
     def max_payload(self) -> int:
         """Bytes that headers and body of one message may have together."""
@@ -219,7 +227,11 @@ class Bus(Protocol):
     async def listen(
         self, subject: str, heard: Callable[[Stored], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Call `heard` for every broadcast on `subject` (wildcards allowed) until the context ends. `sequence` is 0."""
+        """Call `heard` for every message on `subject` (wildcards allowed) until the context ends. `sequence` is 0.
+
+        Broadcasts are heard, and so is what is published to a stream, at the moment it is sent: it may not be stored
+        yet, and what the stream refuses is heard too.
+        """
         ...
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:

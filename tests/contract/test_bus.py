@@ -735,3 +735,24 @@ async def test_closing_twice_is_safe_and_ends_the_connection(place: Place) -> No
     assert not bus.connected
     with pytest.raises(BusUnavailable):
         await asyncio.wait_for(bus.last("log", place.log), SOON + 5)
+
+
+async def test_what_is_published_to_a_stream_is_heard_as_it_is_sent(place: Place, bus: Bus) -> None:
+    heard: asyncio.Queue[Stored] = asyncio.Queue()
+
+    async with await bus.listen(place.log, heard.put):
+        await bus.publish(place.log, b"{}", {"ce-id": "1"}, expect=0)
+        async with asyncio.timeout(5):
+            message = await heard.get()
+
+    assert (message.subject, message.body, message.sequence) == (place.log, b"{}", 0)
+    assert message.headers["ce-id"] == "1"
+
+
+async def test_a_closed_bus_says_so(place: Place) -> None:
+    other = await place.connect()
+
+    before = other.closed
+    await other.close()
+
+    assert (before, other.closed) == (False, True)

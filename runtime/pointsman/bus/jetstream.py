@@ -62,7 +62,7 @@ _log = structlog.get_logger(__name__)
 _API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
 _RECONNECT = 0.5  # seconds between tries: a restart takes the broker about one
 _DRAIN = 1.0  # seconds for one round trip, when leaving
-_PING = 5.0  # seconds; two unanswered pings, and a half-open connection is given up
+_PING = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 _WINDOW = 256  # messages a reader has on the way: enough to hide the round trip, little enough to hold
 _BATCH = 512  # messages asked for in one direct get
 _WAITING = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
@@ -175,7 +175,7 @@ class JetStreamBus:
         return self._registry
 
     @property
-    def closing(self) -> bool:
+    def closed(self) -> bool:
         return self._closing
 
     @property
@@ -623,6 +623,7 @@ class _Client(Client):
     - No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
       expired credentials for one.
     - No message ends its reading: a header block of `NATS/1.0` alone would, and any client may publish that.
+    - A connection on which the server does not introduce itself is closed: as it comes, each try leaves its socket open.
     - Requests end when the connection does.
     - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
       still wait for the flusher, a fresh subscription among them.
@@ -632,6 +633,14 @@ class _Client(Client):
     async def flush(self, timeout: int = 10) -> None:
         await self._flush_pending(force_flush=True)
         await super().flush(timeout)
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()
+            raise
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

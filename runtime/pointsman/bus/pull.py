@@ -189,7 +189,7 @@ class PullConsumer:
         try:
             await self.open()
         except (BusUnavailable, ConfigurationError) as error:
-            if self._bus.closing:
+            if self._bus.closed:
                 raise BusUnavailable(f"the bus of the consumer {self._name} was closed") from error
             if not self._lost_for and self._bus.connected:  # one line; a lost connection has its own
                 self._lost_for = reason
