@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -50,13 +50,15 @@ async def supervise(target: str, settings: Settings) -> int:
     from pointsman.engine.supervisor import SupervisorEngine
 
     _settle_memory()
-    observed = telemetry.setup(f"supervisor-{team.name}", settings=settings)
-    bus = await jetstream.connect(settings, name=f"supervisor-{team.name}")
-    try:
-        return await run_until_signal(SupervisorEngine(bus, team, settings, SystemClock()).run)
-    finally:
-        await bus.close()
-        await observed.shutdown()
+    engine: SupervisorEngine | None = None
+    async with AsyncExitStack() as stack:
+        observed = telemetry.setup(f"supervisor-{team.name}", settings=settings)
+        stack.push_async_callback(observed.shutdown)
+        await stack.enter_async_context(_health(settings, lambda: engine.waiting_for if engine else ["broker"]))
+        bus = await jetstream.connect(settings, name=f"supervisor-{team.name}")
+        stack.push_async_callback(bus.close)
+        engine = SupervisorEngine(bus, team, settings, SystemClock())
+        return await run_until_signal(engine.run)
 
 
 async def work(targets: Sequence[str], settings: Settings) -> int:
@@ -72,14 +74,24 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
 
     name = "-".join(agent.card.name for agent in agents)
     _settle_memory()
-    observed = telemetry.setup(name, settings=settings)
-    bus = await jetstream.connect(settings, name=name)
-    try:
+    worker: Worker | None = None
+    async with AsyncExitStack() as stack:
+        observed = telemetry.setup(name, settings=settings)
+        stack.push_async_callback(observed.shutdown)
+        await stack.enter_async_context(_health(settings, lambda: worker.waiting_for if worker else ["broker"]))
+        bus = await jetstream.connect(settings, name=name)
+        stack.push_async_callback(bus.close)
         await bus.set_up()
-        return await run_until_signal(Worker(bus, agents, settings, own_loop=True).run)
-    finally:
-        await bus.close()
-        await observed.shutdown()
+        worker = Worker(bus, agents, settings, own_loop=True)
+        return await run_until_signal(worker.run)
+
+
+def _health(settings: Settings, waiting_for: Callable[[], Sequence[str]]) -> AbstractAsyncContextManager[object]:
+    if settings.health_port is None:
+        return nullcontext()
+    from pointsman.engine.health import serve_health
+
+    return serve_health(settings.health_host, settings.health_port, waiting_for)
 
 
 def _settle_memory() -> None:

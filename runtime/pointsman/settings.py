@@ -45,6 +45,10 @@ class Settings(BaseSettings):
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
     """How long the log and the dead letters are kept. What is to be done is kept for 7 days at most."""
+    health_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
+    """Where `/healthz` and `/readyz` are answered. 0 is a free port, which the log names; unset: nowhere."""
+    health_host: str = "127.0.0.1"
+    """The address they are answered on."""
     model: str | None = None
     """`openai:NAME`, `anthropic:NAME` or `offline`, for the shipped agents. Unset: chosen by the keys that are set."""
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"

@@ -58,8 +58,8 @@ def test_no_two_services_publish_the_same_port() -> None:
     assert len(published) == len(set(published))
 
 
-@pytest.mark.parametrize("name", [*_NODES, "jaeger"])
-def test_what_others_rely_on_says_whether_it_is_healthy(name: str) -> None:
+@pytest.mark.parametrize("name", _SERVICES)
+def test_every_service_says_whether_it_is_healthy(name: str) -> None:
     assert _SERVICES[name]["healthcheck"]["test"][0] == "CMD"
 
 
@@ -76,6 +76,14 @@ def test_our_processes_wait_for_a_healthy_cluster_and_keep_three_copies(name: st
     assert service["environment"]["POINTSMAN_URL"] == ",".join(f"nats://{node}:4222" for node in _NODES)
     assert service["environment"]["POINTSMAN_REPLICAS"] == "3"
     assert service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://jaeger:4318"
+
+
+@pytest.mark.parametrize("name", _OURS)
+def test_our_processes_are_asked_whether_they_are_ready_where_they_answer(name: str) -> None:
+    service = _SERVICES[name]
+
+    port = service["environment"]["POINTSMAN_HEALTH_PORT"]
+    assert f"http://127.0.0.1:{port}/readyz" in service["healthcheck"]["test"][-1]
 
 
 @pytest.mark.parametrize("name", _OURS)

@@ -623,7 +623,7 @@ class _Client(Client):
     - No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
       expired credentials for one.
     - No message ends its reading: a header block of `NATS/1.0` alone would, and any client may publish that.
-    - A connection on which the server does not introduce itself is closed: as it comes, each try leaves its socket open.
+    - A try at which the server does not introduce itself is closed: as it comes, each leaves its socket open.
     - Requests end when the connection does.
     - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
       still wait for the flusher, a fresh subscription among them.

@@ -207,7 +207,10 @@ def _demo_workers() -> dict[str, Sequence[str]]:
 
 
 def _children(home: Path, broker: EmbeddedBroker, settings: Settings) -> Processes:
-    return Processes(home, {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace})
+    environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
+    if settings.health_port is not None:
+        environment["POINTSMAN_HEALTH_PORT"] = "0"  # one port cannot be had by all of them
+    return Processes(home, environment)
 
 
 async def _start(children: Processes, target: str, workers: Mapping[str, Sequence[str]]) -> None:

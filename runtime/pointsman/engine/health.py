@@ -1,0 +1,95 @@
+"""`/healthz` and `/readyz` over HTTP, for whatever watches a process: a container's health check, a load balancer.
+
+| Path | 200 when | Otherwise |
+|---|---|---|
+| `/healthz` | the event loop answers | no answer |
+| `/readyz` | the broker serves every consumer of the process | 503; the body names those that it does not serve |
+
+Both answer with one JSON object. A request is one line and headers that are not looked at: no framework is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from pointsman.errors import ConfigurationError
+from pointsman.telemetry import get_logger
+
+__all__ = ["serve_health"]
+
+_log = get_logger(__name__)
+
+_PATIENCE = 2.0  # seconds a caller has to say what it wants; probes are local and say it in one packet
+_LONGEST = 8_192  # bytes of a request
+
+
+@asynccontextmanager
+async def serve_health(host: str, port: int, waiting_for: Callable[[], Sequence[str]]) -> AsyncIterator[int]:
+    """Answer on `host` and the port it yields (`port`, or a free one for 0) until the context ends.
+
+    `waiting_for` names what the process is not served with now; it is ready when there is nothing.
+
+    Raises:
+        ConfigurationError: the port cannot be had.
+    """
+    callers: set[asyncio.StreamWriter] = set()
+
+    async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.add(writer)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                asked = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_reply(asked.split(b"\r\n", 1)[0], waiting_for))
+                await writer.drain()
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
+            pass  # a caller who does not say what he wants, or is gone
+        finally:
+            callers.discard(writer)
+            writer.close()
+
+    try:
+        server = await asyncio.start_server(called, host, port, limit=_LONGEST)
+    except OSError as error:
+        raise ConfigurationError(
+            f"no health checks on {host}:{port}: {error.strerror or error}; choose another POINTSMAN_HEALTH_PORT, "
+            "0 for a free one"
+        ) from None
+    bound: int = server.sockets[0].getsockname()[1]
+    _log.info("health_served", url=f"http://{host}:{bound}", port=bound)
+    try:
+        yield bound
+    finally:
+        server.close()
+        for writer in tuple(callers):
+            writer.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(server.wait_closed(), _PATIENCE)
+
+
+def _reply(asked: bytes, waiting_for: Callable[[], Sequence[str]]) -> bytes:
+    method, _, rest = asked.partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0]
+    if method not in (b"GET", b"HEAD"):
+        return _response("405 Method Not Allowed", {"error": "only GET and HEAD"})
+    match path:
+        case b"/healthz":
+            return _response("200 OK", {"alive": True}, method)
+        case b"/readyz":
+            missing = list(waiting_for())
+            status = "503 Service Unavailable" if missing else "200 OK"
+            return _response(status, {"ready": not missing, "waiting_for": missing}, method)
+        case _:
+            return _response("404 Not Found", {"error": "there are /healthz and /readyz"}, method)
+
+
+def _response(status: str, content: dict[str, Any], method: bytes = b"GET") -> bytes:
+    body = json.dumps(content).encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (b"" if method == b"HEAD" else body)

@@ -1,0 +1,59 @@
+"""A network that is silent, cut or slow: nothing is lost by it, and nothing piles up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.broker import remove_streams
+from support.proxy import Proxy
+from support.system import until
+
+from pointsman.bus.jetstream import connect
+from pointsman.errors import UnknownOutcome
+from pointsman.settings import Settings
+from pointsman_schemas.subjects import Subjects
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def port(settings: Settings) -> int:
+    return int(settings.url.rpartition(":")[2])
+
+
+async def test_a_broker_that_never_introduces_itself_costs_no_sockets(settings: Settings, port: int) -> None:
+    async with Proxy("127.0.0.1", port) as proxy:
+        bus = await connect(settings.model_copy(update={"url": proxy.url}), name="patient", wait=5)
+
+        proxy.black_hole(upward=False)
+        await until(lambda: _is(proxy.accepted >= 4), seconds=25)
+        left_open = proxy.open
+        proxy.heal()
+        await until(lambda: _is(bus.connected), seconds=15)
+        await bus.close()
+
+    assert left_open <= 2
+
+
+async def test_a_publish_whose_answer_is_lost_is_stored_and_not_known_to_be(settings: Settings, port: int) -> None:
+    subject = Subjects(settings.namespace).log("crew", "wf_1")
+    async with Proxy("127.0.0.1", port) as proxy:
+        bus = await connect(settings.model_copy(update={"url": proxy.url, "request_timeout": 1.0}), name="x", wait=5)
+        await bus.set_up()
+
+        proxy.black_hole(upward=False)
+        with pytest.raises(UnknownOutcome):
+            await bus.publish(subject, b"{}", {}, expect=0)
+        proxy.heal()
+        await until(lambda: _is(bus.connected), seconds=15)
+        stored = await bus.last("log", subject)
+        await bus.close()
+    await remove_streams(settings)
+
+    assert stored is not None
+
+
+async def _is(so: bool) -> bool:
+    await asyncio.sleep(0)
+    return so

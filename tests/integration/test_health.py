@@ -1,0 +1,132 @@
+"""A process says over HTTP whether it is alive and whether the broker serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.crew import CREW
+from support.processes import Service, System, found
+from support.proxy import Proxy
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.engine.health import serve_health
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any]:
+    """The status and the JSON object that `path` is answered with."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return int(head.split()[1]), json.loads(body) if body else None
+
+
+async def until_ready(ports: list[int], ready: bool, *, seconds: float) -> None:
+    async def so() -> bool:
+        statuses = {(await ask(port, "/readyz"))[0] for port in ports}
+        return statuses == {200 if ready else 503}
+
+    await found(so, f"/readyz that says {ready}", seconds=seconds)
+
+
+async def port_of(service: Service) -> int:
+    return int((await service.logged("health_served"))["port"])
+
+
+@asynccontextmanager
+async def serving(*waiting_for: str) -> AsyncIterator[int]:
+    async with serve_health("127.0.0.1", 0, lambda: waiting_for) as port:
+        yield port
+
+
+async def test_what_a_process_waits_for_is_named() -> None:
+    async with serving("inbox-crew") as port:
+        assert await ask(port, "/healthz") == (200, {"alive": True})
+        assert await ask(port, "/readyz") == (503, {"ready": False, "waiting_for": ["inbox-crew"]})
+    async with serving() as port:
+        assert await ask(port, "/readyz?verbose") == (200, {"ready": True, "waiting_for": []})
+
+
+async def test_what_is_not_a_question_about_health_is_refused_and_does_no_harm() -> None:
+    async with serving() as port:
+        assert (await ask(port, "/"))[0] == 404
+        assert (await ask(port, "/readyz", "POST"))[0] == 405
+        assert await ask(port, "/readyz", "HEAD") == (200, None)
+        for rubbish in (b"\0" * 20_000, b"GET", b""):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(rubbish)
+            writer.close()
+        assert (await ask(port, "/readyz"))[0] == 200
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with serving() as port:
+        with pytest.raises(ConfigurationError, match=f"{port}.*POINTSMAN_HEALTH_PORT"):
+            async with serve_health("127.0.0.1", port, list):
+                pass
+
+
+async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: Path) -> None:
+    store = tmp_path / "broker"
+    broker = EmbeddedBroker(store)
+    await broker.start()
+    number = int(broker.url.rpartition(":")[2])
+    try:
+        async with Proxy("127.0.0.1", number) as proxy:
+            settings = Settings(url=proxy.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, health_port=0)
+            async with System(tmp_path / "processes", settings) as system:
+                services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+                ports = [await port_of(service) for service in services]
+                await until_ready(ports, True, seconds=10)
+
+                assert broker.pid is not None
+                os.kill(broker.pid, signal.SIGKILL)
+                await broker.stop()
+                await until_ready(ports, False, seconds=3)
+                status, body = await ask(ports[0], "/readyz")
+                alive = [(await ask(port, "/healthz"))[0] for port in ports]
+                broker = EmbeddedBroker(store, port=number)
+                await broker.start()
+                await until_ready(ports, True, seconds=20)
+
+                proxy.black_hole()
+                await until_ready(ports, False, seconds=8)
+                proxy.heal()
+                await until_ready(ports, True, seconds=20)
+
+                proxy.black_hole(upward=False)
+                await until_ready(ports, False, seconds=8)
+                proxy.heal()
+                await until_ready(ports, True, seconds=20)
+    finally:
+        await broker.stop()
+
+    assert (status, body) == (503, {"ready": False, "waiting_for": ["request-crew", "inbox-crew"]})
+    assert alive == [200, 200]
+
+
+async def test_a_process_whose_broker_was_never_there_is_alive_and_waits_for_it(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path / "broker") as broker:
+        settings = Settings(url=broker.url, health_port=0)
+        async with System(tmp_path / "processes", settings) as system:
+            system.environment["POINTSMAN_URL"] = "nats://127.0.0.1:9"
+            service = await system.start("worker", CREW)
+            port = await port_of(service)
+
+            assert (await ask(port, "/healthz"))[0] == 200
+            assert await ask(port, "/readyz") == (503, {"ready": False, "waiting_for": ["broker"]})
