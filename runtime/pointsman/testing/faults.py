@@ -1,0 +1,363 @@
+"""A bus that fails the way buses do, and takes its process with it, by a chance that is drawn from a seed.
+
+| Fault | What happens |
+|---|---|
+| slow | a call, an answer or a settlement takes up to `Faults.slowest` |
+| unavailable | the call is refused at once; nothing was done |
+| lost | a publish never arrives, and is not answered |
+| unanswered | a publish is stored, and its answer is lost |
+| late | a publish is not answered, and is stored afterwards |
+| raced | a compare-and-set is refused as if somebody else had written first |
+| unsettled | an acknowledgement of any kind never arrives |
+| repeated | a message is delivered again while it is in hand |
+| unheard | a broadcast is lost |
+| outage | for a while nothing of this process reaches the broker |
+| crash | the process dies before a call, or after its effect |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Any, TypeVar
+
+from pointsman.errors import BusUnavailable, Conflict, PointsmanError, UnknownOutcome
+from pointsman.ports import Bus, Consumer, Delivery, QueueDepth, Registry, Service, Stored, StreamKind
+from pointsman.testing.simulation import Process
+from pointsman_schemas.card import AgentCard
+
+__all__ = ["RATES", "Faults", "FaultyBus"]
+
+T = TypeVar("T")
+
+RATES: Mapping[str, float] = {
+    "slow": 0.04,
+    "unavailable": 0.01,
+    "lost": 0.01,
+    "unanswered": 0.02,
+    "late": 0.01,
+    "raced": 0.01,
+    "unsettled": 0.05,
+    "repeated": 0.04,
+    "unheard": 0.2,
+    "outage": 0.002,
+    "crash": 0.008,
+}
+"""Chances that a call meets the fault: high enough that a workflow of some 50 calls meets several."""
+
+
+def _nothing(what: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Faults:
+    """Which faults happen, until when, and how many there were. Times are in seconds of the loop's clock."""
+
+    chance: Random
+    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
+    until: float = float("inf")
+    crashes: int = 10
+    """Processes that may still be killed."""
+    latency: float = 0.002
+    """What a call takes on average, there and back each."""
+    slowest: float = 3.0
+    timeout: float = 1.0
+    """How long an answer is waited for."""
+    counts: Counter[str] = field(default_factory=Counter)
+    note: Callable[[str], None] = _nothing
+    _under_way: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
+
+    @property
+    def active(self) -> bool:
+        return asyncio.get_running_loop().time() < self.until
+
+    def strike(self, fault: str, where: str) -> bool:
+        """Whether `fault` happens now, at `where`."""
+        if not self.active or self.chance.random() >= self.rates.get(fault, 0.0):
+            return False
+        if fault == "crash":
+            if self.crashes == 0:
+                return False
+            self.crashes -= 1
+        self.counts[fault] += 1
+        self.note(f"{fault}: {where}")
+        return True
+
+    def one_of(self, where: str, *faults: str) -> str | None:
+        """The one of `faults` that happens now, if any."""
+        return next((fault for fault in faults if self.strike(fault, where)), None)
+
+    async def travel(self, where: str) -> None:
+        """The time that a message takes to or from the broker."""
+        if self.strike("slow", where):
+            await asyncio.sleep(self.chance.uniform(0.0, self.slowest))
+        else:
+            await asyncio.sleep(self.chance.expovariate(1 / self.latency))
+
+
+    def later(self, delay: float, effect: Callable[[], Awaitable[Any]]) -> None:
+        """Have `effect` after `delay`, whatever becomes of the process that asked for it: it is on its way."""
+
+        async def arrive() -> None:
+            await asyncio.sleep(delay)
+            with suppress(PointsmanError):
+                await effect()
+
+        task = asyncio.get_running_loop().create_task(arrive(), context=contextvars.Context())
+        self._under_way[task] = None
+        task.add_done_callback(lambda done: self._under_way.pop(done, None), context=contextvars.Context())
+
+
+class FaultyBus:
+    """`bus` as one process sees it. Once the process is dead, nothing it still tries has an effect."""
+
+    def __init__(self, bus: Bus, faults: Faults, process: Process) -> None:
+        self._bus = bus
+        self._faults = faults
+        self._process = process
+        self._away_until = 0.0
+        self._registry = _FaultyRegistry(self, bus.registry)
+
+    # What may happen on the way
+
+    def check_alive(self) -> None:
+        if not self._process.alive:
+            raise asyncio.CancelledError(f"{self._process.name} is dead")
+
+    def may_crash(self, where: str) -> None:
+        self.check_alive()
+        if self._faults.strike("crash", f"{self._process.name} {where}"):
+            self._process.kill()
+            self.check_alive()
+
+    @property
+    def away(self) -> bool:
+        """Whether an outage keeps this process from the broker. One may begin with any look."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._away_until and self._faults.strike("outage", self._process.name):
+            self._away_until = now + self._faults.chance.uniform(0.5, 8.0)
+        return now < self._away_until
+
+    async def until_back(self) -> None:
+        while self.away:
+            await asyncio.sleep(self._away_until - asyncio.get_running_loop().time())
+
+    async def call(self, what: str, effect: Callable[[], Awaitable[T]]) -> T:
+        """Have `effect` at the broker and its answer here, if all goes well."""
+        where = f"{self._process.name} {what}"
+        await self._there(what, where)
+        answer = await effect()
+        await self._back(what, where)
+        return answer
+
+    async def _there(self, what: str, where: str) -> None:
+        self.may_crash(f"before {what}")
+        if self.away:
+            await asyncio.sleep(self._faults.timeout)
+            raise BusUnavailable(f"{where}: the broker is away")
+        if self._faults.strike("unavailable", where):
+            raise BusUnavailable(f"{where}: the broker did not answer")
+        await self._faults.travel(where)
+        self.check_alive()
+
+    async def _back(self, what: str, where: str) -> None:
+        self.may_crash(f"after {what}")
+        await self._faults.travel(where)
+
+    async def _store(self, what: str, store: Callable[[], Awaitable[T]], *, fenced: bool) -> T:
+        where = f"{self._process.name} {what}"
+        await self._there(what, where)
+        fate = self._faults.one_of(where, "lost", "unanswered", "late", *(("raced",) if fenced else ()))
+        if fate == "raced":
+            raise Conflict(f"{where}: somebody else wrote first, or so it seems")
+        if fate == "late":
+            self._faults.later(self._faults.chance.uniform(0.0, 2 * self._faults.slowest), store)
+        if fate in ("lost", "late"):
+            self.may_crash(f"while waiting for the answer to {what}")
+            await asyncio.sleep(self._faults.timeout)
+            raise UnknownOutcome(f"{where}: no answer in {self._faults.timeout} s")
+        answer = await store()
+        await self._back(what, where)
+        if fate == "unanswered":
+            await asyncio.sleep(self._faults.timeout)
+            raise UnknownOutcome(f"{where}: no answer in {self._faults.timeout} s")
+        return answer
+
+    async def settle(self, what: str, effect: Callable[[], Awaitable[None]]) -> None:
+        """Fire and forget: it arrives now, later or never, and the caller cannot know."""
+        where = f"{self._process.name} {what}"
+        self.may_crash(f"before {what}")
+        if not self.away and not self._faults.strike("unsettled", where):
+            if self._faults.strike("slow", where):
+                self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), effect)
+            else:
+                await effect()
+        self.may_crash(f"after {what}")
+
+    def repeat(self, delivery: Delivery) -> None:
+        where = f"{self._process.name} has {delivery.message.subject}"
+        if self._faults.strike("repeated", where):
+            self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), delivery.nak)
+
+    # The bus
+
+    @property
+    def connected(self) -> bool:
+        return self._process.alive and self._bus.connected
+
+    @property
+    def closed(self) -> bool:
+        return self._bus.closed
+
+    @property
+    def max_payload(self) -> int:
+        return self._bus.max_payload
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
+
+    async def set_up(self) -> None:
+        await self.call("set_up", self._bus.set_up)
+
+    async def publish(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+    ) -> int:
+        def store() -> Awaitable[int]:
+            return self._bus.publish(subject, body, headers, expect=expect, message_id=message_id)
+
+        # With 0 expected a refusal says that the message is there; it may not be said of one that is not.
+        return await self._store(f"publish {subject}", store, fenced=bool(expect))
+
+    async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        def store() -> Awaitable[bool]:
+            return self._bus.schedule(name, at, target, body, headers)
+
+        return await self._store(f"schedule {target}", store, fenced=False)
+
+    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        return await self.call(f"last {subject}", lambda: self._bus.last(stream, subject))
+
+    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+        return await self.call(f"get {stream} {sequence}", lambda: self._bus.get(stream, sequence))
+
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        async def held() -> list[Stored]:
+            return [stored async for stored in self._bus.read(stream, subject, after=after)]
+
+        for stored in await self.call(f"read {subject}", held):
+            yield stored
+
+    def follow(
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
+    ) -> AsyncIterator[Stored]:
+        return self._bus.follow(stream, subjects, after=after, new_only=new_only)
+
+    async def consumer(
+        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+    ) -> Consumer:
+        def open_it() -> Awaitable[Consumer]:
+            return self._bus.consumer(name, stream, subject, ack_wait=ack_wait, max_in_flight=max_in_flight)
+
+        return _FaultyConsumer(self, await self.call(f"consumer {name}", open_it), name)
+
+    async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+        return await self.call(f"depth {name}", lambda: self._bus.depth(name, stream))
+
+    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+        return await self.call(f"delete {stream} {sequence}", lambda: self._bus.delete(stream, sequence))
+
+    async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        self.may_crash(f"before broadcast {subject}")
+        if not self.away and not self._faults.strike("unheard", f"{self._process.name} broadcast {subject}"):
+            await self._bus.broadcast(subject, body, headers)
+        self.may_crash(f"after broadcast {subject}")
+
+    async def listen(
+        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        return await self.call(f"listen {subject}", lambda: self._bus.listen(subject, heard))
+
+    async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
+        return await self.call(f"serve {service.name}", lambda: self._bus.serve(service))
+
+    async def close(self) -> None:
+        await self._bus.close()
+
+
+class _FaultyRegistry:
+    def __init__(self, bus: FaultyBus, registry: Registry) -> None:
+        self._bus = bus
+        self._registry = registry
+
+    async def announce(self, card: AgentCard) -> None:
+        await self._bus.call(f"announce {card.name}", lambda: self._registry.announce(card))
+
+    async def withdraw(self, card: AgentCard) -> None:
+        await self._bus.call(f"withdraw {card.name}", lambda: self._registry.withdraw(card))
+
+    async def cards(self) -> Sequence[AgentCard]:
+        self._bus.check_alive()
+        return await self._registry.cards()
+
+
+class _FaultyConsumer:
+    def __init__(self, bus: FaultyBus, consumer: Consumer, name: str) -> None:
+        self._bus = bus
+        self._consumer = consumer
+        self._name = name
+
+    async def take(self, room: int) -> Sequence[Delivery]:
+        await self._bus.until_back()
+        self._bus.may_crash(f"before take {self._name}")
+        taken = await self._consumer.take(room)
+        self._bus.may_crash(f"after take {self._name}")
+        for delivery in taken:
+            self._bus.repeat(delivery)
+        return [_FaultyDelivery(self._bus, delivery) for delivery in taken]
+
+    @property
+    def bound(self) -> bool:
+        return self._consumer.bound
+
+    async def close(self) -> None:
+        self._bus.check_alive()
+        await self._consumer.close()
+
+
+class _FaultyDelivery:
+    def __init__(self, bus: FaultyBus, delivery: Delivery) -> None:
+        self._bus = bus
+        self._delivery = delivery
+
+    @property
+    def message(self) -> Stored:
+        return self._delivery.message
+
+    @property
+    def delivered(self) -> int:
+        return self._delivery.delivered
+
+    async def ack(self) -> None:
+        await self._bus.settle(f"ack {self.message.subject}", self._delivery.ack)
+
+    async def nak(self, delay: float = 0.0) -> None:
+        await self._bus.settle(f"nak {self.message.subject}", lambda: self._delivery.nak(delay))
+
+    async def term(self, reason: str) -> None:
+        await self._bus.settle(f"term {self.message.subject}", lambda: self._delivery.term(reason))
+
+    async def in_progress(self) -> None:
+        await self._bus.settle(f"in_progress {self.message.subject}", self._delivery.in_progress)

@@ -1,0 +1,153 @@
+"""Time that jumps and processes that die: what a whole system needs to run in one loop, the same way every time.
+
+`simulate` runs a coroutine on a loop without a real clock. Whenever nothing is left to do, time jumps to the next moment
+at which something is due, so a minute of waiting costs nothing; every timeout of asyncio's obeys. Nothing in it may use
+threads or sockets. What runs is then a function of its inputs and of the chance it draws from.
+
+`Process` gathers the tasks that begin in it, however deep, and kills them all at once, as SIGKILL would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+__all__ = ["Endless", "Process", "SimulatedClock", "SimulationLoop", "simulate"]
+
+T = TypeVar("T")
+
+_START = datetime(2030, 1, 1, tzinfo=UTC)
+_STEPS = 1_000_000
+"""Turns of the loop before a run counts as endless; a few thousand are usual for a workflow."""
+
+_AGAIN = 1.0  # seconds until a task that took no notice of being cancelled is cancelled again
+
+
+class Endless(AssertionError):
+    """The simulation took more steps than it may, or waits for something that no moment will bring."""
+
+
+class SimulationLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time begins at 0 and passes only when nothing can run. `steps` counts its turns."""
+
+    def __init__(self, steps: int = _STEPS) -> None:
+        self._time = 0.0
+        self._most = steps
+        self.steps = 0
+        super().__init__(_Jumps(self._jump))
+        self.set_task_factory(_adopted)
+
+    def time(self) -> float:
+        return self._time
+
+    def _jump(self, timeout: float | None) -> None:
+        self.steps += 1
+        if self.steps > self._most:
+            self._most += _STEPS  # for what has to be cleared away
+            raise Endless(f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end")
+        if timeout is None:
+            raise Endless(f"at {self._time:.3f} s everything waits and nothing is due")
+        self._time += timeout
+
+
+class _Jumps(selectors.SelectSelector):
+    """Looks at no file: instead of waiting for the time given, it lets it pass."""
+
+    def __init__(self, jump: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._jump(timeout)
+        return []
+
+
+def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, steps: int = _STEPS) -> T:
+    """What `main()` returns, run on a `SimulationLoop`.
+
+    Raises:
+        Endless: it took more than `steps` turns of the loop, or came to wait for nothing.
+    """
+    with asyncio.Runner(loop_factory=partial(SimulationLoop, steps)) as runner:
+        return runner.run(main())
+
+
+class SimulatedClock:
+    """The simulation's time as a `Clock`; outside of the loop it stands still.
+
+    `start` is `now` at its beginning; `skew`, in seconds, sets this clock off.
+    """
+
+    def __init__(self, start: datetime = _START, skew: float = 0.0) -> None:
+        self._start = start + timedelta(seconds=skew)
+        self._elapsed = 0.0
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self.monotonic())
+
+    def monotonic(self) -> float:
+        with suppress(RuntimeError):
+            self._elapsed = asyncio.get_running_loop().time()
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+_owner: contextvars.ContextVar[Process | None] = contextvars.ContextVar("pointsman_process", default=None)
+
+
+class Process:
+    """Tasks that live and die together: the one that `start` makes and all that begin in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self._main: asyncio.Task[Any] | None = None
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `main` as this process, on a `SimulationLoop`."""
+        context = contextvars.copy_context()
+        context.run(_owner.set, self)
+        task = asyncio.get_running_loop().create_task(main, context=context)
+        self._main = task
+        return task
+
+    def kill(self) -> None:
+        """End it here and now. No task of it gets further than its next `await`, whatever it does about it."""
+        self.alive = False
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Return when `main` is through, and no task of it is left: with `main` a process ends."""
+        if self._main is not None:
+            await asyncio.wait({self._main})
+        while self._tasks:
+            self.kill()
+            await asyncio.wait(tuple(self._tasks), timeout=_AGAIN)
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        self._tasks[task] = None
+        task.add_done_callback(self._let_go, context=contextvars.Context())
+        if not self.alive:
+            task.cancel()
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+
+
+def _adopted(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **more: Any) -> asyncio.Task[T]:
+    context: contextvars.Context | None = more.get("context")
+    task = asyncio.Task(work, loop=loop, **more)
+    owner = _owner.get() if context is None else context.get(_owner)
+    if owner is not None:
+        owner.adopt(task)
+    return task

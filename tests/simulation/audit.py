@@ -1,0 +1,255 @@
+"""What must hold of every world that has come to rest, read off its streams and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pointsman.core.evolve import apply
+from pointsman.core.outbox import dead_letter_id, outbox
+from pointsman.core.state import State, from_snapshot
+from pointsman.core.transitions import TaskStatus
+from pointsman.engine.history import commit_of
+from pointsman.engine.intake import read_inbox, read_request
+from pointsman.engine.workflow_log import Head
+from pointsman.core.inputs import RequestRefused
+from pointsman.errors import ContractError, InvariantError
+from pointsman.ports import Stored
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import DeadLetter, Outcome, Result
+from pointsman_schemas.log import (
+    Commit,
+    Entry,
+    PlanAccepted,
+    RetryScheduled,
+    TaskDispatched,
+    TaskFailed,
+    TaskReopened,
+    TaskSucceeded,
+    WorkflowEnded,
+)
+from pointsman_schemas.strict_json import parse
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["audit", "check_head", "describe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a world has left behind, read once."""
+
+    world: World
+    logs: Mapping[str, Sequence[tuple[Stored, Commit]]]
+    dead: Sequence[Stored]
+    letters: Sequence[DeadLetter]
+
+    @property
+    def names(self) -> set[str]:
+        return {stored.subject.split(".")[-1] for stored in self.dead}
+
+
+def audit(world: World) -> list[str]:
+    """Every promise that the world has broken, as sentences."""
+    dead = [*world.broker.removed, *world.broker.stream("dead").select("sim.dead.>")]
+    letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
+    rest = Rest(world, _logs(world), dead, letters)
+    checks = (_requests, _workflows, _handoffs_and_results, _inputs, _letters)
+    return [problem for check in checks for problem in check(rest)]
+
+
+def check_head(world: World, workflow: str, head: Head) -> str | None:
+    """What is wrong with the state a supervisor holds; it is the fold of the log up to where the supervisor is."""
+    folded = None
+    for stored in world.broker.stream("log").select(world.subjects.log(world.team.name, workflow)):
+        if stored.sequence <= head.sequence:
+            folded = apply(folded, commit_of(stored))
+    return None if folded == head.state else f"{workflow}: a supervisor's state is not the fold of its log"
+
+
+def describe(world: World) -> list[str]:
+    """Why a world does not come to rest: what is open, and how its workflows stand."""
+    lines = world.open_ends()
+    for workflow, commits in _logs(world).items():
+        entries = [entry for _, commit in commits for entry in commit.entries]
+        if not any(isinstance(entry, WorkflowEnded) for entry in entries):
+            lines.append(f"{workflow} has not ended; its last entries: {', '.join(e.kind for e in entries[-6:])}")
+    return lines
+
+
+def _requests(rest: Rest) -> Iterator[str]:
+    """An acknowledged request reaches exactly one outcome."""
+    world, team = rest.world, rest.world.team.name
+    for stored, workflow in world.requests():
+        outcomes = world.broker.stream("log").select(world.subjects.outcome(team, workflow))
+        if len(outcomes) != 1:
+            yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
+    asked = {workflow for _, workflow in world.requests()}
+    for stored in world.broker.stream("log").select(world.subjects.outcomes_of(team)):
+        if stored.subject.split(".")[-1] not in asked:
+            yield f"{stored.subject} is the outcome of nothing that was asked for"
+
+
+def _workflows(rest: Rest) -> Iterator[str]:
+    world, letters = rest.world, rest.names
+    for workflow, commits in rest.logs.items():
+        entries = [entry for _, commit in commits for entry in commit.entries]
+        yield from (f"{workflow}: {problem}" for problem in _log(commits))
+        yield from (f"{workflow}: {problem}" for problem in _story(entries))
+        ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
+        if len(ends) != 1 or entries[-1] is not ends[0]:
+            yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
+            continue
+        for stored in world.broker.stream("log").select(world.subjects.outcome(world.team.name, workflow)):
+            if parse(Outcome, stored.body) != ends[0].outcome:
+                yield f"{workflow}: its outcome is not the one in its log"
+        for entry in entries:
+            if isinstance(entry, TaskFailed):
+                name = dead_letter_id(workflow, entry.task_id, entry.attempts)
+                if name not in letters:
+                    yield f"{workflow}: {entry.task_id} failed after {entry.attempts} attempts and has no dead letter"
+
+
+def _log(commits: list[tuple[Stored, Commit]]) -> Iterator[str]:
+    """Numbers without gaps, entries that fold, snapshots that are what they stand for."""
+    state: State | None = None
+    newest: int | None = None
+    for place, (stored, commit) in enumerate(commits, 1):
+        if commit.number != place:
+            yield f"commit {place} has number {commit.number}"
+            return
+        try:
+            state = apply(state, commit)
+        except InvariantError as error:
+            yield f"commit {place} does not follow: {error}"
+            return
+        if commit.snapshot_sequence != newest:
+            yield f"commit {place} says the newest snapshot is {commit.snapshot_sequence}; it is {newest}"
+        if commit.snapshot is not None:
+            newest = stored.sequence
+            if (kept := from_snapshot(commit.snapshot)) != state or list(kept.tasks) != list(state.tasks):
+                yield f"the snapshot of commit {place} is not the state there"
+
+
+def _story(entries: list[Entry]) -> Iterator[str]:
+    """The life of each task, followed without the help of the core."""
+    started = entries[0]
+    limit = started.limits.attempts if started.kind == "workflow_started" else 0
+    current: dict[str, tuple[int, str]] = {}
+    succeeded: set[str] = set()
+    failed: set[str] = set()
+    needs: dict[str, tuple[str, ...]] = {}
+    reopened: Counter[str] = Counter()
+    for entry in entries:
+        match entry:
+            case PlanAccepted():
+                for planned in entry.plan.tasks:
+                    needs[planned.id] = planned.depends_on
+            case TaskDispatched() | RetryScheduled():
+                before = current.get(entry.task_id, (0, ""))[0]
+                current[entry.task_id] = entry.attempt, entry.agent
+                if entry.attempt != before + 1:
+                    yield f"attempt {entry.attempt} of {entry.task_id} follows attempt {before}"
+                if entry.attempt > limit + 1 + 2 * reopened[entry.task_id]:
+                    yield f"{entry.task_id} had {entry.attempt} attempts; its limit is {limit}"
+                if entry.task_id in succeeded | failed:
+                    yield f"{entry.task_id} was dispatched after it was settled"
+                if isinstance(entry, TaskDispatched) and (gap := set(needs.get(entry.task_id, ())) - succeeded):
+                    yield f"{entry.task_id} was dispatched before {sorted(gap)}"
+            case TaskSucceeded():
+                said = (entry.attempt, entry.result.agent)
+                if entry.task_id in succeeded | failed:
+                    yield f"a second result of {entry.task_id} was accepted"
+                if said != current.get(entry.task_id) or entry.result.attempt != entry.attempt:
+                    yield f"the result {said} of {entry.task_id} was accepted; it is with {current.get(entry.task_id)}"
+                succeeded.add(entry.task_id)
+            case TaskFailed():
+                if entry.task_id in failed or (entry.task_id in succeeded and entry.task_id in needs):
+                    yield f"{entry.task_id} failed after it was settled"  # a planner's answer may be refused
+                failed.add(entry.task_id)
+            case TaskReopened():
+                reopened[entry.task_id] += 1
+                failed.discard(entry.task_id)
+            case _:
+                pass
+
+
+def _handoffs_and_results(rest: Rest) -> Iterator[str]:
+    """At most one handoff and one result for each attempt; a handoff that was dealt with was answered."""
+    world = rest.world
+    work = world.broker.stream("work")
+    dispatched = {
+        (workflow, entry.task_id, entry.attempt, entry.agent)
+        for workflow, commits in rest.logs.items()
+        for _, commit in commits
+        for entry in commit.entries
+        if isinstance(entry, TaskDispatched | RetryScheduled)
+    }
+    letters = rest.names
+    counts: Counter[str] = Counter()
+    for stored in (*work.select("sim.handoff.>"), *work.select("sim.inbox.*.*.result.>")):
+        if stored.sequence not in world.foreign:
+            counts[stored.subject] += 1
+    yield from (f"{subject} was sent {count} times" for subject, count in counts.items() if count > 1)
+    for stored in work.select("sim.handoff.>"):
+        address = world.subjects.parse_handoff(stored.subject)
+        attempt = (address.workflow, address.task, address.attempt, address.agent)
+        if stored.sequence not in world.foreign and attempt not in dispatched:
+            yield f"{stored.subject} was sent, but never decided"
+        if address.agent == "leaver":
+            continue  # nobody is there to answer
+        answer = world.subjects.result(world.team.name, address.workflow, address.agent, address.task, address.attempt)
+        buried = dead_letter_id(address.workflow, world.subjects.work_stream, stored.sequence) in letters
+        if not work.ends_at(answer) and not buried:
+            yield f"{stored.subject} was acknowledged and never answered"
+    answers: dict[str, list[Result]] = defaultdict(list)
+    for stored in work.select("sim.inbox.*.*.result.>"):
+        with suppress(ContractError):
+            answers[stored.subject].append(parse(Result, decode(stored.headers, stored.body)[1]))
+    for workflow, commits in rest.logs.items():
+        for _, commit in commits:
+            for entry in commit.entries:
+                if isinstance(entry, TaskSucceeded):
+                    said = (world.team.name, workflow, entry.result.agent, entry.task_id, entry.attempt)
+                    if entry.result not in answers[world.subjects.result(*said)]:
+                        yield f"{workflow}: the accepted result of {entry.task_id} is not one that was sent for it"
+
+
+def _inputs(rest: Rest) -> Iterator[str]:
+    """What cannot be read is a dead letter, and nothing is left lying."""
+    world = rest.world
+    yield from world.open_ends()
+    letters = {letter.sequence for letter in rest.letters if letter.sequence is not None}
+    known = set(rest.logs)
+    for stored in world.broker.stream("work").select("sim.inbox.>"):
+        try:
+            address = world.subjects.parse_inbox(stored.subject)
+            read_inbox(stored, address)
+            lost = address.workflow not in known
+        except ContractError:
+            lost = True
+        if lost and stored.sequence not in letters:
+            yield f"{stored.subject} ({stored.sequence}) can belong to nothing, and is no dead letter"
+    for stored, workflow in world.requests():
+        if isinstance(read_request(stored, world.team, "sim"), RequestRefused) and stored.sequence not in letters:
+            yield f"request {stored.sequence} ({workflow}) cannot be read, and is no dead letter"
+
+
+def _letters(rest: Rest) -> Iterator[str]:
+    """Every dead letter says why, stands there once, and nothing died of a bug of ours."""
+    counts = Counter(stored.subject for stored in rest.world.broker.stream("dead").select("sim.dead.>"))
+    yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
+    for letter in rest.letters:
+        if not letter.cause.kind or not letter.cause.message or letter.cause.kind == "bug":
+            yield f"dead letter {letter.id} of {letter.subject}: {letter.cause.kind}: {letter.cause.message}"
+
+
+def _logs(world: World) -> dict[str, list[tuple[Stored, Commit]]]:
+    logs: dict[str, list[tuple[Stored, Commit]]] = defaultdict(list)
+    for stored in world.broker.stream("log").select(world.subjects.logs_of()):
+        logs[stored.subject.split(".")[-1]].append((stored, commit_of(stored)))
+    return logs

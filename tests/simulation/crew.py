@@ -1,0 +1,154 @@
+"""What the agents of a simulated world do: a function of the seed, the attempt and how often it was begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from pydantic import JsonValue
+
+from pointsman.agent import Agent
+from pointsman.context import Context
+from pointsman.errors import Refused, TaskError
+from pointsman.testing.simulation import Process
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.events import Handoff, Usage
+
+__all__ = ["CARDS", "Crew", "SimulatedAgent"]
+
+_HUGE = 1_100_000  # characters: more than one message of the broker may have
+_ALMOST = 1_048_000  # fits into a result, and into no log entry around it
+_HALF = 600_000  # two of them fit into no handoff
+
+
+def _card(name: str, role: Role = Role.WORK, **more: Any) -> AgentCard:
+    return AgentCard(name=name, description=f"does what {name} does", role=role, **more)
+
+
+CARDS = {
+    card.name: card
+    for card in (
+        _card("alpha", fallback="beta", concurrency=2, timeout=6.0),
+        _card("beta", concurrency=1),
+        _card("gamma", fallback="leaver", timeout=30.0),
+        _card("leaver"),
+        _card("planner", Role.PLAN),
+        _card("classifier", Role.CLASSIFY),
+        _card("synthesizer", Role.SYNTHESIZE),
+    )
+}
+_WORKERS = [card.name for card in CARDS.values() if card.role is Role.WORK]
+
+
+class Crew:
+    """How every agent of one world behaves. `crash` may kill the process it is told."""
+
+    def __init__(self, seed: int, crash: Callable[[Process, str], bool]) -> None:
+        self._seed = seed
+        self._crash = crash
+        self._begun: Counter[tuple[str, str, int]] = Counter()
+
+    async def work(self, handoff: Handoff, context: Context, process: Process) -> JsonValue:
+        key = (handoff.workflow_id, handoff.task_id, handoff.attempt)
+        self._begun[key] += 1
+        chance = Random(f"{self._seed}/{key}/{self._begun[key]}")
+        context.record_usage(Usage(calls=1, input_tokens=chance.randint(10, 100), output_tokens=10))
+        if chance.random() < 0.3 and self._crash(process, f"while it works on {handoff.task_id}"):
+            await asyncio.sleep(0)  # dies here
+        await asyncio.sleep(self._pause(chance))
+        if chance.random() < (0.25 if handoff.role is Role.WORK else 0.12):
+            return self._trouble(chance)
+        match handoff.role:
+            case Role.PLAN:
+                return self._plan(chance, handoff)
+            case Role.CLASSIFY:
+                chosen = chance.sample(_WORKERS, chance.randint(0, 2))
+                return {"agents": [{"agent": name, "confidence": round(chance.random(), 2)} for name in chosen]}
+            case Role.SYNTHESIZE:
+                return {"answer": f"{len(handoff.context)} results"}
+            case Role.WORK:
+                if chance.random() < 0.1:
+                    context.replan("there is a better way")
+                return {"done": handoff.task_id, "knowing": [report.task_id for report in handoff.context]}
+
+    @staticmethod
+    def _pause(chance: Random) -> float:
+        """Mostly short; sometimes past the time to acknowledge, sometimes past any deadline."""
+        kind = chance.choices(["none", "short", "slow", "never"], [3, 5, 1, 0.3])[0]
+        return {"none": 0.0, "short": chance.uniform(0.0, 1.0), "slow": chance.uniform(2.0, 9.0), "never": 1e4}[kind]
+
+    @staticmethod
+    def _trouble(chance: Random) -> JsonValue:
+        kinds: dict[str, float] = {
+            "transient": 5, "later": 2, "terminal": 2, "refused": 1, "bug": 2, "nan": 0.5, "cancelled": 0.5,
+            "huge": 0.15, "almost": 0.1, "half": 0.3,
+        }  # fmt: skip
+        match chance.choices(list(kinds), list(kinds.values()))[0]:
+            case "transient":
+                raise TaskError("not this time", retryable=True)
+            case "later":
+                raise TaskError("not now", retryable=True, retry_after=chance.uniform(0.0, 6.0))
+            case "terminal":
+                raise TaskError("never")
+            case "refused":
+                raise Refused("not me", retryable=chance.random() < 0.3)
+            case "bug":
+                raise ValueError("a bug of the agent's")
+            case "cancelled":
+                raise asyncio.CancelledError
+            case "nan":
+                return float("nan")
+            case "huge":
+                return "x" * _HUGE
+            case "almost":
+                return "x" * _ALMOST
+            case _:
+                return "x" * _HALF
+
+    @staticmethod
+    def _plan(chance: Random, handoff: Handoff) -> JsonValue:
+        asked = handoff.input if isinstance(handoff.input, dict) else {}
+        menu = asked.get("agents")
+        names = [str(item["name"]) for item in menu if isinstance(item, dict)] if isinstance(menu, list) else []
+        kind = chance.choices(["good", "unknown", "cycle", "text", "empty", "cannot"], [20, 1, 1, 1, 0.5, 0.5])[0]
+        if kind == "text":
+            return "first this, then that"
+        if kind == "empty" or not names:
+            return {"tasks": []}
+        if kind == "cannot":
+            return {"tasks": [], "cannot": "there is no way"}
+        prefix = f"{handoff.task_id[-1]}{handoff.attempt}"
+        ids = [f"t{prefix}-{number}" for number in range(chance.randint(1, 5))]
+        tasks: list[JsonValue] = []
+        for number, task_id in enumerate(ids):
+            needs = chance.sample(ids[:number], min(number, chance.choice([0, 0, 1, 1, 2])))
+            optional = [name for name in needs if chance.random() < 0.3]
+            tasks.append(
+                {
+                    "id": task_id,
+                    "agent": "ghost" if kind == "unknown" and number == 0 else chance.choice(names),
+                    "intent": f"do the work of {task_id}",
+                    "depends_on": [*(name for name in needs if name not in optional), *(ids[-1:] * (kind == "cycle"))],
+                    "optional_dependencies": list(optional),
+                }
+            )
+        return {"goal": "serve the request", "tasks": tasks, "final_instruction": "be brief"}
+
+
+class SimulatedAgent(Agent):
+    """One agent of the crew in one process."""
+
+    def __init__(self, name: str, crew: Crew, process: Process) -> None:
+        self._card = CARDS[name]
+        self._crew = crew
+        self._process = process
+
+    @property
+    def card(self) -> AgentCard:
+        return self._card
+
+    async def run(self, handoff: Handoff, context: Context) -> JsonValue:
+        return await self._crew.work(handoff, context, self._process)

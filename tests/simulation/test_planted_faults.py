@@ -1,0 +1,95 @@
+"""A checker that finds nothing proves nothing: each mistake below breaks a promise, and a few worlds show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from simulation.world import World
+
+from pointsman.core import decide
+from pointsman.core.draft import Draft
+from pointsman.core.inputs import ResultReceived
+from pointsman.core.state import State
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.testing.faults import FaultyBus
+from pointsman_schemas.log import Entry
+
+_ENOUGH = 60  # worlds in which each mistake must show; see the numbers beside the tests' names
+
+
+def _acknowledged_first(patch: pytest.MonkeyPatch) -> None:
+    turn = SupervisorEngine._turn
+
+    async def hasty(self: SupervisorEngine, workflow: str, arrivals: Sequence[Any]) -> None:
+        for arrival in arrivals:
+            await arrival.delivery.ack()
+        await turn(self, workflow, arrivals)
+
+    patch.setattr(SupervisorEngine, "_turn", hasty)
+
+
+def _sent_without_expectation(patch: pytest.MonkeyPatch) -> None:
+    publish = FaultyBus.publish
+
+    async def careless(
+        self: FaultyBus, subject: str, body: bytes, headers: Mapping[str, str], *, expect: int | None = None, **more: Any
+    ) -> int:
+        return await publish(self, subject, body, headers, expect=expect or None, **more)
+
+    patch.setattr(FaultyBus, "publish", careless)
+
+
+def _only_the_new_is_sent(patch: pytest.MonkeyPatch) -> None:
+    emit_all = SupervisorEngine._emit_all
+
+    async def forgetful(self: SupervisorEngine, state: State, entries: Sequence[Entry], *, whole: bool) -> None:
+        if entries:
+            await emit_all(self, state, entries, whole=False)
+
+    patch.setattr(SupervisorEngine, "_emit_all", forgetful)
+
+
+def _late_results_count(patch: pytest.MonkeyPatch) -> None:
+    result = decide._result
+
+    def lenient(draft: Draft, received: ResultReceived) -> None:
+        task = draft.open().tasks.get(received.result.task_id)
+        if task is not None and task.live and received.result.status == "succeeded":
+            decide._succeeded(draft, task, received)
+        else:
+            result(draft, received)
+
+    patch.setattr(decide, "_result", lenient)
+
+
+def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:
+    process = Worker._process
+
+    async def hasty(self: Worker, job: Any, envelope: Any, handoff: Any) -> None:
+        await job.delivery.ack()
+        await process(self, job, envelope, handoff)
+
+    patch.setattr(Worker, "_process", hasty)
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [
+        pytest.param(_acknowledged_first, "has no outcome", id="inputs acknowledged before the commit"),
+        pytest.param(_sent_without_expectation, "times", id="messages sent without expecting none"),
+        pytest.param(_only_the_new_is_sent, "has no outcome", id="recovery that sends only what is new"),
+        pytest.param(_late_results_count, "was accepted", id="late results that count"),
+        pytest.param(_handoffs_acknowledged_first, "never answered", id="handoffs acknowledged before their result"),
+    ],
+)
+def test_a_planted_mistake_shows(
+    plant: Callable[[pytest.MonkeyPatch], None], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+
+    found = (problem for seed in range(1, _ENOUGH + 1) for problem in World(seed).run().problems)
+
+    assert any(expected in problem for problem in found)

@@ -1,0 +1,54 @@
+"""Many small worlds, each a seed: whatever dies whenever, the promises hold, and a seed is the same world every time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulation.world import World
+
+_SEEDS = range(1, 151)
+"""As many as half a minute of a busy machine takes; `make simulate` plays more."""
+_CHUNK = 10  # seeds in one test: few enough for its time limit on any machine
+
+
+@pytest.mark.parametrize("first", _SEEDS[::_CHUNK])
+def test_an_acknowledged_request_reaches_exactly_one_outcome_whatever_dies_when(first: int) -> None:
+    for seed in range(first, first + _CHUNK):
+        seen = World(seed).run()
+
+        assert not seen.problems, (
+            f"seed {seed}: {'; '.join(seen.problems)}\nagain: make simulate SEEDS=1 FIRST={seed}\n"
+            + "\n".join(line[:200] for line in seen.history[-40:])
+        )
+
+
+def test_a_seed_is_the_same_world_in_every_process() -> None:
+    seed = 10
+
+    here = [World(seed).run().digest for _ in range(2)]
+    elsewhere = [_digest_in_another_process(seed, hash_seed) for hash_seed in ("1", "2")]
+
+    assert {*here, *elsewhere} == {here[0]}
+
+
+def test_the_worlds_meet_every_kind_of_fault() -> None:
+    met = {fault for seed in range(1, 31) for fault in World(seed).run().faults}
+
+    assert met == {
+        "slow", "unavailable", "lost", "unanswered", "late", "raced", "unsettled", "repeated", "unheard", "outage",
+        "crash",
+    }  # fmt: skip
+
+
+def _digest_in_another_process(seed: int, hash_seed: str) -> str:
+    script = f"from simulation.world import World; print(World({seed}).run().digest)"
+    tests = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": tests}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=50
+    )
+    return done.stdout.strip()

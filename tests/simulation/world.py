@@ -1,0 +1,487 @@
+"""One simulated world: a seed decides its team, its processes, its requests, its mischief and every fault.
+
+`World(seed).run()` plays it to its end and returns what was seen. The engines, the core and the broker are the real
+ones; the broker is the in-memory twin, and time jumps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest import mock
+
+import structlog
+from simulation.audit import audit, check_head, describe
+from simulation.crew import CARDS, Crew, SimulatedAgent
+
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.engine import supervisor, workflow_log
+from pointsman.engine.dead_letters import DeadLetters, NotReplayable
+from pointsman.engine.intake import read_request
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker, consumer_name
+from pointsman.errors import BusUnavailable, NotFound
+from pointsman.ports import Stored, StreamKind
+from pointsman.settings import Settings
+from pointsman.telemetry import traces
+from pointsman.testing.faults import RATES, Faults, FaultyBus
+from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+from pointsman_schemas.envelope import Envelope, encode, encode_structured
+from pointsman_schemas.events import Control, Request, Result
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Router, Supervisor, Team
+
+__all__ = ["Seen", "World"]
+
+_QUIET = 30.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
+_LONGEST = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
+_STEPS = 400_000  # turns of the loop; a world takes some 10,000
+_LOOK = 0.5  # seconds between two looks whether all is done
+_LEAVING = 30.0  # seconds in which a process that was told to leave must have left
+
+_SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
+
+_Body = Callable[[Process, FaultyBus, asyncio.Event], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of a world. `problems` are the promises it broke; `digest` is of all that happened, in order."""
+
+    seed: int
+    problems: list[str]
+    digest: str
+    history: list[str]
+    faults: Counter[str]
+    workflows: int
+    steps: int
+    seconds: float
+
+
+class SimulatedBroker(MemoryBroker):
+    """The in-memory broker, which remembers the dead letters that were removed from it."""
+
+    def __init__(self, namespace: str, clock: SimulatedClock) -> None:
+        super().__init__(namespace, clock, heartbeat=4.0)
+        self.removed: list[Stored] = []
+
+    def delete(self, kind: StreamKind, sequence: int) -> bool:
+        if (stored := self.stream(kind).at(sequence)) is not None:
+            self.removed.append(stored)
+        return super().delete(kind, sequence)
+
+
+class _Outside(MemoryBus):
+    """A connection that is not the system's: what is published on it counts as foreign."""
+
+    def __init__(self, broker: SimulatedBroker, foreign: set[int]) -> None:
+        super().__init__(broker=broker)
+        self._foreign = foreign
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        sequence = await super().publish(subject, body, headers, **more)
+        if self.broker.stream_of(subject) == "work":
+            self._foreign.add(sequence)
+        return sequence
+
+
+@dataclass
+class World:
+    """The world of `seed`."""
+
+    seed: int
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    foreign: set[int] = field(default_factory=set)
+    """Sequences, in the work stream, of what no process of the system has sent."""
+    engines: dict[str, SupervisorEngine] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        chance = self.chance = Random(f"{self.seed}/world")
+        self.subjects = Subjects("sim")
+        self.clock = SimulatedClock()
+        self.broker = SimulatedBroker("sim", self.clock)
+        self.outside = _Outside(self.broker, self.foreign)
+        # Each world has faults of its own: one that meets everything a little never meets anything often.
+        rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
+        self.faults = Faults(
+            Random(f"{self.seed}/faults"), rates, until=_QUIET, crashes=chance.choice([0, 3, 12]), note=self.note
+        )
+        self.settings = _SETTINGS.model_copy(
+            update={"grace": chance.choice([0.0, 2.0]), "max_running": chance.choice([1, 2, 1000, 1000])}
+        )
+        self.team = _team(chance)
+        self.crew = Crew(self.seed, self._crash)
+        self.leaver = chance.random() < 0.3
+        self.over = asyncio.Event()
+        self.steps = 0
+        self.seconds = 0.0
+        self._checked: dict[tuple[int, str], int] = {}
+        self._known: dict[int, str] = {}
+
+    def run(self) -> Seen:
+        """Play it. Nothing is raised: what went wrong is among the problems."""
+        ids = Random(f"{self.seed}/ids")
+        snapshots = self.chance.choice([2, 3, 7])
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(traces, "_new_id", lambda size: ids.randbytes(size).hex()))
+            stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
+            stack.enter_context(mock.patch.object(supervisor, "_ENDED_KEPT", self.chance.choice([1, 1000])))
+            stack.enter_context(self._heard_logs())
+            try:
+                simulate(self._play, steps=_STEPS)
+            except Endless as error:
+                self.problems += [str(error), *describe(self)]
+            self.problems += audit(self)
+        return Seen(
+            self.seed,
+            list(dict.fromkeys(self.problems)),
+            self._digest(),
+            self._history(),
+            self.faults.counts,
+            len({stored.subject for stored in self.broker.stream("log").select("sim.log.*.*")}),
+            self.steps,
+            self.seconds,
+        )
+
+    # Playing
+
+    async def _play(self) -> None:
+        loop = asyncio.get_running_loop()
+        chance = self.chance
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(chance.randint(1, 3)):
+                    group.create_task(self._keep(f"supervisor-{number}", self._supervise))
+                for name, agents in self._shifts().items():
+                    group.create_task(self._keep(name, self._worker_of(agents), once="leaver" in agents))
+                mischief = [group.create_task(each) for each in self._mischief()]
+                await self._until_done(mischief)
+                self.over.set()
+        except* BusUnavailable as errors:  # the broker itself never fails
+            self.problems.append(f"the world broke: {errors!r}")
+        finally:
+            self.steps, self.seconds = loop.steps, loop.time()  # type: ignore[attr-defined]
+
+    async def _until_done(self, mischief: list[asyncio.Task[None]]) -> None:
+        """Until everything has been dealt with; then the system has nothing left to do but wait."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            self._check_heads()
+            if self.clock.monotonic() > _QUIET and all(each.done() for each in mischief) and not self.open_ends():
+                return
+            if self.clock.monotonic() > _LONGEST:
+                self.problems += [f"not done after {_LONGEST:g} s", *describe(self)]
+                return
+
+    def _check_heads(self) -> None:
+        for engine in self.engines.values():
+            for workflow, head in engine._heads.items():
+                if self._checked.get((id(engine), workflow)) != head.sequence:
+                    self._checked[id(engine), workflow] = head.sequence
+                    if problem := check_head(self, workflow, head):
+                        self.problems.append(problem)
+
+    def open_ends(self) -> list[str]:
+        """Requests without an outcome, and consumers with something left to do."""
+        missing = [
+            f"request {stored.sequence} ({workflow}) has no outcome"
+            for stored, workflow in self.requests()
+            if not self.broker.stream("log").ends_at(self.subjects.outcome(self.team.name, workflow))
+        ]
+        for (_, name), durable in self.broker._durables.items():
+            if name != consumer_name("leaver") and (durable.ready or durable.in_flight):
+                missing.append(f"consumer {name} has {len(durable.ready)} ready and {durable.in_flight} in flight")
+        return missing
+
+    def requests(self) -> Iterator[tuple[Stored, str]]:
+        """Every request that was stored, and the workflow it belongs to."""
+        for stored in self.broker.stream("work").select(self.subjects.request(self.team.name)):
+            if stored.sequence not in self._known:
+                self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
+            yield stored, self._known[stored.sequence]
+
+    async def _keep(self, name: str, body: _Body, *, once: bool = False) -> None:
+        """Start a process, and again whenever it has ended, until the world is over."""
+        chance = Random(f"{self.seed}/{name}")
+        number = 0
+        while not self.over.is_set():
+            number += 1
+            process = Process(f"{name}.{number}")
+            bus = FaultyBus(self.broker.connect(), self.faults, process)
+            stop = asyncio.Event()
+            ending = asyncio.create_task(self._end_of(chance, stop, once=once))
+            main = process.start(body(process, bus, stop))
+            ended = asyncio.create_task(process.ended())
+            await asyncio.wait({ended, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended}, timeout=_LEAVING)
+            if not ended.done():
+                self.problems.append(f"{process.name} did not leave in {_LEAVING:g} s")
+                process.kill()
+            await ended
+            ending.cancel()
+            self._ended(process, main)
+            if once:
+                return
+            with_pause = asyncio.create_task(self.over.wait())
+            await asyncio.wait({with_pause}, timeout=chance.uniform(0.0, 5.0))
+            with_pause.cancel()
+
+    async def _end_of(self, chance: Random, stop: asyncio.Event, *, once: bool) -> None:
+        """Tell a process to leave: at some time in between, as a deployment does, and at the end."""
+        over = asyncio.create_task(self.over.wait())
+        leaves = once or (chance.random() < 0.2 and self.faults.active)
+        await asyncio.wait({over}, timeout=chance.uniform(0.5, 25.0) if leaves else None)
+        over.cancel()
+        stop.set()
+
+    def _ended(self, process: Process, main: asyncio.Task[None]) -> None:
+        self.engines.pop(process.name, None)
+        error = None if main.cancelled() else main.exception()
+        self.note(f"{process.name} ended" + (f": {error!r}" if error else ""))
+        if error is not None and not _is_outage(error):
+            self.problems.append(f"{process.name} ended with {error!r}")
+
+    async def _supervise(self, process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
+        engine = self.engines[process.name] = SupervisorEngine(bus, self.team, self.settings, self.clock)
+        await engine.run(stop)
+
+    def _worker_of(self, agents: list[str]) -> _Body:
+        async def work(process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
+            crew = [SimulatedAgent(name, self.crew, process) for name in agents]
+            worker = Worker(bus, crew, self.settings, clock=self.clock, instance=process.name.replace(".", "-"))
+            await worker.run(stop)
+
+        return work
+
+    def _shifts(self) -> dict[str, list[str]]:
+        """Who runs which agents: each agent somewhere, some twice."""
+        names = [name for name in CARDS if name != "leaver"]
+        count = self.chance.randint(2, 3)
+        shifts: dict[str, list[str]] = {f"worker-{number}": [] for number in range(count)}
+        for name in names:
+            for shift in self.chance.sample(sorted(shifts), self.chance.choice([1, 1, 2])):
+                shifts[shift].append(name)
+        if self.leaver:
+            shifts["leaver"] = ["leaver"]
+        return {name: agents for name, agents in shifts.items() if agents}
+
+    def _crash(self, process: Process, where: str) -> bool:
+        if not self.faults.strike("crash", f"{process.name} {where}"):
+            return False
+        process.kill()
+        return True
+
+    # Mischief
+
+    def _mischief(self) -> Iterator[Any]:
+        chance = self.chance
+        for number in range(chance.randint(1, 4)):
+            yield self._ask(f"r{number}")
+        for number in range(chance.choice([0, 0, 1, 2])):
+            yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 20.0))
+        for _ in range(chance.choice([0, 1, 4])):
+            yield self._stray(chance.uniform(0.2, 25.0))
+        for number in range(chance.choice([0, 0, 2, 4])):
+            yield self._replay(number, chance.uniform(2.0, 28.0))
+
+    async def _ask(self, name: str) -> None:
+        """A request, in one of its forms, maybe more than once."""
+        chance = Random(f"{self.seed}/{name}")
+        headers, body = _request(chance, name, self.clock)
+        for _ in range(chance.choice([1, 1, 1, 2, 3])):
+            await asyncio.sleep(chance.uniform(0.0, 8.0))
+            self._inject(self.subjects.request(self.team.name), body, headers)
+
+    async def _cancel(self, name: str, when: float) -> None:
+        await asyncio.sleep(when)
+        workflow = self._some_workflow()
+        control = Control(action="cancel", by="somebody", reason="no longer wanted")
+        headers = self._headers(name, Control.event_type)
+        self._inject(self.subjects.control(self.team.name, workflow, name), dump(control), headers)
+        if self.chance.random() < 0.3:
+            self._inject(self.subjects.control(self.team.name, workflow, name), dump(control), headers)
+
+    async def _stray(self, when: float) -> None:
+        """What no well-behaved agent or caller sends."""
+        await asyncio.sleep(when)
+        chance = self.chance
+        handoffs = self.broker.stream("work").select("sim.handoff.>")
+        workflow, team = self._some_workflow(), self.team.name
+        agent, task, attempt = "alpha", "nothing", 1
+        if handoffs:
+            address = self.subjects.parse_handoff(chance.choice(handoffs[-6:]).subject)
+            agent, workflow, task, attempt = address.agent, address.workflow, address.task, address.attempt
+        kind = chance.choice(["garbage", "foreign", "again", "future", "odd", "control", "timer", "handoff", "version"])
+        subject = self.subjects.result(team, workflow, agent, task, attempt)
+        body, headers = b'{"half": ', self._headers(f"stray-{when}", Result.event_type)
+        match kind:
+            case "foreign" | "future":
+                if kind == "foreign":
+                    agent = "beta" if agent != "beta" else "gamma"
+                else:
+                    attempt += 1
+                subject = self.subjects.result(team, workflow, agent, task, attempt)
+                body = dump(self._result(workflow, task, attempt, agent))
+            case "again":
+                earlier = self.broker.stream("work").select(subject)
+                body = earlier[0].body if earlier else dump(self._result(workflow, task, attempt, agent))
+                headers = dict(earlier[0].headers) if earlier else headers
+            case "odd":
+                subject = f"sim.inbox.{team}.{workflow}.{chance.choice(['what', 'result.a.b.c', 'timer'])}"
+            case "control":
+                subject = self.subjects.control(team, chance.choice([workflow, "wf_nobody"]), "stray")
+                headers = self._headers("stray", Control.event_type)
+                body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
+            case "timer":
+                subject = self.subjects.timer(team, workflow, "wake-1")
+            case "handoff":
+                subject = self.subjects.handoff(agent, workflow, "stray", 1)
+            case "version":
+                headers = self._headers(f"stray-{when}", "io.pointsman.result.v9")
+                body = dump(self._result(workflow, task, attempt, agent))
+        self.note(f"stray {kind}")
+        self._inject(subject, body, headers)
+
+    async def _replay(self, number: int, when: float) -> None:
+        """An operator looks at the dead letters and replays one; his process may die over it."""
+        await asyncio.sleep(when)
+        process = Process(f"operator-{number}")
+        letters = DeadLetters(FaultyBus(self.outside, self.faults, process), self.subjects, clock=self.clock)
+
+        async def replay() -> None:
+            there = await letters.list()
+            if there:
+                letter = self.chance.choice(there)
+                done = await letters.replay(letter, as_new=self.chance.random() < 0.5, keep=self.chance.random() < 0.3)
+                self.note(f"{process.name} replayed {done.letter}: {done.action} of {done.workflow}")
+
+        main = process.start(replay())
+        await process.ended()
+        error = None if main.cancelled() else main.exception()
+        if error is not None and not isinstance(error, BusUnavailable | NotReplayable | NotFound):
+            self.problems.append(f"{process.name} ended with {error!r}")
+
+    def _some_workflow(self) -> str:
+        known = sorted({workflow for _, workflow in self.requests()})
+        return self.chance.choice(known) if known else "wf_nobody"
+
+    def _result(self, workflow: str, task: str, attempt: int, agent: str) -> Result:
+        now = self.clock.now()
+        return Result(
+            workflow_id=workflow, task_id=task, attempt=attempt, agent=agent, status="succeeded", output="stray",
+            started_at=now, ended_at=now,
+        )  # fmt: skip
+
+    def _headers(self, name: str, event_type: str) -> dict[str, str]:
+        return encode(Envelope(id=name, type=event_type, source="/outside", time=self.clock.now()))
+
+    def _inject(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        self.foreign.add(self.broker.store(subject, body, dict(headers)))
+
+    # Seeing
+
+    def note(self, text: str) -> None:
+        self.notes.append((self.clock.monotonic(), text))
+
+    @contextmanager
+    def _heard_logs(self) -> Iterator[None]:
+        """What the system logs becomes part of the history; what it calls a bug of its own is a problem."""
+
+        def hear(_: object, level: str, event: dict[str, Any]) -> Any:
+            text = f"{level} {event['event']} " + " ".join(
+                f"{key}={value}" for key, value in sorted(event.items()) if key not in ("event", "exc_info", "logger")
+            )
+            self.notes.append((asyncio.get_running_loop().time(), text[:400]))
+            if event["event"] in ("inputs_failed", "handoff_not_processed", "listener_failed", "handler_abandoned"):
+                self.problems.append(f"logged {text}: {_error_of(event)!r}")
+            raise structlog.DropEvent
+
+        processors = structlog.get_config()["processors"]
+        before = list(processors)
+        processors[:] = [structlog.contextvars.merge_contextvars, hear]
+        structlog.contextvars.clear_contextvars()
+        try:
+            yield
+        finally:
+            processors[:] = before
+
+    def _digest(self) -> str:
+        whole = hashlib.sha256()
+        for kind in ("work", "log", "dead"):
+            for stored in self.broker._streams[kind]._messages.values():
+                parts = (kind, stored.sequence, stored.at, stored.subject, sorted(stored.headers.items()), stored.body)
+                whole.update(repr(parts).encode())
+        whole.update(repr(self.notes).encode())
+        return whole.hexdigest()
+
+    def _history(self) -> list[str]:
+        lines = [(moment, text) for moment, text in self.notes]
+        for kind in ("work", "log", "dead"):
+            for stored in self.broker._streams[kind]._messages.values():
+                moment = (stored.at - SimulatedClock()._start).total_seconds()
+                text = stored.body.decode("utf-8", "replace")
+                shown = text if len(text) < 600 else text[:600] + "..."
+                lines.append((moment, f"{kind} {stored.sequence} {stored.subject} {shown}"))
+        return [f"{moment:9.3f}  {text}" for moment, text in sorted(lines, key=lambda line: line[0])]
+
+
+def _team(chance: Random) -> Team:
+    writer = chance.choice(["synthesizer", "synthesizer", None])
+    plan = Supervisor(synthesizer=writer)
+    strategy = chance.choice(
+        [plan, plan, plan, Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)]
+    )
+    limits = Limits(
+        deadline=chance.choice([8.0, 25.0, 40.0]),
+        task_timeout=chance.choice([5.0, 8.0]),
+        attempts=chance.randint(1, 3),
+        backoff=chance.choice([0.1, 1.0]),
+        replans=chance.choice([0, 0, 1, 2]),
+        plan_repairs=chance.choice([0, 1, 2]),
+        calls=chance.choice([None, None, 6]),
+    )
+    return Team(name="team", strategy=strategy, limits=limits)
+
+
+def _request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a request in one of the forms that callers use, the wrong ones among them."""
+    request = Request(input=f"please do {name}", deadline=chance.choice([None, None, 6.0]))
+    body = dump(request)
+    envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")
+    kinds = {"binary": 5.0, "structured": 2.0, "named": 2.0, "bare": 1.0, "broken": 0.6, "version": 0.4, "reply": 0.4}
+    match chance.choices(list(kinds), list(kinds.values()))[0]:
+        case "binary":
+            return encode(envelope), body
+        case "structured":
+            return encode_structured(envelope, request.model_dump(mode="json"))
+        case "named":
+            return {"Nats-Msg-Id": name, "X-Own": "1"}, body
+        case "bare":
+            return {}, body
+        case "broken":
+            return chance.choice([encode(envelope), {}]), b'{"input": '
+        case "version":
+            return {**encode(envelope), "ce-type": "io.pointsman.request.v9"}, body
+        case _:
+            return encode(envelope), dump(request.model_copy(update={"reply_to": "sim.request.team"}))
+
+
+def _is_outage(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_outage(each) for each in error.exceptions)
+    return isinstance(error, BusUnavailable)
+
+
+def _error_of(event: Mapping[str, Any]) -> object:
+    import sys
+
+    info = event.get("exc_info")
+    return sys.exc_info()[1] if info is True else info
