@@ -24,6 +24,7 @@ from pointsman.core.inputs import (
 )
 from pointsman.core.outbox import Message, outbox
 from pointsman.core.state import State, Task, from_snapshot, to_snapshot
+from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Request, Result, Usage
 from pointsman_schemas.log import Commit, Entry, TraceOrigin
@@ -232,6 +233,11 @@ def check_step(state: State) -> None:
                 message.event.to_agent, WORKFLOW, message.event.task_id, message.event.attempt
             )
     assert state.open_work == sum(1 for each in state.work() if not each.settled)
+    if state.phase is Phase.RUNNING:
+        assert any(each.live for each in state.work()), "a running workflow has work with somebody"
+        for each in state.work():
+            if each.status is TaskStatus.WAITING:
+                assert any(not state.tasks[name].settled for name in each.depends_on), f"{each.id} waits for nothing"
     if state.ended:
         assert all(each.settled for each in state.tasks.values())
     else:

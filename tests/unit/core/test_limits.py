@@ -76,8 +76,10 @@ def test_a_result_after_the_deadline_is_late() -> None:
 def test_a_silent_synthesizer_past_the_deadline_costs_a_bounded_time() -> None:
     story = Story(limits=SHORT).planned(task("a"), task("b"))
     story.succeed("a", "found")
-    while not story.state.ended:
-        story.fire()
+    story.fire()
+    for _ in range(3):
+        if not story.state.ended:
+            story.fire()
 
     assert (story.outcome.status, story.outcome.answer) == ("partial", "found")
     assert story.outcome.elapsed < 60 + 2 * 30 + 2
