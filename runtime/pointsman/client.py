@@ -263,7 +263,7 @@ class Workflow:
         subject = self._client.subjects.outcome(self.team, self.id)
         arrived: asyncio.Queue[Stored] = asyncio.Queue()
         async with asyncio.timeout(timeout), await self._client.bus.listen(subject, arrived.put):
-            stored = await self._client.bus.last("log", subject)
+            stored = await self._look_for(subject)
             while stored is None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_AGAIN):

@@ -11,7 +11,16 @@ from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client, Workflow
-from pointsman.errors import ContractError, InvalidToken, NotFound, OversizeEvent, UnknownEventType, UnknownOutcome
+from pointsman.errors import (
+    BusUnavailable,
+    ContractError,
+    InvalidToken,
+    NotFound,
+    OversizeEvent,
+    UnknownEventType,
+    UnknownOutcome,
+)
+from pointsman.ports import Stored, StreamKind
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, Event, Progress, Request
 from pointsman_schemas.ids import workflow_id_for
@@ -44,6 +53,18 @@ class SilentBus(MemoryBus):
         return sequence
 
 
+class AbsentBus(MemoryBus):
+    """Answers no read, the first `absences` times."""
+
+    absences = 1
+
+    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        if self.absences:
+            self.absences -= 1
+            raise BusUnavailable("no answer: the cluster is electing a leader")
+        return await super().last(stream, subject)
+
+
 async def requests(bus: MemoryBus) -> list[tuple[Envelope, Request]]:
     found = []
     async for stored in bus.read("work", "pointsman.request.*"):
@@ -70,6 +91,26 @@ async def test_a_request_is_one_cloudevent_and_its_workflow_is_known_at_once(bus
     assert (envelope.id, envelope.type, envelope.source) == ("r-1", "io.pointsman.request.v1", "pointsman/client")
     assert (envelope.subject, envelope.correlation_id) == (workflow.id, "order 7")
     assert (request.input, request.deadline) == ("mend it", 5)
+
+
+async def test_the_same_request_id_may_be_sent_to_two_teams(bus: MemoryBus, client: Client) -> None:
+    first = await client.submit("crew", "mend it", request_id="r-1")
+    second = await client.submit("guards", "watch it", request_id="r-1")
+
+    assert first.id != second.id
+    assert [request.input for _, request in await requests(bus)] == ["mend it", "watch it"]
+
+
+async def test_an_outcome_is_waited_for_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.client._LOOK_AGAIN", 0.01)
+    bus = AbsentBus()
+    await store(bus, started(), ended("completed", 3))
+    await publish(bus, f"pointsman.outcome.{TEAM}.{WORKFLOW}", ended("completed", 3).outcome)
+    bus.absences = 1
+
+    outcome = await Workflow(Client(bus), WORKFLOW, TEAM).outcome(timeout=5)
+
+    assert outcome == ended("completed", 3).outcome
 
 
 async def test_the_same_request_id_is_stored_once(bus: MemoryBus, client: Client) -> None:
