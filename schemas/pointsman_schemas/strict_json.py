@@ -65,7 +65,9 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def _may_not_be_finite(body: bytes) -> bool:
-    return body[:1] not in b'{["' or _NOT_FINITE.search(body) is not None
+    first = body[:1]
+    bare = first.isdigit() or first in (b"-", b"N", b"I")  # a number alone: nothing before it that the pattern seeks
+    return bare or _NOT_FINITE.search(body) is not None
 
 
 def _check_depth(body: bytes, depth: int) -> None:
