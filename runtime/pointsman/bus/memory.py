@@ -73,7 +73,8 @@ class MemoryBroker:
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
         self._listeners: list[_Listener] = []
-        self._waiting: dict[asyncio.Future[None], None] = {}  # woken in the order they came, so that runs repeat
+        self._waiting: dict[asyncio.Future[None], _Durable | None] = {}
+        """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
         self._numbers = count(1)
 
     def connect(self) -> MemoryBus:
@@ -169,11 +170,11 @@ class MemoryBroker:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def until_changed(self) -> None:
-        """Return when something was stored or handed back, or when the next thing is due."""
+    async def until_changed(self, durable: _Durable | None = None) -> None:
+        """Return when something was stored for `durable` or handed back to it, or may be due for it; for anybody."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[changed] = None
-        due = self._next_due()
+        self._waiting[changed] = durable
+        due = self._next_due(durable)
         timer = asyncio.ensure_future(self.clock.sleep(due - self.clock.monotonic())) if due is not None else None
         try:
             await asyncio.wait({changed, timer} if timer else {changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -184,8 +185,8 @@ class MemoryBroker:
                 with suppress(asyncio.CancelledError):
                     await timer
 
-    def wake(self) -> None:
-        self._changed()
+    def wake(self, durable: _Durable | None = None) -> None:
+        self._changed(None if durable is None else [durable])
 
     def _append(
         self,
@@ -197,10 +198,12 @@ class MemoryBroker:
         message_id: str | None = None,
     ) -> int:
         stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
-        for (of, _), durable in self._durables.items():
-            if of == kind and matches(durable.subject, subject):
-                durable.ready.append(stored.sequence)
-        self._changed()
+        takers = [
+            durable for (of, _), durable in self._durables.items() if of == kind and matches(durable.subject, subject)
+        ]
+        for durable in takers:
+            durable.ready.append(stored.sequence)
+        self._changed(takers)
         return stored.sequence
 
     def _catch_up(self) -> None:
@@ -217,14 +220,16 @@ class MemoryBroker:
         for durable in self._durables.values():
             durable.catch_up(now)
 
-    def _next_due(self) -> float | None:
+    def _next_due(self, only: _Durable | None) -> float | None:
         moments = [plan.due for plan in self._schedules.values()]
-        moments += [moment for durable in self._durables.values() if (moment := durable.next_due()) is not None]
+        concerned = self._durables.values() if only is None else (only,)
+        moments += [moment for durable in concerned if (moment := durable.next_due()) is not None]
         return min(moments, default=None)
 
-    def _changed(self) -> None:
-        for waiter in self._waiting:
-            if not waiter.done():
+    def _changed(self, concerned: Sequence[_Durable] | None = None) -> None:
+        """Wake whoever waits for one of those concerned, or for anything; None concerns everybody."""
+        for waiter, waits_for in self._waiting.items():
+            if not waiter.done() and (concerned is None or waits_for is None or waits_for in concerned):
                 waiter.set_result(None)
 
 
@@ -297,7 +302,7 @@ class _Stream:
         return stored
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Durable:
     name: str
     subject: str
@@ -362,11 +367,11 @@ class _Delivery:
     async def ack(self) -> None:
         self._durable.settle(self.message.sequence)
         if self._durable.ready:  # there was no room for it in flight, maybe
-            self._broker.wake()
+            self._broker.wake(self._durable)
 
     async def nak(self, delay: float = 0.0) -> None:
         self._again_in(delay)
-        self._broker.wake()
+        self._broker.wake(self._durable)
 
     async def term(self, reason: str) -> None:
         if self._durable.is_unsettled(self.message.sequence):
@@ -404,7 +409,7 @@ class _Consumer:
                     taken.append(_Delivery(stored, self._durable.counts[sequence], broker, self._durable))
             if taken:
                 return taken
-            await broker.until_changed()
+            await broker.until_changed(self._durable)
 
     async def close(self) -> None:
         self._closed = True

@@ -8,6 +8,7 @@ asks; whatever must be found out is a task for an agent like any other.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
@@ -68,10 +69,19 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
             case _:
                 assert_never(each)
     if draft.state is not None and not draft.state.ended:
+        _told_the_time(draft)
         check_limits(draft)
         _advance(draft)
         arm_timer(draft)
     return draft
+
+
+def _told_the_time(draft: Draft) -> None:
+    """The timer that is armed has fired, so it is time, by the broker's clock, whatever the clock here says: armed again
+    for the same moment it would fire at once, over and over, until the clocks agree."""
+    state = draft.open()
+    if state.timer in draft.fired and state.timer_due is not None and draft.now < state.timer_due:
+        draft.around = replace(draft.around, now=state.timer_due)
 
 
 def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None:

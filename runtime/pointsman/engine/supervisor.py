@@ -241,7 +241,13 @@ class SupervisorEngine:
             draft = consider(head.state, [arrival.input for arrival in arrivals], around)
             entries, state = tuple(draft.entries), draft.state
             if not entries or state is None:
-                return head, (), raced
+                # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
+                # one may be the very timer that another supervisor has armed since.
+                newer = await self._log.load(workflow, head)
+                if newer.sequence == head.sequence:
+                    return head, (), raced
+                head, raced = newer, True
+                continue
             try:
                 head = await self._log.commit(head, workflow, entries, state, arrivals[0].event_id)
                 passed("supervisor.committed")

@@ -6,11 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.core import T0, Story, failure, messages, plan, task
+from support.core import T0, Story, card, cards, failure, messages, plan, task
 
 from pointsman.core.inputs import TimerFired
+from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Timer
-from pointsman_schemas.log import LimitReached, TimerArmed
+from pointsman_schemas.log import AttemptFailed, LimitReached, TimerArmed
 from pointsman_schemas.team import Limits, Supervisor
 
 SHORT = Limits(deadline=60, task_timeout=600)
@@ -187,15 +188,13 @@ def test_the_timer_is_armed_again_when_something_is_due_before_it() -> None:
     assert [entry.due for entry in story.of(TimerArmed)] == [T0 + timedelta(seconds=101), T0 + timedelta(seconds=11)]
 
 
-def test_a_timer_that_fires_early_is_armed_again_for_the_same_time() -> None:
-    story = Story().start()
+def test_the_timer_is_believed_whatever_the_clock_says() -> None:
+    story = Story(cards=(*cards("worker"), card("planner", role=Role.PLAN))).start()
 
     story.feed(TimerFired("wake-1"))
 
-    assert [(entry.name, entry.due) for entry in story.of(TimerArmed)] == [
-        ("wake-1", T0 + timedelta(seconds=121)),
-        ("wake-2", T0 + timedelta(seconds=121)),
-    ]
+    assert [(entry.task_id, entry.error.kind) for entry in story.of(AttemptFailed)] == [("plan-1", "timeout")]
+    assert story.of(TimerArmed)[-1].due > T0 + timedelta(seconds=121)
 
 
 def test_an_old_timer_that_fires_again_changes_nothing() -> None:
