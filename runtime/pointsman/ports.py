@@ -176,8 +176,8 @@ class Bus(Protocol):
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         """Have the broker publish the message on `target` at `at`; durable, once, at once when `at` is past.
 
-        `name` is a `schedule` subject. False when that schedule is still waiting there or when `target` already holds a
-        message: repeating the call after a crash is safe.
+        `name` is a `schedule` subject; a schedule that still waits there is replaced. False when `target` already holds
+        a message: repeating the call after a crash is safe, whenever the first one fires.
         """
         ...
 

@@ -584,21 +584,35 @@ async def test_a_schedule_in_the_past_comes_at_once(place: Place, bus: Bus) -> N
     await until(lambda: bus.last("work", target), wait=1.5)
 
 
-async def test_a_repeated_schedule_changes_nothing_before_and_after_it_came(place: Place, bus: Bus) -> None:
+async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place: Place, bus: Bus) -> None:
     name, target = f"{place.ns}.schedule.w.once", f"{place.ns}.inbox.team.w.timer.once"
     at = datetime.now(UTC) + timedelta(seconds=0.4)
 
-    answers = [await bus.schedule(name, at, target, b"%d" % n, {}) for n in range(2)]
+    answers = [await bus.schedule(name, at, target, b"same", {}) for _ in range(2)]
     await until(lambda: bus.last("work", target))
-    answers.append(await bus.schedule(name, at, target, b"3", {}))
+    answers.append(await bus.schedule(name, at, target, b"same", {}))
 
     with pytest.raises(TimeoutError):
         await until(lambda: _second(bus, target), wait=0.5)
-    assert answers == [True, False, False]
+    assert answers == [True, True, False]
 
 
-async def _second(bus: Bus, target: str) -> bool:
-    return len([stored async for stored in bus.read("work", target)]) > 1
+async def test_a_schedule_that_is_repeated_while_it_fires_comes_once(place: Place, bus: Bus) -> None:
+    base = datetime.now(UTC) + timedelta(seconds=0.1)
+    targets = [place.handoff(number) for number in range(10)]
+
+    async def repeat(number: int) -> None:
+        due = base + timedelta(seconds=0.02 * number)
+        while await bus.schedule(f"{place.ns}.schedule.w.{number}", due, targets[number], b"", {}):
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(repeat(number) for number in range(10) for _ in range(2)))
+    with pytest.raises(TimeoutError):
+        await until(lambda: _second(bus, f"{place.ns}.handoff.>", of=10), wait=0.3)
+
+
+async def _second(bus: Bus, target: str, *, of: int = 1) -> bool:
+    return len([stored async for stored in bus.read("work", target)]) > of
 
 
 async def test_a_scheduled_message_reaches_consumers(place: Place, bus: Bus) -> None:

@@ -72,7 +72,9 @@ _PATIENCE = 30.0  # seconds set_up waits for a cluster that is still electing it
 _NO_MESSAGE, _NO_STREAM, _NO_CONSUMER = 10037, 10059, 10014
 _IN_USE = 10058  # a stream of that name exists with another configuration
 _NOT_DELETED = 10057  # also what the delete of a missing message is answered with, as an internal error
-_CONFLICTS = frozenset({10071, 10164})  # wrong last sequence; the same from a replicated stream
+_EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
+_CONFLICT = 10071  # the subject ends at another sequence
+_UNDER_WAY = 10164  # a replicated stream has another message for the subject, which may still come to nothing
 _TOO_BIG = frozenset({10054, 10097})
 
 
@@ -268,7 +270,9 @@ class JetStreamBus:
         answer = json.loads((await self.request(subject, body, wire, lost=UnknownOutcome)).data)
         if not (code := error_code(answer)):
             return int(answer["seq"])
-        if code in _CONFLICTS:
+        if code == _UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
+            raise UnknownOutcome(f"{subject} is refused for a message that is not there yet: {said(answer)}; try again")
+        if code in (_CONFLICT, _UNDER_WAY):
             raise Conflict(
                 f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE)}: {said(answer)}; read it again, then decide"
             )
@@ -276,6 +280,10 @@ class JetStreamBus:
             raise OversizeEvent(f"the broker refuses {subject}: {said(answer)}")
         kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
         raise kind(f"the broker refuses {subject}: {said(answer)}")
+
+    async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
+        newest = await self._leader_read(stream, {"last_by_subj": wire.get(_EXPECTED_OF, subject)})
+        return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE])
 
     # Streams
 
@@ -336,17 +344,16 @@ class JetStreamBus:
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         check_subject(name)
         check_subject(target)
-        if await self.last("work", target) is not None:
-            return False
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        # Expected of the target and not of `name`: what has fired meanwhile has left its own subject.
+        orders = {
+            "Nats-Schedule": f"@at {moment}",
+            "Nats-Schedule-Target": target,
+            EXPECTED_SEQUENCE: "0",
+            _EXPECTED_OF: target,
+        }
         try:
-            await self.store(
-                name,
-                body,
-                wire_headers(
-                    headers, {"Nats-Schedule": f"@at {moment}", "Nats-Schedule-Target": target, EXPECTED_SEQUENCE: "0"}
-                ),
-            )
+            await self.store(name, body, wire_headers(headers, orders))
         except Conflict:
             return False
         return True
@@ -639,7 +646,7 @@ class _Client(Client):
             await super()._process_connect_init()
         except BaseException:
             if self._transport is not None:
-                self._transport.close()
+                self._transport.close()  # type: ignore[no-untyped-call]
             raise
 
     @staticmethod

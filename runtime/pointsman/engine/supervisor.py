@@ -47,6 +47,8 @@ _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
 _ROOM_AGAIN = 1.0
 """Seconds between two looks whether workflows admitted here were finished by another supervisor."""
+_UNKNOWN = 0.05
+"""Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
 _RACES = 100
 """Compare-and-set races one turn may lose; more means that something else is wrong."""
 
@@ -255,7 +257,9 @@ class SupervisorEngine:
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
                 raced = True
-                head = await self._log.load(workflow, head)
+                if isinstance(error, UnknownOutcome):
+                    await self._clock.sleep(_UNKNOWN)
+                head = await self._reload(workflow, head, error)
             except OversizeEvent as error:
                 if len(arrivals) == 1:
                     _cut_down(arrivals[0], error)
@@ -266,6 +270,14 @@ class SupervisorEngine:
                         record_spans(head.state, entries)
                 return head, (), True
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
+
+    async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
+        """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
+        newer = await self._log.load(workflow, head)
+        if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
+            return newer
+        _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
+        return await self._log.load(workflow)
 
     # Sending
 
@@ -283,28 +295,37 @@ class SupervisorEngine:
         last: list[Message] = []
         for message in outbox(state, self._subjects, touched):
             (last if isinstance(message.event, Outcome) else first).append(message)
+        new = 0
         for group in (first, last):
             if len(group) == 1:
-                await self._emit(state, group[0])
+                new += await self._emit(state, group[0])
             elif group:
-                await asyncio.gather(*(self._emit(state, message) for message in group))
+                new += sum(await asyncio.gather(*(self._emit(state, message) for message in group)))
+        if whole:
+            _log.info("outbox_sent_again", sent=new, already_there=len(first) + len(last) - new, **_origin(state))
         if state.outcome is not None and state.reply_to:
             await self._bus.broadcast(state.reply_to, dump(state.outcome), {})
 
-    async def _emit(self, state: State, message: Message) -> None:
+    async def _emit(self, state: State, message: Message) -> bool:
+        """Whether it is new; it is on the bus in any case, or its attempt has failed."""
         headers = self._headers(state, message)
         try:
             if isinstance(message.event, DeadLetter):
                 await store_letter(self._bus, message.subject, message.event, headers)
             elif message.schedule is not None and message.due is not None:
-                await self._bus.schedule(message.schedule, message.due, message.subject, dump(message.event), headers)
+                new = await self._bus.schedule(
+                    message.schedule, message.due, message.subject, dump(message.event), headers
+                )
+                passed("supervisor.sent")
+                return new
             else:
                 await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
             passed("supervisor.sent")
         except Conflict:
-            pass  # it is there already: sent before a crash, or by another supervisor
+            return False  # it is there already: sent before a crash, or by another supervisor
         except OversizeEvent as error:
             await self._fail_oversize(state, message, error)
+        return True
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
         trace = state.trace

@@ -119,9 +119,7 @@ class Worker:
     @property
     def waiting_for(self) -> list[str]:
         """The agents' consumers that the broker is not serving now."""
-        return [
-            consumer_name(desk.name) for desk in self._desks if desk.consumer is None or not desk.consumer.bound
-        ]
+        return [consumer_name(desk.name) for desk in self._desks if desk.consumer is None or not desk.consumer.bound]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then drain: take nothing new, let running work finish within `settings.grace`, hand
