@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.providers import Answer, Call, FakeProvider
 
 pytestmark = pytest.mark.timeout(150)  # each starts seven interpreters, on a machine that may be busy
 
@@ -34,8 +35,8 @@ async def pointsman(*arguments: str, **environment: str) -> AsyncIterator[asynci
             await process.wait()
 
 
-async def demo(*arguments: str) -> tuple[int | None, list[Mapping[str, Any]]]:
-    async with pointsman("demo", "--json", *arguments) as process:
+async def demo(*arguments: str, **environment: str) -> tuple[int | None, list[Mapping[str, Any]]]:
+    async with pointsman("demo", "--json", *arguments, **environment) as process:
         out, err = await process.communicate()
     assert b"Traceback" not in err, err.decode()
     return process.returncode, [json.loads(line) for line in out.splitlines()]
@@ -59,6 +60,31 @@ async def test_three_agents_answer_the_sample_request_side_by_side_in_one_trace(
     assert max(node["started_at"] for node in tasks) < min(node["ended_at"] for node in tasks), "they ran side by side"
     assert all(any(call["kind"] == "tool" for call in node["children"][0]["children"]) for node in tasks)
     assert trace["trace_id"] == outcome["trace_id"]
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+async def test_with_a_key_it_runs_on_that_provider(name: str) -> None:
+    plan = {"goal": "help", "tasks": [{"id": "t1", "agent": "billing", "intent": "Look at the charges"}]}
+    asked_twice: list[Call] = []
+
+    def billing(call: Call) -> Answer:
+        asked_twice.append(call)
+        return Answer(calls=(("find_charges", {}),)) if len(asked_twice) == 1 else Answer("A duplicate, ch-5003.")
+
+    async with FakeProvider.saying() as provider:
+        provider.when("You plan for a team", Answer(data=plan))
+        provider.when("You are the billing specialist", billing)
+        provider.when("You write the one answer", Answer(data={"answer": "You were charged twice."}))
+        key = {f"{name.upper()}_API_KEY": "sk-test-key", "POINTSMAN_MODEL": ""}
+        place = {"OPENAI_BASE_URL": provider.openai_url, "ANTHROPIC_BASE_URL": provider.url}
+        code, lines = await demo("I was charged twice", **key, **place)
+        calls = provider.calls
+
+    outcome = outcome_of(lines)
+    assert (code, outcome["answer"]) == (0, "You were charged twice.")
+    assert outcome["usage"]["calls"] == 4  # planner, billing before and after its tool, synthesizer
+    assert "ch-5003" in json.dumps(asked_twice[1].body), "the tool's real result went back to the model"
+    assert {call.path for call in calls} == {"/v1/chat/completions" if name == "openai" else "/v1/messages"}
 
 
 async def test_another_request_gets_another_answer_from_whom_it_concerns() -> None:
