@@ -206,5 +206,6 @@ def audit(story: Story, chance: Random) -> None:
         resumed = apply(resumed, commit)
         if number == cut:
             resumed = from_snapshot(parse_json(compact(to_snapshot(resumed))))
+    assert resumed is not None
     assert resumed == state
     assert list(resumed.tasks) == list(state.tasks)
