@@ -1,4 +1,6 @@
-"""`python -m simulation --seeds 1000 --first 1 --jobs 2`: play that many worlds, and show those that break a promise."""
+"""`python -m simulation --seeds 1000 --first 1 --jobs 2`: play worlds, and show those that break a promise."""
+
+# ruff: noqa: T201
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def _play(seed: int) -> Seen:
 
 
 def _show(seen: Seen, tail: int) -> None:
-    print(f"\nseed {seen.seed}, {seen.seconds:.1f} s, {seen.steps} steps; again: make simulate SEEDS=1 FIRST={seen.seed}")
+    print(
+        f"\nseed {seen.seed}, {seen.seconds:.1f} s, {seen.steps} steps; again: make simulate SEEDS=1 FIRST={seen.seed}"
+    )
     for line in seen.history[-tail:] if tail else ():
         print(line[:300])
     for problem in seen.problems:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pointsman.core.evolve import apply
-from pointsman.core.outbox import dead_letter_id, outbox
+from pointsman.core.inputs import RequestRefused
+from pointsman.core.outbox import dead_letter_id
 from pointsman.core.state import State, from_snapshot
-from pointsman.core.transitions import TaskStatus
 from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_inbox, read_request
 from pointsman.engine.workflow_log import Head
-from pointsman.core.inputs import RequestRefused
 from pointsman.errors import ContractError, InvariantError
 from pointsman.ports import Stored
 from pointsman_schemas.envelope import decode
@@ -220,9 +219,8 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
 
 
 def _inputs(rest: Rest) -> Iterator[str]:
-    """What cannot be read is a dead letter, and nothing is left lying."""
+    """What cannot be read is a dead letter."""
     world = rest.world
-    yield from world.open_ends()
     letters = {letter.sequence for letter in rest.letters if letter.sequence is not None}
     known = set(rest.logs)
     for stored in world.broker.stream("work").select("sim.inbox.>"):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from simulation.world import World
 
 from pointsman.core import decide
 from pointsman.core.draft import Draft
@@ -16,6 +15,7 @@ from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.log import Entry
+from simulation.world import World
 
 _ENOUGH = 60  # worlds in which each mistake must show; see the numbers beside the tests' names
 
@@ -35,7 +35,13 @@ def _sent_without_expectation(patch: pytest.MonkeyPatch) -> None:
     publish = FaultyBus.publish
 
     async def careless(
-        self: FaultyBus, subject: str, body: bytes, headers: Mapping[str, str], *, expect: int | None = None, **more: Any
+        self: FaultyBus,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        **more: Any,
     ) -> int:
         return await publish(self, subject, body, headers, expect=expect or None, **more)
 

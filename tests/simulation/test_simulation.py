@@ -1,4 +1,4 @@
-"""Many small worlds, each a seed: whatever dies whenever, the promises hold, and a seed is the same world every time."""
+"""Many small worlds, each a seed: whatever dies whenever, the promises hold, and a seed repeats its world."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from simulation.world import World
 
 _SEEDS = range(1, 151)

@@ -17,8 +17,6 @@ from typing import Any
 from unittest import mock
 
 import structlog
-from simulation.audit import audit, check_head, describe
-from simulation.crew import CARDS, Crew, SimulatedAgent
 
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.engine import supervisor, workflow_log
@@ -37,10 +35,12 @@ from pointsman_schemas.events import Control, Request, Result
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, Router, Supervisor, Team
+from simulation.audit import audit, check_head, describe
+from simulation.crew import CARDS, Crew, SimulatedAgent
 
 __all__ = ["Seen", "World"]
 
-_QUIET = 30.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
+_QUIET = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
 _LONGEST = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
 _STEPS = 400_000  # turns of the loop; a world takes some 10,000
 _LOOK = 0.5  # seconds between two looks whether all is done
@@ -120,6 +120,7 @@ class World:
         self.team = _team(chance)
         self.crew = Crew(self.seed, self._crash)
         self.leaver = chance.random() < 0.3
+        self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
         self.over = asyncio.Event()
         self.steps = 0
         self.seconds = 0.0
@@ -238,7 +239,7 @@ class World:
         """Tell a process to leave: at some time in between, as a deployment does, and at the end."""
         over = asyncio.create_task(self.over.wait())
         leaves = once or (chance.random() < 0.2 and self.faults.active)
-        await asyncio.wait({over}, timeout=chance.uniform(0.5, 25.0) if leaves else None)
+        await asyncio.wait({over}, timeout=chance.uniform(0.5, 18.0) if leaves else None)
         over.cancel()
         stop.set()
 
@@ -250,16 +251,21 @@ class World:
             self.problems.append(f"{process.name} ended with {error!r}")
 
     async def _supervise(self, process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
-        engine = self.engines[process.name] = SupervisorEngine(bus, self.team, self.settings, self.clock)
+        engine = self.engines[process.name] = SupervisorEngine(bus, self.team, self.settings, self._clock_of(process))
         await engine.run(stop)
 
     def _worker_of(self, agents: list[str]) -> _Body:
         async def work(process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
             crew = [SimulatedAgent(name, self.crew, process) for name in agents]
-            worker = Worker(bus, crew, self.settings, clock=self.clock, instance=process.name.replace(".", "-"))
+            instance = process.name.replace(".", "-")
+            worker = Worker(bus, crew, self.settings, clock=self._clock_of(process), instance=instance)
             await worker.run(stop)
 
         return work
+
+    def _clock_of(self, process: Process) -> SimulatedClock:
+        """Clocks of different machines do not agree."""
+        return SimulatedClock(skew=Random(f"{self.seed}/{process.name}/clock").uniform(-self.skew, self.skew))
 
     def _shifts(self) -> dict[str, list[str]]:
         """Who runs which agents: each agent somewhere, some twice."""
@@ -286,18 +292,18 @@ class World:
         for number in range(chance.randint(1, 4)):
             yield self._ask(f"r{number}")
         for number in range(chance.choice([0, 0, 1, 2])):
-            yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 20.0))
+            yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
         for _ in range(chance.choice([0, 1, 4])):
-            yield self._stray(chance.uniform(0.2, 25.0))
+            yield self._stray(chance.uniform(0.2, 17.0))
         for number in range(chance.choice([0, 0, 2, 4])):
-            yield self._replay(number, chance.uniform(2.0, 28.0))
+            yield self._replay(number, chance.uniform(2.0, 19.0))
 
     async def _ask(self, name: str) -> None:
         """A request, in one of its forms, maybe more than once."""
         chance = Random(f"{self.seed}/{name}")
         headers, body = _request(chance, name, self.clock)
         for _ in range(chance.choice([1, 1, 1, 2, 3])):
-            await asyncio.sleep(chance.uniform(0.0, 8.0))
+            await asyncio.sleep(chance.uniform(0.0, 5.0))
             self._inject(self.subjects.request(self.team.name), body, headers)
 
     async def _cancel(self, name: str, when: float) -> None:

@@ -77,8 +77,8 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
 
 
 def _told_the_time(draft: Draft) -> None:
-    """The timer that is armed has fired, so it is time, by the broker's clock, whatever the clock here says: armed again
-    for the same moment it would fire at once, over and over, until the clocks agree."""
+    """The armed timer has fired, so it is time, by the broker's clock, whatever the clock here says: armed again for
+    the same moment it would fire at once, over and over, until the clocks agree."""
     state = draft.open()
     if state.timer in draft.fired and state.timer_due is not None and draft.now < state.timer_due:
         draft.around = replace(draft.around, now=state.timer_due)

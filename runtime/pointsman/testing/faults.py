@@ -100,7 +100,6 @@ class Faults:
         else:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
-
     def later(self, delay: float, effect: Callable[[], Awaitable[Any]]) -> None:
         """Have `effect` after `delay`, whatever becomes of the process that asked for it: it is on its way."""
 
@@ -145,7 +144,7 @@ class FaultyBus:
         return now < self._away_until
 
     async def until_back(self) -> None:
-        while self.away:
+        while self.away:  # noqa: ASYNC110  # time brings it back, and looking may send it away again
             await asyncio.sleep(self._away_until - asyncio.get_running_loop().time())
 
     async def call(self, what: str, effect: Callable[[], Awaitable[T]]) -> T:

@@ -1,8 +1,8 @@
 """Time that jumps and processes that die: what a whole system needs to run in one loop, the same way every time.
 
-`simulate` runs a coroutine on a loop without a real clock. Whenever nothing is left to do, time jumps to the next moment
-at which something is due, so a minute of waiting costs nothing; every timeout of asyncio's obeys. Nothing in it may use
-threads or sockets. What runs is then a function of its inputs and of the chance it draws from.
+`simulate` runs a coroutine on a loop without a real clock. Whenever nothing is left to do, time jumps to the next
+moment at which something is due, so a minute of waiting costs nothing; every timeout of asyncio's obeys. Nothing in it
+may use threads or sockets. What runs is then a function of its inputs and of the chance it draws from.
 
 `Process` gathers the tasks that begin in it, however deep, and kills them all at once, as SIGKILL would.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -144,7 +144,9 @@ class Process:
         del self._tasks[task]
 
 
-def _adopted(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **more: Any) -> asyncio.Task[T]:
+def _adopted(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T] | Generator[Any, None, T], **more: Any
+) -> asyncio.Task[T]:
     context: contextvars.Context | None = more.get("context")
     task = asyncio.Task(work, loop=loop, **more)
     owner = _owner.get() if context is None else context.get(_owner)

@@ -1,0 +1,106 @@
+"""What the simulation found, each told by itself: seeds change their worlds whenever the worlds learn something new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.core.evolve import fold
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.workflow_log import WorkflowLog
+from pointsman.errors import BusUnavailable
+from pointsman.settings import Settings
+from pointsman.testing.simulation import SimulatedClock, simulate
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Timer
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import TimerArmed
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Team
+
+SUBJECTS = Subjects("sim")
+TEAM = Team(name="team", limits=Limits(deadline=60, task_timeout=30))
+WORKFLOW = workflow_id_for("team", "r1")
+
+
+def supervised(
+    bus: MemoryBus, test: Callable[[], Awaitable[None]], *, clock: SimulatedClock | None = None, max_running: int = 1000
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    """`test` while a supervisor works on `bus`."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        settings = Settings(namespace="sim", ack_wait=3.0, max_running=max_running)
+        engine = SupervisorEngine(bus, TEAM, settings, clock or SimulatedClock())
+        running = asyncio.create_task(engine.run(stop))
+        await bus.publish(SUBJECTS.request("team"), b'{"input": "do it"}', {"Nats-Msg-Id": "r1"})
+        await test()
+        stop.set()
+        await running
+
+    return main
+
+
+def commits(broker: MemoryBroker) -> int:
+    return len(broker.stream("log").select(SUBJECTS.log("team", WORKFLOW)))
+
+
+def test_a_timer_that_another_supervisor_has_armed_is_not_taken_for_a_stale_one() -> None:
+    clock = SimulatedClock()
+    broker = MemoryBroker("sim", clock)
+    bus = broker.connect()
+
+    async def test() -> None:
+        await asyncio.sleep(1)
+        other = WorkflowLog(bus, SUBJECTS, clock, "team")
+        head = await other.load(WORKFLOW)
+        armed = TimerArmed(at=clock.now(), name="wake-2", due=clock.now() + timedelta(seconds=5))
+        state = fold([armed], head.state)
+        assert state is not None
+        await other.commit(head, WORKFLOW, [armed], state, "the other's input")
+        await bus.publish(SUBJECTS.timer("team", WORKFLOW, "wake-2"), dump(Timer(name="wake-2", due=armed.due)), timer)
+        await asyncio.sleep(1)
+
+        assert commits(broker) == 3  # it began, the other one's, and the timer armed again
+
+    timer = encode(Envelope(id="t", type=Timer.event_type, source="/sim", time=SimulatedClock().now()))
+    simulate(supervised(bus, test))
+
+
+def test_a_clock_behind_the_broker_s_does_not_arm_a_timer_over_and_over() -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = broker.connect()
+
+    async def test() -> None:
+        await asyncio.sleep(32)  # the planner, which does not exist, is waited for no longer
+
+        assert commits(broker) == 2
+
+    simulate(supervised(bus, test, clock=SimulatedClock(skew=-0.5)))
+
+
+def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
+    class Away(MemoryBus):
+        """Cannot read a log at first."""
+
+        failures = 1
+
+        async def last(self, *where: Any) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise BusUnavailable("the broker is away")
+            return await super().last(*where)
+
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = Away(broker=broker)
+
+    async def test() -> None:
+        await asyncio.sleep(10)
+
+        assert commits(broker) == 1
+
+    simulate(supervised(bus, test, max_running=1))
