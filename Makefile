@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format schemas simulate bench bench-smoke constraints clean
+.PHONY: help venv demo test check format schemas simulate chaos bench bench-smoke constraints clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ FIRST ?= 1
 JOBS  ?= 1
 simulate: $(STAMP)  ## play worlds full of faults: SEEDS=n of them, FIRST=seed, JOBS=processes
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+chaos: $(STAMP)  ## kill brokers, nodes, supervisors and workers, break networks, for ten minutes; nothing may be lost
+	PYTHONPATH=tests $(BIN)/python -m chaos $(FORMS)
 
 bench: $(STAMP)  ## the benchmark, whole
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,51 @@
+"""`python -m chaos`: all forms, long. Exits with 1 when a promise was broken."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from chaos.forms import FORMS, Amount
+from chaos.load import Report
+
+_AMOUNTS = {
+    "broker": (Amount(blows=20, running=500, pause=3.0, patience=300.0),),
+    "processes": (
+        Amount(blows=30, running=200, pause=2.0, supervisors=2),
+        Amount(blows=30, running=200, pause=2.0, supervisors=5),
+    ),
+    "cluster": (Amount(blows=18, running=100, pause=2.0, patience=300.0),),
+    "network": (Amount(blows=20, running=100, pause=2.0),),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description="Kill and break; lose nothing.")
+    parser.add_argument("forms", nargs="*", default=list(FORMS), metavar="FORM", help=f"of {', '.join(FORMS)}")
+    parser.add_argument("--seed", type=int, default=1, help="of what is left to chance here; processes have their own")
+    parser.add_argument("--blows", type=int, help="kills or faults in each form")
+    parser.add_argument("--keep", type=Path, help="where logs and stores are left (a folder that is removed)")
+    given = parser.parse_args()
+    reports = asyncio.run(_run(given.forms, given.seed, given.blows, given.keep))
+    return 1 if any(report.problems for report in reports) else 0
+
+
+async def _run(forms: list[str], seed: int, blows: int | None, keep: Path | None) -> list[Report]:
+    reports: list[Report] = []
+    for form in forms:
+        for number, amount in enumerate(_AMOUNTS[form], 1):
+            with tempfile.TemporaryDirectory(prefix="pointsman-chaos-", ignore_cleanup_errors=True) as place:
+                folder = (keep or Path(place)) / f"{form}-{number}"
+                report = await FORMS[form](folder, replace(amount, seed=seed, blows=blows or amount.blows))
+            reports.append(report)
+            sys.stdout.write("\n".join(report.lines()) + "\n")
+            sys.stdout.flush()
+    return reports
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The forms of chaos: who is struck, how, and how often. Each returns its report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from support.cluster import NatsCluster
+from support.crew import CREW
+from support.processes import Service, System, found
+from support.proxy import Proxy
+
+from chaos.load import Load, Report
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.errors import BusUnavailable
+from pointsman.settings import Settings
+
+__all__ = ["FORMS", "Amount"]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much: blows dealt, workflows running at a time, seconds between two blows at most, seconds to end."""
+
+    blows: int
+    running: int
+    pause: float = 1.0
+    patience: float = 120.0
+    supervisors: int = 2
+    workers: int = 2
+    seed: int = 1
+
+
+def _settings(url: str, **more: object) -> Settings:
+    base = {"url": url, "ack_wait": 2.0, "heartbeat": 5.0, "request_timeout": 2.0, "grace": 1.0, "max_running": 500}
+    return Settings.model_validate(base | more)
+
+
+async def broker_killed(folder: Path, amount: Amount) -> Report:
+    """kill -9 of the only broker, and its restart on the same store, again and again."""
+    report, chance = Report("broker killed"), Random(amount.seed)
+    store = folder / "broker"
+    broker = EmbeddedBroker(store)
+    await broker.start()
+    port = int(broker.url.rpartition(":")[2])
+    try:
+        async with System(folder / "processes", _settings(broker.url)) as system:
+            await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+            load = Load(system, report, running=amount.running, chance=chance)
+            async with load.running(patience=amount.patience):
+                for _ in range(amount.blows):
+                    await asyncio.sleep(chance.uniform(0.0, amount.pause))
+                    assert broker.pid is not None
+                    os.kill(broker.pid, signal.SIGKILL)
+                    load.blow()
+                    await broker.stop()
+                    broker = EmbeddedBroker(store, port=port)
+                    await broker.start()
+            _all_alive(system, report)
+    finally:
+        await broker.stop()
+    return report
+
+
+async def processes_killed(folder: Path, amount: Amount) -> Report:
+    """kill -9 of supervisors and workers at random. Who died is started again."""
+    report, chance = Report(f"{amount.supervisors} supervisors, {amount.workers} workers killed"), Random(amount.seed)
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))
+        async with System(folder / "processes", _settings(broker.url)) as system:
+            kinds = ["supervisor"] * amount.supervisors + ["worker"] * amount.workers
+            alive = dict(enumerate(await asyncio.gather(*(_start(system, kind) for kind in kinds))))
+            load = Load(system, report, running=amount.running, chance=chance)
+            async with load.running(patience=amount.patience):
+                for _ in range(amount.blows):
+                    await asyncio.sleep(chance.uniform(0.0, amount.pause))
+                    place = chance.choice(list(alive))
+                    await alive[place].kill()
+                    load.blow()
+                    alive[place] = await system.start(kinds[place], CREW)
+    return report
+
+
+async def cluster_shaken(folder: Path, amount: Amount) -> Report:
+    """Leaders step down, and each node in turn is killed and comes back, with three copies of each stream."""
+    report, chance = Report("cluster of three shaken"), Random(amount.seed)
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(NatsCluster(folder))
+        async with System(folder / "processes", _settings(cluster.url, replicas=3, request_timeout=5.0)) as system:
+            await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+            bus = system.client.bus
+            assert isinstance(bus, JetStreamBus)
+            work, log = system.client.subjects.work_stream, system.client.subjects.log_stream
+            orders = [
+                *(f"STREAM.LEADER.STEPDOWN.{stream}" for stream in (work, log)),
+                *(f"CONSUMER.LEADER.STEPDOWN.{work}.{name}" for name in ("inbox-crew", "request-crew", "agent-worker")),
+                "META.LEADER.STEPDOWN",
+            ]
+            load = Load(system, report, running=amount.running, chance=chance)
+            async with load.running(patience=amount.patience):
+                for number in range(amount.blows):
+                    await asyncio.sleep(chance.uniform(0.0, amount.pause))
+                    if number % 3 < 2:
+                        await _unless_away(bus.api(chance.choice(orders)))
+                        load.blow()
+                        continue
+                    node = number // 3 % cluster.size
+                    await cluster.kill(node)
+                    load.blow()
+                    await asyncio.sleep(chance.uniform(0.0, amount.pause))
+                    await cluster.start(node)
+                    await found(lambda: _whole(bus, (work, log)), "cluster that has caught up", seconds=60)
+            _all_alive(system, report)
+    return report
+
+
+async def network_broken(folder: Path, amount: Amount) -> Report:
+    """Each process reaches the broker through a network of its own that is cut, slow, silent, or silent in one way."""
+    report, chance = Report("network broken"), Random(amount.seed)
+    kinds = ["supervisor"] * amount.supervisors + ["worker"] * amount.workers
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))
+        port = int(broker.url.rpartition(":")[2])
+        proxies = [await stack.enter_async_context(Proxy("127.0.0.1", port)) for _ in kinds]
+        system = await stack.enter_async_context(System(folder / "processes", _settings(broker.url)))
+        starting = []
+        for proxy, kind in zip(proxies, kinds, strict=True):
+            system.environment["POINTSMAN_URL"] = proxy.url
+            starting.append(await system.start(kind, CREW))
+        await asyncio.gather(
+            *(service.logged(f"{kind}_started") for service, kind in zip(starting, kinds, strict=True))
+        )
+        load = Load(system, report, running=amount.running, chance=chance)
+        async with load.running(patience=amount.patience):
+            for number in range(amount.blows):
+                await asyncio.sleep(chance.uniform(0.0, amount.pause))
+                proxy = chance.choice(proxies)
+                match number % 5:
+                    case 0:
+                        proxy.cut()
+                    case 1:
+                        proxy.black_hole()
+                    case 2:
+                        proxy.black_hole(upward=False)
+                    case 3:
+                        proxy.black_hole(downward=False)
+                    case _:
+                        proxy.delay = 0.2
+                load.blow()
+                # Longer than an unsettled message is waited for: what the silent one has in hand is given to another.
+                await asyncio.sleep(chance.uniform(0.5, 2.5 * amount.pause + 2.0))
+                proxy.heal()
+        _all_alive(system, report)
+    return report
+
+
+FORMS: Mapping[str, Callable[[Path, Amount], Awaitable[Report]]] = {
+    "broker": broker_killed,
+    "processes": processes_killed,
+    "cluster": cluster_shaken,
+    "network": network_broken,
+}
+
+
+async def _start(system: System, kind: str) -> Service:
+    return await (system.supervisor(CREW) if kind == "supervisor" else system.worker(CREW))
+
+
+def _all_alive(system: System, report: Report) -> None:
+    report.problems += (f"{service.name} has ended" for service in system.services if not service.alive)
+
+
+async def _unless_away(asked: Awaitable[object]) -> None:
+    with suppress(BusUnavailable):
+        await asked
+
+
+async def _whole(bus: JetStreamBus, streams: tuple[str, ...]) -> bool:
+    try:
+        states = [(await bus.api(f"STREAM.INFO.{stream}")).get("cluster", {}) for stream in streams]
+    except BusUnavailable:
+        return False
+    copies = [state.get("replicas", []) for state in states]
+    return all(len(each) == 2 and all(one["current"] and not one.get("offline") for one in each) for each in copies)

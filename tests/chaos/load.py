@@ -1,0 +1,178 @@
+"""Workflows without end, what was done to the system meanwhile, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from support.checker import problems
+from support.crew import steps
+from support.processes import System
+
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.client import Client
+from pointsman.errors import BusUnavailable
+from pointsman_schemas.ids import workflow_id_for
+
+__all__ = ["Load", "Report", "percentile"]
+
+TEAM = "crew"
+_AGAIN = 0.2  # seconds between two tries to submit while the broker is away
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest of `values` that `part` of them do not exceed; 0 when there are none."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * int(part * 100) // 100) - 1)] if ordered else 0.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What one form of chaos did and what was found. Times are in seconds."""
+
+    form: str
+    workflows: int = 0
+    kills: int = 0
+    redeliveries: int = 0
+    refused: int = 0
+    """Messages that were sent again and refused by the broker, because they were there."""
+    recoveries: list[float] = field(default_factory=list)
+    """From each blow to the next commit of any workflow."""
+    stalls: list[float] = field(default_factory=list)
+    """From each blow to the next commit of each workflow that was running."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def lines(self) -> list[str]:
+        outcomes = ", ".join(f"{count} {status}" for status, count in sorted(self.statuses.items()))
+        return [
+            f"{self.form}: {self.workflows} workflows in {self.seconds:.0f} s ({outcomes}), {self.kills} blows",
+            f"  lost {self.workflows - self.statuses.total()}, redeliveries {self.redeliveries}, "
+            f"duplicates refused {self.refused}",
+            f"  blow to next progress: p50 {percentile(self.recoveries, 0.5):.2f} s, "
+            f"p99 {percentile(self.recoveries, 0.99):.2f} s; of each running workflow: "
+            f"p50 {percentile(self.stalls, 0.5):.2f} s, p99 {percentile(self.stalls, 0.99):.2f} s",
+            *(f"  WRONG: {problem}" for problem in self.problems[:20]),
+        ]
+
+
+class Load:
+    """Keeps `running` workflows of the crew going on a system until it is told to end, and counts."""
+
+    def __init__(self, system: System, report: Report, *, running: int, chance: Random) -> None:
+        self._system = system
+        self._report = report
+        self._room = asyncio.Semaphore(running)
+        self._chance = chance
+        self._asked: list[str] = []
+        self._outcomes: dict[str, str] = {}
+        self._all_ended = asyncio.Event()
+        self._over = False
+        self._blows: list[float] = []
+
+    def blow(self) -> None:
+        """Say that something was killed or broken at this moment."""
+        self._blows.append(time.time())
+        self._report.kills += 1
+
+    @asynccontextmanager
+    async def running(self, *, patience: float) -> AsyncIterator[None]:
+        """Submit while the block lasts; then wait, `patience` seconds, for all to end, and check everything."""
+        began = time.monotonic()
+        client = self._system.client
+        following = asyncio.create_task(self._follow(client))
+        submitting = asyncio.create_task(self._submit(client))
+        try:
+            yield
+            self._over = True
+            await submitting
+            self._check_all_ended()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_ended.wait(), patience)
+        finally:
+            for task in (following, submitting):
+                task.cancel()
+            await asyncio.gather(following, submitting, return_exceptions=True)
+        report = self._report
+        report.seconds = time.monotonic() - began
+        report.workflows = len(self._asked)
+        report.statuses = Counter(self._outcomes.values())
+        report.problems += await problems(client.bus, client.subjects, TEAM, self._asked)
+        await self._count(client)
+
+    def _request(self) -> dict[str, Any]:
+        chance = self._chance
+        seconds = chance.choice([0.0, 0.02, 0.1, 0.4])
+        names = [f"t{number}" for number in range(chance.randint(1, 4))]
+        request = steps(*names, serial=chance.random() < 0.5, seconds=seconds)
+        if chance.random() < 0.2:
+            request["tasks"][-1]["input"]["from_attempt"] = 2
+        return request
+
+    async def _submit(self, client: Client) -> None:
+        for number in itertools.count():
+            await self._room.acquire()
+            if self._over:
+                return
+            request, request_id = self._request(), f"r{number}"
+            while True:
+                try:
+                    await client.submit(TEAM, request, request_id=request_id)
+                    break
+                except BusUnavailable:  # the same id, so that it is one workflow whatever came of the last try
+                    await asyncio.sleep(_AGAIN)
+            self._asked.append(workflow_id_for(TEAM, request_id))
+
+    async def _follow(self, client: Client) -> None:
+        async for stored in client.bus.follow("log", [client.subjects.outcomes_of(TEAM)]):
+            workflow = stored.subject.rpartition(".")[2]
+            if workflow not in self._outcomes:
+                self._room.release()
+            self._outcomes[workflow] = stored.body.partition(b'"status":"')[2].partition(b'"')[0].decode()
+            self._check_all_ended()
+
+    def _check_all_ended(self) -> None:
+        if self._over and len(self._outcomes) >= len(self._asked):
+            self._all_ended.set()
+
+    async def _count(self, client: Client) -> None:
+        report, subjects = self._report, client.subjects
+        commits: dict[str, list[float]] = defaultdict(list)
+        async for stored in client.bus.read("log", subjects.logs_of(TEAM)):
+            commits[stored.subject].append(stored.at.timestamp())
+        everything = sorted(moment for moments in commits.values() for moment in moments)
+        for blow in self._blows:
+            report.recoveries += _next_after(blow, everything)
+            for moments in commits.values():
+                if moments[0] < blow:
+                    report.stalls += _next_after(blow, moments)
+        for service in self._system.services:
+            report.refused += sum(line["already_there"] for line in service.lines("outbox_sent_again"))
+        assert isinstance(client.bus, JetStreamBus)
+        names = [
+            f"request-{TEAM}",
+            f"inbox-{TEAM}",
+            *(f"agent-{name}" for name in ("planner", "worker", "synthesizer")),
+        ]
+        for name in names:
+            info = await client.bus.api(f"CONSUMER.INFO.{subjects.work_stream}.{name}")
+            given = info["delivered"]["consumer_seq"]
+            held = await client.bus.api(
+                f"STREAM.INFO.{subjects.work_stream}", {"subjects_filter": info["config"]["filter_subject"]}
+            )
+            distinct = sum(held["state"].get("subjects", {}).values()) - info["num_pending"]
+            report.redeliveries += max(0, given - distinct)
+
+
+def _next_after(blow: float, moments: Sequence[float]) -> list[float]:
+    place = bisect_right(moments, blow)
+    return [moments[place] - blow] if place < len(moments) else []

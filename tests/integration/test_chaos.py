@@ -1,0 +1,30 @@
+"""The short form of `make chaos`: whatever is killed or broken, nothing is lost and nothing happens twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chaos.forms import FORMS, Amount
+
+pytestmark = pytest.mark.timeout(180)
+
+SHORT = {
+    "broker": Amount(blows=3, running=60, pause=0.8),
+    "processes": Amount(blows=5, running=40, pause=0.8, supervisors=2, workers=2),
+    "cluster": Amount(blows=3, running=20, pause=0.5),
+    "network": Amount(blows=5, running=30, pause=0.3, supervisors=1, workers=2),
+}
+
+
+@pytest.mark.parametrize("form", SHORT)
+async def test_nothing_is_lost_and_nothing_happens_twice(form: str, tmp_path: Path) -> None:
+    amount = SHORT[form]
+
+    report = await FORMS[form](tmp_path / form, amount)
+
+    print("\n".join(report.lines()))  # noqa: T201 - what a failing run is judged by
+    assert report.problems == []
+    assert report.statuses == {"completed": report.workflows}
+    assert report.workflows >= amount.running
+    assert report.kills == amount.blows
