@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.core.evolve import fold
+from pointsman.engine.dead_letters import DeadLetters, NotReplayable
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.workflow_log import WorkflowLog
 from pointsman.errors import BusUnavailable
@@ -24,20 +27,26 @@ from pointsman_schemas.team import Limits, Team
 
 SUBJECTS = Subjects("sim")
 TEAM = Team(name="team", limits=Limits(deadline=60, task_timeout=30))
+STEPS = 20_000  # far more than any of these takes: a hot loop is found at once
 WORKFLOW = workflow_id_for("team", "r1")
 
 
 def supervised(
-    bus: MemoryBus, test: Callable[[], Awaitable[None]], *, clock: SimulatedClock | None = None, max_running: int = 1000
+    bus: MemoryBus,
+    test: Callable[[], Awaitable[None]],
+    *,
+    request: bytes = b'{"input": "do it"}',
+    clock: SimulatedClock | None = None,
+    max_running: int = 1000,
 ) -> Callable[[], Coroutine[Any, Any, None]]:
-    """`test` while a supervisor works on `bus`."""
+    """`test` while a supervisor works on `bus`, where `request` has been published."""
 
     async def main() -> None:
         stop = asyncio.Event()
         settings = Settings(namespace="sim", ack_wait=3.0, max_running=max_running)
         engine = SupervisorEngine(bus, TEAM, settings, clock or SimulatedClock())
         running = asyncio.create_task(engine.run(stop))
-        await bus.publish(SUBJECTS.request("team"), b'{"input": "do it"}', {"Nats-Msg-Id": "r1"})
+        await bus.publish(SUBJECTS.request("team"), request, {"Nats-Msg-Id": "r1"})
         await test()
         stop.set()
         await running
@@ -68,7 +77,7 @@ def test_a_timer_that_another_supervisor_has_armed_is_not_taken_for_a_stale_one(
         assert commits(broker) == 3  # it began, the other one's, and the timer armed again
 
     timer = encode(Envelope(id="t", type=Timer.event_type, source="/sim", time=SimulatedClock().now()))
-    simulate(supervised(bus, test))
+    simulate(supervised(bus, test), steps=STEPS)
 
 
 def test_a_clock_behind_the_broker_s_does_not_arm_a_timer_over_and_over() -> None:
@@ -80,7 +89,7 @@ def test_a_clock_behind_the_broker_s_does_not_arm_a_timer_over_and_over() -> Non
 
         assert commits(broker) == 2
 
-    simulate(supervised(bus, test, clock=SimulatedClock(skew=-0.5)))
+    simulate(supervised(bus, test, clock=SimulatedClock(skew=-0.5)), steps=STEPS)
 
 
 def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
@@ -103,4 +112,23 @@ def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
 
         assert commits(broker) == 1
 
-    simulate(supervised(bus, test, max_running=1))
+    simulate(supervised(bus, test, max_running=1), steps=STEPS)
+
+
+def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = broker.connect()
+
+    async def test() -> None:
+        await asyncio.sleep(1)
+        await bus.publish(SUBJECTS.result("team", WORKFLOW, "alpha", "task", 1), b"?", {})
+        await asyncio.sleep(1)
+        letters = DeadLetters(bus, SUBJECTS, clock=SimulatedClock())
+        of_request, of_result = await letters.list()
+
+        with pytest.raises(NotReplayable, match="could not be read"):
+            await letters.replay(of_result, as_new=True)
+
+        assert (await letters.replay(of_request)).action == "request"
+
+    simulate(supervised(bus, test, request=b"?"), steps=STEPS)

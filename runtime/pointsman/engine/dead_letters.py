@@ -150,6 +150,11 @@ class DeadLetters:
         """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent."""
         workflow = _workflow(content)
         started = await self._started(workflow)
+        if started.input == "":
+            raise NotReplayable(
+                f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
+                "there is nothing to send again; publish the request anew, corrected"
+            )
         request = Request(
             input=started.input,
             metadata=started.metadata,
