@@ -148,6 +148,10 @@ class Tool(Generic[P, R]):
             if not limit.expired():
                 raise  # the tool's own
             raise TaskError(f"no answer within {self.timeout:g} s", kind=ErrorKind.TIMEOUT, retryable=True) from None
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # it was asked for: the attempt ends
+            raise TaskError("it was cancelled from inside", retryable=True) from None  # its siblings go on
         return self._output.write(value)
 
     async def _once(self, checked: BaseModel, context: Context) -> object:

@@ -117,6 +117,29 @@ async def test_cancellation_passes_through_and_is_reported() -> None:
     assert [report.error for report in reporter.reports] == ["cancelled"]
 
 
+async def test_a_tool_that_is_cancelled_from_inside_is_an_error_result_and_may_be_tried_again() -> None:
+    tries = 0
+
+    @tool(retries=1, idempotent=True)
+    async def borrowed(heals: bool) -> str:
+        """Waits for work of somebody else's, who gives it up."""
+        nonlocal tries
+        tries += 1
+        if heals and tries == 2:
+            return "done"
+        work = asyncio.ensure_future(asyncio.Event().wait())
+        work.cancel()
+        await work
+        return ""
+
+    given_up = await borrowed.call('{"heals": false}', Context.for_test())
+    tries = 0
+    healed = await borrowed.call('{"heals": true}', Context.for_test())
+
+    assert (given_up.is_error, given_up.text) == (True, "borrowed failed: it was cancelled from inside")
+    assert (healed.is_error, healed.text, tries) == (False, "done", 2)
+
+
 async def test_a_tool_that_takes_too_long_is_an_error_result() -> None:
     @tool(timeout=0.01)
     async def slow() -> None:
