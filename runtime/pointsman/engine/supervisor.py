@@ -276,8 +276,12 @@ class SupervisorEngine:
         newer = await self._log.load(workflow, head)
         if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
             return newer
+        whole = await self._log.load(workflow)
+        if whole.sequence == head.sequence:
+            # What a cluster says while an earlier publish is under way, in which case nobody knows the end of the log.
+            raise BusUnavailable(f"a commit to the log of {workflow} is still under way; its inputs come again")
         _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
-        return await self._log.load(workflow)
+        return whole
 
     # Sending
 

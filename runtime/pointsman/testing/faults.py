@@ -6,7 +6,7 @@
 | unavailable | the call is refused at once; nothing was done |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
-| late | a publish is not answered, and is stored afterwards |
+| late | a publish is not answered, and is stored afterwards; until then its subject refuses what expects anything |
 | raced | a compare-and-set is refused as if somebody else had written first |
 | unsettled | an acknowledgement of any kind never arrives |
 | repeated | a message is delivered again while it is in hand |
@@ -71,7 +71,9 @@ class Faults:
     """How long an answer is waited for."""
     counts: Counter[str] = field(default_factory=Counter)
     note: Callable[[str], None] = _nothing
-    _under_way: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
+    under_way: Counter[str] = field(default_factory=Counter)
+    """Late publishes that will still be stored, by subject."""
+    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
 
     @property
     def active(self) -> bool:
@@ -100,17 +102,19 @@ class Faults:
         else:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
-    def later(self, delay: float, effect: Callable[[], Awaitable[Any]]) -> None:
+    def later(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
         """Have `effect` after `delay`, whatever becomes of the process that asked for it: it is on its way."""
 
         async def arrive() -> None:
             await asyncio.sleep(delay)
+            self.under_way[subject] -= 1
             with suppress(PointsmanError):
                 await effect()
 
+        self.under_way[subject] += 1
         task = asyncio.get_running_loop().create_task(arrive(), context=contextvars.Context())
-        self._under_way[task] = None
-        task.add_done_callback(lambda done: self._under_way.pop(done, None), context=contextvars.Context())
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None), context=contextvars.Context())
 
 
 class FaultyBus:
@@ -169,14 +173,16 @@ class FaultyBus:
         self.may_crash(f"after {what}")
         await self._faults.travel(where)
 
-    async def _store(self, what: str, store: Callable[[], Awaitable[T]], *, fenced: bool) -> T:
+    async def _store(self, what: str, subject: str, store: Callable[[], Awaitable[T]], expect: int | None) -> T:
         where = f"{self._process.name} {what}"
         await self._there(what, where)
-        fate = self._faults.one_of(where, "lost", "unanswered", "late", *(("raced",) if fenced else ()))
+        if expect is not None and self._faults.under_way[subject]:
+            raise Conflict(f"{where}: an earlier publish there is still under way")
+        fate = self._faults.one_of(where, "lost", "unanswered", "late", *(("raced",) if expect else ()))
         if fate == "raced":
             raise Conflict(f"{where}: somebody else wrote first, or so it seems")
         if fate == "late":
-            self._faults.later(self._faults.chance.uniform(0.0, 2 * self._faults.slowest), store)
+            self._faults.later(self._faults.chance.uniform(0.0, 2 * self._faults.slowest), store, subject)
         if fate in ("lost", "late"):
             self.may_crash(f"while waiting for the answer to {what}")
             await asyncio.sleep(self._faults.timeout)
@@ -238,13 +244,13 @@ class FaultyBus:
             return self._bus.publish(subject, body, headers, expect=expect, message_id=message_id)
 
         # With 0 expected a refusal says that the message is there; it may not be said of one that is not.
-        return await self._store(f"publish {subject}", store, fenced=bool(expect))
+        return await self._store(f"publish {subject}", subject, store, expect)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         def store() -> Awaitable[bool]:
             return self._bus.schedule(name, at, target, body, headers)
 
-        return await self._store(f"schedule {target}", store, fenced=False)
+        return await self._store(f"schedule {target}", target, store, None)
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         return await self.call(f"last {subject}", lambda: self._bus.last(stream, subject))
