@@ -12,6 +12,7 @@ PointsmanError
 ├── PeerError                the other side's: broker or model provider
 │   ├── BusUnavailable       the broker cannot be reached, or did not answer
 │   │   └── UnknownOutcome   a publish was not answered: it may have been stored
+│   ├── StreamLost           the broker has lost what it had stored
 │   ├── Conflict             a compare-and-set lost: somebody else wrote first
 │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
 ├── TaskError                raise it in a handler to say how the attempt failed
@@ -45,6 +46,7 @@ __all__ = [
     "PeerError",
     "PointsmanError",
     "Refused",
+    "StreamLost",
     "TaskError",
     "UndecodableEvent",
     "UnknownEventType",
@@ -80,6 +82,12 @@ class UnknownOutcome(BusUnavailable):
     """A publish was not acknowledged in time. It may have been stored: read again, then decide."""
 
     kind = "unknown_outcome"
+
+
+class StreamLost(PeerError):
+    """A stream ends before a message that it had acknowledged."""
+
+    kind = "stream_lost"
 
 
 class Conflict(PeerError):

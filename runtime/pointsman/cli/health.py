@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pointsman.app import load_team
+from pointsman.bus.clock import SystemClock
 from pointsman.cli.output import Code, console, emit, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
+from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.llm.selection import chosen_model
 from pointsman.ports import QueueDepth
@@ -82,12 +84,21 @@ async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check
     try:
         async with session(settings.url, settings.namespace) as client:
             yield Check("broker", True, f"{_shown(settings.url)} answers; streams of {settings.namespace!r} fit")
+            yield await _continuity(client, team)
             for check in await _team(client, team):
                 yield check
     except ConfigurationError as error:
         yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
     except PointsmanError as error:
         yield Check("broker", False, str(error), "`pointsman up` starts one here; POINTSMAN_URL or --url names another")
+
+
+async def _continuity(client: Client, team: Team | None) -> Check:
+    losses = list(await lost_log(client.bus, client.subjects))
+    if team is not None:
+        losses += await lost_work(client.bus, client.subjects, team.name, SystemClock())
+    seen = "; ".join(losses) or "the streams hold what they vouch for in each other"
+    return Check("streams", not losses, seen, "messages were lost by a disk or a restore: see docs/durability.md")
 
 
 def _model(settings: Settings) -> Check:

@@ -20,11 +20,21 @@ from pointsman.core.outbox import Message, outbox
 from pointsman.core.outcome import could_not
 from pointsman.core.state import State
 from pointsman.engine.burial import bury, store_letter
+from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.engine.fault_points import passed
+from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_inbox, read_request, unreadable_result
 from pointsman.engine.spans import record_spans
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
-from pointsman.errors import BusUnavailable, Conflict, ContractError, InvariantError, OversizeEvent, UnknownOutcome
+from pointsman.errors import (
+    BusUnavailable,
+    Conflict,
+    ContractError,
+    InvariantError,
+    OversizeEvent,
+    StreamLost,
+    UnknownOutcome,
+)
 from pointsman.ports import Bus, Clock, Consumer, Delivery
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, names, tracing
@@ -49,6 +59,11 @@ _ROOM_AGAIN = 1.0
 """Seconds between two looks whether workflows admitted here were finished by another supervisor."""
 _UNKNOWN = 0.05
 """Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
+_DAY = 86_400.0
+_REMEMBERED = _DAY
+"""Seconds for which a commit is expected to be there still, unless the log keeps nothing for twice that long."""
+_DEPOSED = 2.0
+"""Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
 _RACES = 100
 """Compare-and-set races one turn may lose; more means that something else is wrong."""
 
@@ -79,6 +94,7 @@ class SupervisorEngine:
         self._admitted: set[str] = set()
         self._consumers: dict[str, Consumer] = {}
         self._changed = asyncio.Event()
+        self._written = (0, 0.0)
 
     @property
     def ready(self) -> bool:
@@ -98,22 +114,68 @@ class SupervisorEngine:
         requests = await self._bus.consumer(f"request-{name}", "work", self._subjects.request(name), ack_wait=wait)
         inbox = await self._bus.consumer(f"inbox-{name}", "work", self._subjects.inbox_of(name), ack_wait=wait)
         self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox}
+        await self._look_for_losses()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
         async with asyncio.TaskGroup() as turns:
             pulling = [
                 asyncio.create_task(self._pull_requests(requests, turns)),
                 asyncio.create_task(self._pull_inbox(inbox, turns)),
+                asyncio.create_task(self._watch_log()),
             ]
             stopped = asyncio.create_task(stop.wait())
             done, _ = await asyncio.wait([*pulling, stopped], return_when=asyncio.FIRST_COMPLETED)
             for task in [*pulling, stopped]:
                 task.cancel()
             await asyncio.wait([*pulling, stopped])
-            for task in done:
-                if task is not stopped:
-                    task.result()
+            failures = [error for task in done if task is not stopped and (error := task.exception()) is not None]
             await asyncio.gather(requests.close(), inbox.close())
+        if failures:
+            raise failures[0]
         _log.info("supervisor_stopped", team=name)
+
+    async def _look_for_losses(self) -> None:
+        """Streams that have lost their end are reported; what the log still knows of is sent again."""
+        for loss in await lost_log(self._bus, self._subjects):
+            _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
+        for loss in await lost_work(self._bus, self._subjects, self._team.name, self._clock):
+            _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
+            await self._send_everything()
+
+    async def _send_everything(self) -> None:
+        running: dict[str, None] = {}
+        async for stored in self._bus.read("log", self._subjects.logs_of(self._team.name)):
+            workflow = stored.subject.rpartition(".")[2]
+            running[workflow] = None
+            with contextlib.suppress(ContractError):
+                if any(isinstance(entry, WorkflowEnded) for entry in commit_of(stored).entries):
+                    del running[workflow]
+        for workflow in running:
+            with contextlib.suppress(DamagedLog):  # it is closed when the next input for it comes
+                if (state := (await self._log.load(workflow)).state) is not None:
+                    await self._emit_all(state, (), whole=True)
+
+    async def _watch_log(self) -> None:
+        """Raises `StreamLost` when the log has lost what this process wrote: it must not go on from memory then."""
+        while True:
+            await self._clock.sleep(self._settings.heartbeat)
+            written, at = self._written
+            recent = self._clock.monotonic() - at < min(_REMEMBERED, self._settings.retention_days * _DAY / 2)
+            if written == 0 or not recent or await self._holds(written):
+                continue
+            await self._clock.sleep(_DEPOSED)
+            if not await self._holds(written):
+                raise StreamLost(
+                    f"message {written} of {self._subjects.log_stream} was stored by this supervisor and the stream "
+                    "ends before it: it was restored from an older copy, recreated, or its disk has lost data; this "
+                    "process ends so that the next one begins from what is there; docs/durability.md says more"
+                )
+
+    async def _holds(self, sequence: int) -> bool:
+        try:
+            newest = await self._bus.last("log", self._subjects.logs_of(self._team.name))
+        except BusUnavailable:
+            return True  # not known to be gone
+        return newest is not None and newest.sequence >= sequence
 
     # Taking
 
@@ -252,6 +314,7 @@ class SupervisorEngine:
                 continue
             try:
                 head = await self._log.commit(head, workflow, entries, state, arrivals[0].event_id)
+                self._written = max(self._written, (head.sequence, self._clock.monotonic()))
                 passed("supervisor.committed")
                 return head, entries, raced
             except (Conflict, UnknownOutcome) as error:

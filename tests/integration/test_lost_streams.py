@@ -1,0 +1,133 @@
+"""A broker that comes back with less than it had acknowledged is noticed, reported, and mended as far as can be."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from support.crew import planner, steps, synthesizer, team, worker
+from support.system import running, until
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import connect
+from pointsman.client import Workflow
+from pointsman.engine.continuity import lost_log, lost_work
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.errors import StreamLost
+from pointsman.settings import Settings
+
+pytestmark = pytest.mark.timeout(90)
+
+CREW = [planner, synthesizer, worker]
+
+
+class Store:
+    """A broker on a folder of its own, whose streams can be put back from a copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._copy = folder / "store", folder / "copy"
+        self._broker = EmbeddedBroker(self._folder)
+
+    async def start(self) -> Settings:
+        await self._broker.start()
+        self._port = int(self._broker.url.rpartition(":")[2])
+        return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, grace=0.2)
+
+    async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
+        """Stop it, keep a copy of everything or put the streams named like `back` back from it, and start it again."""
+        await self._broker.stop()
+        if copy:
+            shutil.copytree(self._folder, self._copy)
+        for kept in self._copy.rglob(f"streams/{back}") if back else ():
+            place = self._folder / kept.relative_to(self._copy)
+            shutil.rmtree(place)
+            shutil.copytree(kept, place)
+        self._broker = EmbeddedBroker(self._folder, port=self._port)
+        await self._broker.start()
+
+    async def stop(self) -> None:
+        await self._broker.stop()
+
+
+async def test_a_supervisor_does_not_go_on_from_memory_when_its_log_was_put_back(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    settings = await store.start()
+    try:
+        async with running(settings, team, CREW) as client:
+            await (await client.submit("crew", steps("a"))).outcome(20)
+        await store.restart(copy=True)
+        async with running(settings, None, CREW) as client:
+            bus = await connect(settings, name="supervisor", wait=5)
+            supervising = asyncio.create_task(SupervisorEngine(bus, team, settings, SystemClock()).run(asyncio.Event()))
+            await (await client.submit("crew", steps("b"))).outcome(20)
+            await store.restart(back="*")
+            with pytest.raises(StreamLost, match="older copy"):
+                await asyncio.wait_for(supervising, 30)
+            await bus.close()
+        async with running(settings, team, CREW) as client:
+            outcome = await (await client.submit("crew", steps("c"))).outcome(20)
+    finally:
+        await store.stop()
+
+    assert outcome.status == "completed"
+
+
+async def test_a_log_that_has_lost_its_end_is_reported_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    settings = await store.start()
+    try:
+        async with running(settings, team, CREW) as client:
+            await (await client.submit("crew", steps("a"))).outcome(20)
+            sound = await lost_log(client.bus, client.subjects)
+        await store.restart(copy=True)
+        async with running(settings, team, CREW) as client:
+            workflow = await client.submit("crew", steps("b"))
+            await workflow.outcome(20)
+        await store.restart(back="POINTSMAN_LOG")
+        async with running(settings, team, CREW) as client:
+            (loss,) = await lost_log(client.bus, client.subjects)
+            await until(lambda: _said(capsys, "log_went_backwards"))
+    finally:
+        await store.stop()
+
+    assert not sound
+    assert workflow.id in loss
+    assert "POINTSMAN_LOG holds none of its commits" in loss
+
+
+async def test_work_that_was_lost_is_sent_again_from_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, released = Store(tmp_path), tmp_path / "released"
+    settings = await store.start()
+    try:
+        async with running(settings, team, CREW) as client:
+            await (await client.submit("crew", steps("a"))).outcome(20)
+        await store.restart(copy=True)
+        async with running(settings, team, CREW) as client:
+            work = await client.submit("crew", steps("b", after=str(released)))
+            sent = client.subjects.handoff("worker", work.id, "b", 1)
+            await until(lambda: client.bus.last("work", sent))
+        await store.restart(back="POINTSMAN_WORK")
+        async with running(settings, None) as client:
+            gone = await client.bus.last("work", sent) is None
+            (loss,) = await lost_work(client.bus, client.subjects, "crew", SystemClock())
+        released.touch()
+        async with running(settings, team, CREW) as client:
+            outcome = await Workflow(client, work.id, "crew").outcome(20)
+            await until(lambda: _said(capsys, "work_went_backwards"))
+    finally:
+        await store.stop()
+
+    assert gone
+    assert work.id in loss
+    assert (outcome.status, outcome.answer) == ("completed", "b")
+
+
+async def _said(capsys: pytest.CaptureFixture[str], event: str) -> bool:
+    return event in capsys.readouterr().err
