@@ -176,11 +176,14 @@ class World:
         while True:
             await asyncio.sleep(_LOOK)
             self._check_heads()
-            if self.clock.monotonic() > _QUIET and all(each.done() for each in mischief) and not self.open_ends():
+            if self._quiet(mischief) and not self.open_ends():
                 return
             if self.clock.monotonic() > _LONGEST:
                 self.problems += [f"not done after {_LONGEST:g} s", *describe(self)]
                 return
+
+    def _quiet(self, mischief: list[asyncio.Task[None]]) -> bool:
+        return self.clock.monotonic() > _QUIET and self.faults.at_rest and all(each.done() for each in mischief)
 
     def _check_heads(self) -> None:
         for engine in self.engines.values():

@@ -341,8 +341,7 @@ class SupervisorEngine:
             return newer
         whole = await self._log.load(workflow)
         if whole.sequence == head.sequence:
-            # What a cluster says while an earlier publish is under way, in which case nobody knows the end of the log.
-            raise BusUnavailable(f"a commit to the log of {workflow} is still under way; its inputs come again")
+            raise BusUnavailable(f"a commit to the log of {workflow} was refused, and nothing there says why; try again")
         _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
         return whole
 

@@ -6,8 +6,7 @@
 | unavailable | the call is refused at once; nothing was done |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
-| late | a publish is not answered, and is stored afterwards; until then its subject refuses what expects anything |
-| raced | a compare-and-set is refused as if somebody else had written first |
+| late | a publish is not answered, and is stored afterwards; until then no other to its subject is answered |
 | unsettled | an acknowledgement of any kind never arrives |
 | repeated | a message is delivered again while it is in hand |
 | unheard | a broadcast is lost |
@@ -27,7 +26,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
-from pointsman.errors import BusUnavailable, Conflict, PointsmanError, UnknownOutcome
+from pointsman.errors import BusUnavailable, PointsmanError, UnknownOutcome
 from pointsman.ports import Bus, Consumer, Delivery, QueueDepth, Registry, Service, Stored, StreamKind
 from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard
@@ -42,7 +41,6 @@ RATES: Mapping[str, float] = {
     "lost": 0.01,
     "unanswered": 0.02,
     "late": 0.01,
-    "raced": 0.01,
     "unsettled": 0.05,
     "repeated": 0.04,
     "unheard": 0.2,
@@ -74,6 +72,11 @@ class Faults:
     under_way: Counter[str] = field(default_factory=Counter)
     """Late publishes that will still be stored, by subject."""
     _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is on its way any more."""
+        return not self._tasks
 
     @property
     def active(self) -> bool:
@@ -177,10 +180,9 @@ class FaultyBus:
         where = f"{self._process.name} {what}"
         await self._there(what, where)
         if expect is not None and self._faults.under_way[subject]:
-            raise Conflict(f"{where}: an earlier publish there is still under way")
-        fate = self._faults.one_of(where, "lost", "unanswered", "late", *(("raced",) if expect else ()))
-        if fate == "raced":
-            raise Conflict(f"{where}: somebody else wrote first, or so it seems")
+            await asyncio.sleep(self._faults.timeout)
+            raise UnknownOutcome(f"{where}: an earlier publish there is still under way")
+        fate = self._faults.one_of(where, "lost", "unanswered", "late")
         if fate == "late":
             self._faults.later(self._faults.chance.uniform(0.0, 2 * self._faults.slowest), store, subject)
         if fate in ("lost", "late"):
@@ -243,7 +245,6 @@ class FaultyBus:
         def store() -> Awaitable[int]:
             return self._bus.publish(subject, body, headers, expect=expect, message_id=message_id)
 
-        # With 0 expected a refusal says that the message is there; it may not be said of one that is not.
         return await self._store(f"publish {subject}", subject, store, expect)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
