@@ -11,11 +11,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from pydantic import JsonValue
 
 from pointsman.errors import InvalidToken, PointsmanError
+from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import names, traces
 from pointsman.telemetry.names import Attributes
 from pointsman_schemas.events import Handoff, Progress, TaskReport, Usage
@@ -70,6 +72,7 @@ class _Ledger:
     replan_hint: str | None = None
     cancelled: bool = False
     counts: Counter[str] = field(default_factory=Counter)
+    processes: set[asyncio.Task[Completed]] = field(default_factory=set)
 
 
 class Call:
@@ -271,6 +274,22 @@ class Context:
             raise TypeError(f"give the tool {tool.name} its arguments by name")
         return await tool.run(kwargs, self)
 
+    async def run_process(
+        self, *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+    ) -> Completed:
+        """Run `command` and return its exit code and what it wrote. When the attempt is cancelled, times out or the
+        worker leaves, the process and all that it started are ended: asked first, killed after 0.75 seconds.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        running = asyncio.ensure_future(run_process(*command, input=input, cwd=cwd, env=env))
+        self._ledger.processes.add(running)
+        try:
+            return await running
+        finally:
+            self._ledger.processes.discard(running)
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """From a plain function in its thread: run a coroutine, such as `context.progress("...")`, and wait for it."""
         if self._loop is None:
@@ -294,8 +313,10 @@ class Context:
     # For whoever runs the attempt
 
     def cancel(self) -> None:
-        """Nobody waits for the result any more."""
+        """Nobody waits for the result any more, nor for the processes that run for it."""
         self._ledger.cancelled = True
+        for running in tuple(self._ledger.processes):
+            running.get_loop().call_soon_threadsafe(running.cancel)
 
     @asynccontextmanager
     async def _call(

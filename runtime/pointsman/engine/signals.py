@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import FrameType
 
+from pointsman.subprocesses import kill_groups
 from pointsman.telemetry import get_logger
 
 __all__ = ["run_until_signal"]
@@ -29,6 +30,7 @@ async def run_until_signal(run: Callable[[asyncio.Event], Awaitable[None]]) -> i
         if stop.is_set():
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
+            kill_groups()
             os._exit(128 + number)
         _log.info("stopping", signal=signal.Signals(number).name, hint="running work may finish; once more ends it now")
         stop.set()

@@ -1,0 +1,90 @@
+"""A command that runs as a process group of its own, and is gone, children and all, when nobody waits for it any more.
+
+SIGTERM asks the group to end, SIGKILL ends it. What leaves its group on purpose (a daemon) is not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Completed", "kill_groups", "run_process"]
+
+_ASKED = 0.75  # seconds between SIGTERM and SIGKILL: within the second that a worker waits for a handler it cancelled
+_LOOK = 0.02  # seconds between two looks whether a group is gone; nobody is told of a grandchild's end
+
+_groups: set[int] = set()
+_endings: set[asyncio.Task[None]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a command left: its exit code, minus the signal's number when a signal ended it, and what it wrote."""
+
+    code: int
+    output: bytes
+    errors: bytes
+
+
+async def run_process(
+    *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+) -> Completed:
+    """Run `command` to its end. Cancelling ends it and all that it started, within a second.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+    )
+    _groups.add(process.pid)
+    try:
+        output, errors = await process.communicate(input)
+    finally:
+        # In a task of its own: whoever is cancelled twice must not leave a process behind.
+        ending = asyncio.ensure_future(_end(process))
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        await asyncio.shield(ending)
+    return Completed(process.returncode or 0, output, errors)
+
+
+def kill_groups() -> None:
+    """End everything that runs now, at once: for a process that leaves without waiting."""
+    for group in tuple(_groups):
+        _signal(group, signal.SIGKILL)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Return when nobody is left in the group."""
+    group = process.pid
+    try:
+        if _signal(group, signal.SIGTERM):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ASKED):
+                    while _signal(group, 0):  # noqa: ASYNC110 - there is no event to wait for
+                        await asyncio.sleep(_LOOK)
+    finally:
+        _signal(group, signal.SIGKILL)
+        _groups.discard(group)
+    await process.wait()
+
+
+def _signal(group: int, number: int) -> bool:
+    """Whether there was somebody in the group."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):  # gone; or, on macOS, only a zombie is left
+        return False
+    return True

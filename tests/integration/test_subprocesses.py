@@ -1,0 +1,178 @@
+"""A cancelled task's processes are gone, children and all, whatever they do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import System, found
+from support.workers import Desk, running
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.bus.memory import MemoryBus
+from pointsman.context import Context
+from pointsman.engine.worker import Worker
+from pointsman.settings import Settings
+from pointsman_schemas.events import Cancellation
+from pointsman_schemas.strict_json import dump
+
+pytestmark = pytest.mark.timeout(120)
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+with open(sys.argv[1], "a") as pids:
+    pids.write(f"{os.getpid()}\\n")
+time.sleep(60)
+"""
+"""A process with a child, neither of which ends when it is asked to."""
+
+RUNNER = f"""
+import sys
+from pointsman import Context, agent
+
+@agent(name="worker", description="Runs a command")
+async def worker(path: str, context: Context) -> None:
+    await context.run_process(sys.executable, "-c", {STUBBORN!r}, path)
+"""
+
+
+def pids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def both_run(path: Path) -> bool:
+    return len(pids(path)) == 2
+
+
+async def gone(them: list[int]) -> bool:
+    return not any(alive(pid) for pid in them)
+
+
+async def all_gone(path: Path) -> bool:
+    return await gone(pids(path))
+
+
+def parent_of(them: list[int]) -> int:
+    """The process that started one of `them` and is not itself one of them."""
+    parents = [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in them]
+    return next(parent for parent in parents if parent not in them)
+
+
+async def test_a_command_gives_its_output_its_errors_and_its_code() -> None:
+    script = "import sys; sys.stdout.write(sys.stdin.read().upper()); sys.stderr.write('oh'); sys.exit(3)"
+
+    done = await Context.for_test().run_process(sys.executable, "-c", script, input=b"hello")
+
+    assert (done.code, done.output, done.errors) == (3, b"HELLO", b"oh")
+
+
+async def test_a_command_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        await Context.for_test().run_process("/no/such/command")
+
+
+async def test_what_a_command_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    script = f"""
+import os, time
+if child := os.fork():
+    open({str(path)!r}, "w").write(str(child))
+else:
+    os.close(1), os.close(2)
+    time.sleep(60)
+"""
+
+    done = await Context.for_test().run_process(sys.executable, "-c", script)
+
+    assert done.code == 0
+    assert not alive(pids(path)[0])
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+async def test_a_cancelled_command_is_gone_with_its_children_within_a_second(tmp_path: Path, cancels: int) -> None:
+    path = tmp_path / "pids"
+    running = asyncio.create_task(Context.for_test().run_process(sys.executable, "-c", STUBBORN, str(path)))
+    await found(lambda: both_run(path), "process and its child")
+
+    for _ in range(cancels):
+        running.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    await found(lambda: all_gone(path), "end of both", seconds=1.5)
+
+
+@agent(name="worker", description="Runs a command", timeout=2.0)
+async def patient(path: str, context: Context) -> None:
+    await context.run_process(sys.executable, "-c", STUBBORN, path)
+
+
+@agent(name="blocker", description="Runs a command from a plain function", timeout=2.0)
+def blocking(path: str, context: Context) -> None:
+    context.wait(context.run_process(sys.executable, "-c", STUBBORN, path))
+
+
+@pytest.mark.parametrize("one", [patient, blocking], ids=["async", "plain"])
+@pytest.mark.parametrize("how", ["cancelled", "timed out", "left"])
+async def test_a_task_whose_handler_is_stopped_leaves_no_process(tmp_path: Path, one: Agent, how: str) -> None:
+    bus, path, name = MemoryBus(), tmp_path / "pids", one.card.name
+    desk = Desk(bus)
+
+    async with running(Worker(bus, [one], Settings(grace=0.1))) as stop:
+        handoff = await desk.hand(name, str(path))
+        await found(lambda: both_run(path), "process and its child")
+        if how == "cancelled":
+            cancellation = Cancellation(tasks=(handoff.task_id,))
+            await bus.broadcast(desk.subjects.live(handoff.workflow_id, "cancelled"), dump(cancellation), {})
+        elif how == "timed out":
+            await desk.result(handoff, within=5)
+        else:
+            stop.set()
+        await found(lambda: all_gone(path), "end of both", seconds=3)
+
+
+async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
+    settings: Settings, bus: JetStreamBus, tmp_path: Path
+) -> None:
+    desk, first, second = Desk(bus, settings.namespace), tmp_path / "first", tmp_path / "second"
+    async with System(tmp_path / "processes", settings.model_copy(update={"grace": 0.2})) as system:
+        runner = system.write("runner.py", RUNNER)
+        one, other = [await system.start("worker", runner) for _ in range(2)]
+        await one.logged("worker_started")
+        await other.logged("worker_started")
+        by_pid = {each.pid: each for each in (one, other)}
+
+        await desk.hand("worker", str(first))
+        await found(lambda: both_run(first), "process and its child")
+        leaving = by_pid[parent_of(pids(first))]
+        code = await leaving.stop()
+        begun = pids(first)[:2]
+        await found(lambda: gone(begun), "end of both", seconds=3)
+
+        staying = other if leaving is one else one
+        await desk.hand("worker", str(second), task="T2")
+        await found(lambda: both_run(second), "process and its child")
+        for _ in range(2):
+            os.kill(staying.pid, signal.SIGTERM)
+            await staying.logged("stopping")
+        killed = await staying.ended()
+        await found(lambda: all_gone(second), "end of both", seconds=3)
+
+    assert (code, killed) == (0, 128 + signal.SIGTERM)
