@@ -116,6 +116,35 @@ def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
     simulate(supervised(bus, test, max_running=1), steps=STEPS)
 
 
+def test_the_caller_of_a_workflow_with_a_damaged_log_is_told_though_the_broker_is_away_at_first() -> None:
+    class Away(MemoryBus):
+        """Takes no outcome at first."""
+
+        failures = 1
+
+        async def publish(self, subject: str, *message: Any, **more: Any) -> int:
+            if self.failures and subject == SUBJECTS.outcome("team", WORKFLOW):
+                self.failures -= 1
+                raise BusUnavailable("the broker is away")
+            return await super().publish(subject, *message, **more)
+
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = Away(broker=broker)
+    broker_log = SUBJECTS.log("team", WORKFLOW)
+
+    async def test() -> None:
+        await asyncio.sleep(10)
+
+        assert len(broker.stream("log").select(SUBJECTS.outcome("team", WORKFLOW))) == 1
+        assert len(broker.stream("dead").select(SUBJECTS.dead_letters)) == 1
+
+    async def main() -> None:
+        await bus.publish(broker_log, b"?", {})
+        await supervised(bus, test)()
+
+    simulate(main, steps=STEPS)
+
+
 def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> None:
     broker = MemoryBroker("sim", SimulatedClock())
     bus = broker.connect()

@@ -296,7 +296,7 @@ class World:
             yield self._ask(f"r{number}")
         for number in range(chance.choice([0, 0, 1, 2])):
             yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
-        for _ in range(chance.choice([0, 1, 4])):
+        for _ in range(chance.choice([0, 1, 6])):
             yield self._stray(chance.uniform(0.2, 17.0))
         for number in range(chance.choice([0, 0, 2, 4])):
             yield self._replay(number, chance.uniform(2.0, 19.0))
@@ -328,15 +328,24 @@ class World:
         if handoffs:
             address = self.subjects.parse_handoff(chance.choice(handoffs[-6:]).subject)
             agent, workflow, task, attempt = address.agent, address.workflow, address.task, address.attempt
-        kind = chance.choice(["garbage", "foreign", "again", "future", "odd", "control", "timer", "handoff", "version"])
+        kind = chance.choice(
+            ["garbage", "foreign", "again", "early", "late", "late", "odd", "control", "timer", "handoff", "version"]
+        )
         subject = self.subjects.result(team, workflow, agent, task, attempt)
         body, headers = b'{"half": ', self._headers(f"stray-{when}", Result.event_type)
         match kind:
-            case "foreign" | "future":
-                if kind == "foreign":
-                    agent = "beta" if agent != "beta" else "gamma"
-                else:
-                    attempt += 1
+            case "foreign" | "early" | "late":
+                match kind:
+                    case "foreign":
+                        agent = "beta" if agent != "beta" else "gamma"
+                    case "early":
+                        attempt += 1
+                    case _:
+                        sent = [self.subjects.parse_handoff(stored.subject) for stored in handoffs]
+                        again = [address for address in sent if address.attempt > 1]
+                        if again:
+                            workflow, agent, task = again[-1].workflow, again[-1].agent, again[-1].task
+                            attempt = again[-1].attempt - 1
                 subject = self.subjects.result(team, workflow, agent, task, attempt)
                 body = dump(self._result(workflow, task, attempt, agent))
             case "again":

@@ -341,7 +341,9 @@ class SupervisorEngine:
             return newer
         whole = await self._log.load(workflow)
         if whole.sequence == head.sequence:
-            raise BusUnavailable(f"a commit to the log of {workflow} was refused, and nothing there says why; try again")
+            raise BusUnavailable(
+                f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
+            )
         _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
         return whole
 
@@ -487,10 +489,8 @@ class SupervisorEngine:
         metrics.count(names.DEAD_LETTERS, attributes={"pointsman.origin": self._team.name})
 
     async def _close_damaged(self, workflow: str, arrivals: Sequence[_Arrival], error: DamagedLog) -> None:
-        """A log that cannot be folded is never guessed at: its inputs become dead letters, and its caller is told."""
-        self._heads.pop(workflow, None)
-        for arrival in arrivals:
-            await self._bury(arrival.delivery, workflow, error.kind, str(error))
+        """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters."""
+        self._forget(workflow, arrivals)
         now = self._clock.now()
         outcome = Outcome(
             workflow_id=workflow,
@@ -513,8 +513,15 @@ class SupervisorEngine:
             subject=workflow,
         )
         subject = self._subjects.outcome(self._team.name, workflow)
-        with contextlib.suppress(Conflict, BusUnavailable):
-            await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)
+        try:
+            with contextlib.suppress(Conflict):
+                await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)
+        except BusUnavailable:
+            for arrival in arrivals:
+                await arrival.delivery.nak(1.0)
+        else:
+            for arrival in arrivals:
+                await self._bury(arrival.delivery, workflow, error.kind, str(error))
 
     # Noting
 
