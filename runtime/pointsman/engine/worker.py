@@ -3,6 +3,7 @@
 | A handoff that | is |
 |---|---|
 | cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
+| is being worked on here and comes again | not run twice; the newest delivery is the one that is settled |
 | was delivered before and has its result | acknowledged |
 | was delivered too often without one | answered with `worker_crashed` |
 | has passed its deadline, or is of a cancelled task | answered, and not started |
@@ -183,6 +184,16 @@ class Worker:
 
     async def _handle(self, desk: _Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
+        if (running := self._in_hand(delivery)) is not None:
+            running.delivery = delivery  # from now on this one is kept alive, and settled in the end
+            desk.vacate()
+            _log.warning(
+                "handoff_came_again",
+                subject=delivery.message.subject,
+                delivered=delivery.delivered,
+                hint="it is still worked on and is not run twice; this process was too busy to tell the broker in time",
+            )
+            return
         job = _Job(desk, delivery, asyncio.current_task())
         self._jobs[job] = None
         try:
@@ -206,6 +217,11 @@ class Worker:
         finally:
             del self._jobs[job]
             desk.vacate()
+
+    def _in_hand(self, delivery: Delivery) -> _Job | None:
+        """The job whose handoff has been delivered here again."""
+        sequence = delivery.message.sequence
+        return next((job for job in self._jobs if job.delivery.message.sequence == sequence), None)
 
     def _read(self, message: Stored) -> tuple[Envelope, Handoff]:
         """Raises `ContractError`: it is no handoff that this release knows, or its subject says another thing."""

@@ -191,6 +191,33 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
     assert runs == 1
 
 
+async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice() -> None:
+    desk, runs = Desk(MemoryBus()), 0
+    came_again = asyncio.Event()
+
+    @agent(name="busy", description="d")
+    async def busy() -> int:
+        nonlocal runs
+        runs += 1
+        time.sleep(2 * SETTINGS.ack_wait)  # noqa: ASYNC251  # nobody here can tell the broker that it is worked on
+        async with asyncio.timeout(5):
+            await came_again.wait()
+        return runs
+
+    class Watched(Worker):
+        async def _handle(self, desk: Any, delivery: Any) -> None:
+            if delivery.delivered > 1:
+                asyncio.get_running_loop().call_later(0.1, came_again.set)
+            await super()._handle(desk, delivery)
+
+    async with running(Watched(desk.bus, [busy], SETTINGS)):
+        handoff = await desk.hand("busy")
+        result = await desk.result(handoff)
+        await eventually(lambda: desk.settled("busy"))
+
+    assert (result.output, runs) == (1, 1)
+
+
 async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
     desk = Desk(MemoryBus())
     handoff = await desk.hand("echo", "x")
