@@ -1,0 +1,122 @@
+"""The simulation kit: time that jumps, processes that die, a bus that fails by the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from pointsman.bus.memory import MemoryBroker
+from pointsman.errors import BusUnavailable, UnknownOutcome
+from pointsman.testing.faults import Faults, FaultyBus
+from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+
+
+def test_an_hour_passes_at_once_and_timeouts_keep_to_it() -> None:
+    async def main() -> tuple[float, bool]:
+        clock = SimulatedClock()
+        await clock.sleep(3600)
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return clock.monotonic(), True
+        return clock.monotonic(), False
+
+    assert simulate(main) == (3605, True)
+
+
+def test_waiting_for_nothing_ends_with_a_reason() -> None:
+    with pytest.raises(Endless, match="nothing is due"):
+        simulate(asyncio.Event().wait)
+
+
+def test_running_without_end_ends_with_a_reason() -> None:
+    async def main() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(Endless, match="without end"):
+        simulate(main, steps=1000)
+
+
+def test_a_process_dies_with_every_task_that_began_in_it() -> None:
+    lived: list[str] = []
+
+    async def child(name: str) -> None:
+        await asyncio.sleep(2)
+        lived.append(name)
+
+    async def parent(process: Process) -> None:
+        tasks = [asyncio.create_task(child("deep"))]
+        await asyncio.sleep(1)
+        process.kill()
+        await asyncio.wait(tasks)
+        lived.append("parent")
+
+    async def main() -> None:
+        process = Process("p")
+        outside = asyncio.create_task(child("outside"))
+        process.start(parent(process))
+        await process.ended()
+        await outside
+
+    simulate(main)
+
+    assert lived == ["outside"]
+
+
+def test_what_a_dead_process_still_tries_has_no_effect() -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+
+    async def dying(process: Process) -> None:
+        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={}), process)
+        try:
+            process.kill()
+            await asyncio.sleep(0)
+        finally:
+            await bus.publish("sim.request.team", b"{}", {})
+
+    async def main() -> int:
+        process = Process("p")
+        process.start(dying(process))
+        await process.ended()
+        return broker.stream("work").end
+
+    assert simulate(main) == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "stored"),
+    [("unavailable", BusUnavailable, 0), ("lost", UnknownOutcome, 0), ("unanswered", UnknownOutcome, 1),
+     ("late", UnknownOutcome, 1), ("outage", BusUnavailable, 0)],
+)  # fmt: skip
+def test_a_publish_fails_in_the_way_it_was_to(fault: str, raised: type[Exception], stored: int) -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+
+    async def main() -> int:
+        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={fault: 1.0}), Process("p"))
+        with pytest.raises(raised):
+            await bus.publish("sim.request.team", b"{}", {})
+        await asyncio.sleep(10)
+        return broker.stream("work").end
+
+    assert simulate(main) == stored
+
+
+def test_a_lost_acknowledgement_brings_the_message_again() -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+
+    async def main() -> list[int]:
+        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={"unsettled": 1.0}, until=1.0), Process("p"))
+        consumer = await bus.consumer("c", "work", "sim.request.team", ack_wait=3.0)
+        await bus.publish("sim.request.team", b"{}", {})
+        seen = []
+        for _ in range(2):
+            (delivery,) = await consumer.take(5)
+            await delivery.ack()
+            seen.append(delivery.delivered)
+        return seen
+
+    assert simulate(main) == [1, 2]
