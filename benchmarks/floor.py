@@ -82,7 +82,7 @@ async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> byt
             found[f"handoff.{stored.subject.split('.')[4]}"] = stored
         async for stored in bus.read("work", f"{namespace}.inbox.*.{workflow}.result.>"):
             found[f"result.{stored.subject.split('.')[6]}"] = stored
-        async for stored in bus.read("log", subjects.outcome_anywhere(workflow)):
+        async for stored in bus.read("log", f"{namespace}.outcome.*.{workflow}"):
             found["outcome"] = stored
         written[shape] = {name: (_headers(stored), b64encode(stored.body).decode()) for name, stored in found.items()}
     return json.dumps(written).encode()

@@ -230,7 +230,6 @@ def document() -> dict[str, Any]:
             "buckets": {
                 "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
                 "refreshed as its heartbeat.",
-                "{NAMESPACE}_ARTIFACTS": "Object store: bodies above the inline limit; events refer to them.",
             },
             "NAMESPACE": "The namespace in capitals.",
         },
@@ -297,7 +296,7 @@ def _headers() -> dict[str, Any]:
             "ce-time": {"type": "string", "format": "date-time"},
             "ce-subject": {"type": "string", "description": "The workflow's id."},
             "ce-datacontenttype": {"const": "application/json"},
-            "ce-dataschema": text,
+            "ce-dataschema": {"type": "string", "description": "The `$id` of the body's JSON Schema."},
             "ce-correlationid": {"type": "string", "description": "The caller's id, carried by every event."},
             "ce-causationid": {"type": "string", "description": "The id of the event that caused this one."},
             "ce-traceparent": {"type": "string", "description": "W3C trace context of the origin."},

@@ -25,6 +25,7 @@ _SPEC_VERSION = "1.0"
 _JSON = "application/json"
 _UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but printable ASCII, and of that not space, " or %
 _EXTENSION = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents wants lower-case letters and digits; so it can be a header
+_OURS = re.compile(r"io\.pointsman\.([a-z-]+)\.(v\d+)")  # whose schemas are in schemas/json under an $id of this form
 _KNOWN = frozenset(
     {
         "specversion",
@@ -49,6 +50,7 @@ class Envelope:
 
     `subject` is the workflow id. `traceparent` and `tracestate` are those of this hop, in W3C form;
     `origin_traceparent` is where the event was first made. `extensions` keeps attributes this release does not know.
+    `dataschema` is written for every event of ours, whether it is given or not: it follows from the type.
     """
 
     id: str
@@ -81,8 +83,8 @@ def encode(envelope: Envelope) -> dict[str, str]:
         headers["ce-correlationid"] = _quote(envelope.correlation_id)
     if envelope.causation_id is not None:
         headers["ce-causationid"] = _quote(envelope.causation_id)
-    if envelope.dataschema is not None:
-        headers["ce-dataschema"] = _quote(envelope.dataschema)
+    if (dataschema := _dataschema(envelope)) is not None:
+        headers["ce-dataschema"] = _quote(dataschema)
     if envelope.origin_traceparent is not None:
         headers["ce-traceparent"] = _quote(envelope.origin_traceparent)
     if envelope.traceparent is not None:
@@ -109,7 +111,7 @@ def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, st
         "subject": envelope.subject,
         "correlationid": envelope.correlation_id,
         "causationid": envelope.causation_id,
-        "dataschema": envelope.dataschema,
+        "dataschema": _dataschema(envelope),
         "traceparent": envelope.origin_traceparent,
         **envelope.extensions,
     }
@@ -138,6 +140,12 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         return None, body
     attributes = {name[3:]: _unquote(value, name) for name, value in lower.items() if name.startswith("ce-")}
     return _envelope(attributes, lower), body
+
+
+def _dataschema(envelope: Envelope) -> str | None:
+    if envelope.dataschema is None and (ours := _OURS.fullmatch(envelope.type)):
+        return f"urn:pointsman:schema:{ours[1]}:{ours[2]}"
+    return envelope.dataschema
 
 
 def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes) -> tuple[Envelope, bytes]:

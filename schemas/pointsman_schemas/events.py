@@ -12,7 +12,6 @@ from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.strict_json import MAX_DEPTH
 
 __all__ = [
-    "ArtifactRef",
     "AttemptError",
     "Budget",
     "Cancellation",
@@ -87,15 +86,6 @@ class Budget(Part):
     cost: float | None = None
 
 
-class ArtifactRef(Part):
-    """A body kept in the object store instead of the event. `digest` is `sha256:` and 64 hexadecimal digits."""
-
-    name: str
-    size: int
-    digest: str
-    media_type: str = "application/json"
-
-
 class ErrorKind(StrEnum):
     """Why an attempt did not succeed. Other kinds may come from other languages: the field is text."""
 
@@ -107,7 +97,6 @@ class ErrorKind(StrEnum):
     CRASHED = "worker_crashed"
     NO_WORKER = "no_worker"
     REFUSED = "refused"
-    PROVIDER = "provider_error"
     UNDECODABLE = "undecodable"
     BAD_PLAN = "invalid_plan"
     CANCELLED = "cancelled"
@@ -166,11 +155,9 @@ class Handoff(Event):
     intent: str
     input: JsonValue = None
     context: tuple[TaskReport, ...] = ()
-    artifacts: tuple[ArtifactRef, ...] = ()
     return_to: str
     deadline: AwareDatetime
     idempotency_key: str
-    depth: int = 0
     budget: Budget | None = None
 
 
@@ -187,7 +174,6 @@ class Result(Event):
     status: Literal["succeeded", "failed", "refused"]
     output: JsonValue = None
     error: AttemptError | None = None
-    artifacts: tuple[ArtifactRef, ...] = ()
     usage: Usage = Usage()
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     replan_hint: str | None = None
@@ -205,7 +191,6 @@ class Control(Event):
     task_id: TaskId | None = None
     reason: str = ""
     by: str = ""
-    data: JsonValue = None
 
 
 class Cancellation(Event):

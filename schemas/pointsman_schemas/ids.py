@@ -1,7 +1,8 @@
-"""Every id is one subject token, and the ids of a workflow follow from the request that started it.
+"""Every id is one subject token, and nothing here draws random numbers.
 
-Nothing here draws random numbers: the same request gives the same workflow id, and a workflow's trace and span ids
-follow from its id, so any process that holds the log can name them.
+The same request gives the same workflow id, and a task's span id follows from the workflow's and the task's, so any
+process that holds the log can name it. The trace's id and that of the workflow's own span are drawn at admission, and
+the log keeps them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pointsman_schemas.errors import InvalidToken
 __all__ = [
     "TOKEN_PATTERN",
     "AgentName",
-    "EventId",
     "TaskId",
     "TeamName",
     "Token",
@@ -37,7 +37,6 @@ WorkflowId: TypeAlias = Token
 TaskId: TypeAlias = Token
 AgentName: TypeAlias = Token
 TeamName: TypeAlias = Token
-EventId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 def token(value: str, what: str) -> str:

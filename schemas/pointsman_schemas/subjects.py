@@ -5,12 +5,12 @@
 | `{ns}.request.{team}` | requests |
 | `{ns}.handoff.{agent}.{workflow}.{task}.{attempt}` | handoffs |
 | `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
-| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, approve, reject, signal, replay |
+| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay |
 | `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
 | `{ns}.schedule.{workflow}.{name}` | messages for later |
 | `{ns}.log.{team}.{workflow}` | commits |
 | `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
-| `{ns}.live.{workflow}.{name}` | text deltas, cancellations: not kept |
+| `{ns}.live.{workflow}.cancelled` | cancellations: not kept |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |
 """
@@ -79,10 +79,6 @@ class Subjects:
     def agents_bucket(self) -> str:
         return f"{self._upper}_AGENTS"
 
-    @property
-    def artifacts_bucket(self) -> str:
-        return f"{self._upper}_ARTIFACTS"
-
     # One message
 
     def request(self, team: str) -> str:
@@ -134,6 +130,12 @@ class Subjects:
         token(name, "dead letter")
         return f"{self.namespace}.dead.{origin}.{workflow or 'none'}.{name}"
 
+    # Who says it
+
+    def source(self, kind: str, name: str) -> str:
+        """The CloudEvents source of what `name` says: a `team`, an `agent`, a `client`."""
+        return f"/{self.namespace}/{token(kind, 'kind of source')}/{token(name, 'source')}"
+
     # Many messages: filters for consumers and readers
 
     def handoffs_of(self, agent: str) -> str:
@@ -148,17 +150,11 @@ class Subjects:
     def log_anywhere(self, workflow: str) -> str:
         return f"{self.namespace}.log.*.{token(workflow, 'workflow')}"
 
-    def outcome_anywhere(self, workflow: str) -> str:
-        return f"{self.namespace}.outcome.*.{token(workflow, 'workflow')}"
-
     def outcomes_of(self, team: str | None = None) -> str:
         return f"{self.namespace}.outcome.{token(team, 'team') if team else '*'}.*"
 
     def events_of(self, workflow: str) -> str:
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
-
-    def live_of(self, workflow: str) -> str:
-        return f"{self.namespace}.live.{token(workflow, 'workflow')}.>"
 
     @property
     def cancellations(self) -> str:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import (
-    ArtifactRef,
     AttemptError,
     Budget,
     Cancellation,
@@ -43,7 +42,6 @@ _AT = datetime(2026, 3, 29, 1, 30, 0, 123456, UTC)
 _LATER = _AT + timedelta(seconds=2)
 _USAGE = Usage(calls=1, input_tokens=900, output_tokens=120, cost=0.0045)
 _ERROR = AttemptError(kind="provider_error", message="429 from the provider", retryable=True, retry_after=2.5)
-_ARTIFACT = ArtifactRef(name="invoice-7", size=2_000_000, digest="sha256:" + "0" * 64, media_type="application/pdf")
 _INPUT = {"question": "Why was I charged twice?", "invoice": 2**63, "amounts": [12.5, None, True]}
 
 _REQUEST = Request(
@@ -67,11 +65,9 @@ _HANDOFF = Handoff(
         TaskReport(task_id="who", agent="account", intent="Who asks?", status="succeeded", output={"name": "Ada"}),
         TaskReport(task_id="why", agent="technical", intent="What broke?", status="failed", error=_ERROR),
     ),
-    artifacts=(_ARTIFACT,),
     return_to="pointsman.inbox.customer-service.wf_1.result.billing.charges.2",
     deadline=_LATER,
     idempotency_key="wf_1-charges",
-    depth=1,
     budget=Budget(tokens=40_000),
 )
 _RESULT = Result(
@@ -81,7 +77,6 @@ _RESULT = Result(
     agent="billing",
     status="succeeded",
     output={"charges": [{"amount": 12.5}, {"amount": 12.5}], "note": None},
-    artifacts=(_ARTIFACT,),
     usage=_USAGE,
     confidence=0.9,
     replan_hint="the second charge is of another account",
@@ -121,7 +116,7 @@ EVENTS: dict[str, Event] = {
     "handoff": _HANDOFF,
     "result": _RESULT,
     "failed result": _RESULT.model_copy(update={"status": "failed", "output": None, "error": _ERROR}),
-    "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada", data={"ticket": 7}),
+    "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada"),
     "cancellation": Cancellation(tasks=("charges", "why")),
     "timer": Timer(name="deadline", due=_LATER),
     "progress": Progress(

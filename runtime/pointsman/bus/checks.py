@@ -95,7 +95,7 @@ def check_size(subject: str, headers: Mapping[str, str], body: bytes, limit: int
     if header_size + len(body) > limit:
         raise OversizeEvent(
             f"{subject} takes {header_size + len(body)} bytes, headers included; the broker accepts {limit}; "
-            "send less, or a reference to an artifact"
+            "send less, or a reference to where it is"
         )
 
 

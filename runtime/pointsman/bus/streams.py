@@ -82,14 +82,6 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
             "allow_msg_ttl": True,
             "subject_delete_marker_ttl": _ns(MARKER),
         },
-        {
-            **common,
-            "name": f"OBJ_{subjects.artifacts_bucket}",
-            "max_age": kept,
-            "discard": "new",
-            "allow_rollup_hdrs": True,
-            "subjects": [f"$O.{subjects.artifacts_bucket}.C.>", f"$O.{subjects.artifacts_bucket}.M.>"],
-        },
     ]
 
 

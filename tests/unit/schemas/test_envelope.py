@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman_schemas.asyncapi import EVENTS
 from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
 from pointsman_schemas.errors import ContractError, UndecodableEvent
+from pointsman_schemas.events import Event
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ORIGIN = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
@@ -71,6 +73,19 @@ def test_binary_mode_puts_attributes_in_headers_and_trace_context_beside_them() 
         "tracestate": "vendor=1",
         "ce-partitionkey": "%C3%A9",
     }
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_event_of_ours_names_its_schema(event: type[Event]) -> None:
+    envelope = Envelope(id="e", type=event.event_type, source="/shop", time=full().time)
+
+    schema = f"urn:pointsman:schema:{event.short_name()}:v1"
+    assert encode(envelope)["ce-dataschema"] == schema
+    assert json.loads(encode_structured(envelope, {})[1])["dataschema"] == schema
+
+
+def test_a_strangers_event_names_no_schema() -> None:
+    assert "ce-dataschema" not in encode(Envelope(id="e", type="shop.order.v1", source="/shop", time=full().time))
 
 
 @given(envelopes)

@@ -107,6 +107,12 @@ def test_no_text_breaks_reading(subject: str) -> None:
             read(subject)
 
 
+def test_a_source_is_a_path_of_names_that_may_stand_in_a_subject() -> None:
+    assert Subjects("acme").source("team", "helpdesk") == "/acme/team/helpdesk"
+    with pytest.raises(InvalidToken):
+        Subjects("acme").source("team", "help/desk")
+
+
 def test_streams_and_buckets_are_the_namespace_in_capitals() -> None:
     subjects = Subjects("acme-eu")
 
@@ -115,4 +121,4 @@ def test_streams_and_buckets_are_the_namespace_in_capitals() -> None:
         "ACME-EU_LOG",
         "ACME-EU_DEAD",
     )
-    assert (subjects.agents_bucket, subjects.artifacts_bucket) == ("ACME-EU_AGENTS", "ACME-EU_ARTIFACTS")
+    assert subjects.agents_bucket == "ACME-EU_AGENTS"
