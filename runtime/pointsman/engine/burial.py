@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pointsman.core.outbox import dead_letter_id
 from pointsman.errors import Conflict, OversizeEvent
 from pointsman.ports import Bus, Clock, Stored
+from pointsman.telemetry import metrics, names
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
@@ -56,7 +57,7 @@ async def bury(
     envelope = Envelope(
         id=name,
         type=DeadLetter.event_type,
-        source=f"/{subjects.namespace}/{origin}",
+        source=subjects.source("team" if team else "agent", origin),
         time=letter.at,
         subject=workflow,
     )
@@ -65,14 +66,15 @@ async def bury(
 
 
 async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:
-    """Store `letter`, truncated if it must be. One that an earlier try stored already is left as it is."""
+    """Store `letter`, truncated if it must be, and count it. One that an earlier try stored is left as it is."""
     try:
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)
         except OversizeEvent:
             await bus.publish(subject, dump(_truncated(letter, bus.max_payload)), headers, expect=0)
     except Conflict:
-        pass  # stored before a crash
+        return  # stored, and counted, before a crash
+    metrics.count(names.DEAD_LETTERS, attributes={names.ORIGIN: letter.origin})
 
 
 def _truncated(letter: DeadLetter, bound: int) -> DeadLetter:

@@ -22,6 +22,7 @@ __all__ = [
     "ERROR_TYPE",
     "MODEL_DURATION",
     "OPERATION_NAME",
+    "ORIGIN",
     "PROCESS_DURATION",
     "PROVIDER_NAME",
     "REQUEST_MODEL",
@@ -41,12 +42,9 @@ __all__ = [
     "chat",
     "chat_answer",
     "execute_tool",
-    "invoke_agent",
     "invoke_workflow",
-    "plan",
     "process_handoff",
     "publish_request",
-    "synthesize",
     "task",
 ]
 
@@ -73,6 +71,7 @@ TASK_ID: Final = "pointsman.task.id"
 ATTEMPT: Final = "pointsman.attempt"
 ROLE: Final = "pointsman.role"
 STATUS: Final = "pointsman.status"
+ORIGIN: Final = "pointsman.origin"
 COST: Final = "pointsman.usage.cost"
 """US dollars. The conventions have no attribute for money."""
 
@@ -129,7 +128,8 @@ def task(
     """A task of any role, over all its attempts, from dispatch to result. Kind: client.
 
     `work` is an `invoke_agent`, `plan` is a `plan`; the roles no convention knows are named by themselves, and are an
-    `invoke_agent` for whoever reads operation names.
+    `invoke_agent` for whoever reads operation names. The conventions ask for the model's provider here too: a
+    supervisor does not know it, only the agent does, and it is on the spans of its model calls.
     """
     operation = "plan" if role == "plan" else "invoke_agent"
     return f"{operation if role in ('work', 'plan') else role} {agent}", {
@@ -142,69 +142,6 @@ def task(
         CONVERSATION_ID: correlation_id,
         STATUS: status,
     }
-
-
-def plan(
-    agent: str,
-    *,
-    workflow_id: str,
-    task_id: str,
-    attempts: int | None = None,
-    correlation_id: str | None = None,
-    status: str | None = None,
-) -> tuple[str, Attributes]:
-    """A planner is asked for a plan."""
-    return task(
-        "plan",
-        agent,
-        workflow_id=workflow_id,
-        task_id=task_id,
-        attempts=attempts,
-        correlation_id=correlation_id,
-        status=status,
-    )
-
-
-def invoke_agent(
-    agent: str,
-    *,
-    workflow_id: str,
-    task_id: str,
-    attempts: int | None = None,
-    correlation_id: str | None = None,
-    status: str | None = None,
-) -> tuple[str, Attributes]:
-    """A worker is handed a task of the plan."""
-    return task(
-        "work",
-        agent,
-        workflow_id=workflow_id,
-        task_id=task_id,
-        attempts=attempts,
-        correlation_id=correlation_id,
-        status=status,
-    )
-
-
-def synthesize(
-    agent: str,
-    *,
-    workflow_id: str,
-    task_id: str,
-    attempts: int | None = None,
-    correlation_id: str | None = None,
-    status: str | None = None,
-) -> tuple[str, Attributes]:
-    """A synthesizer is asked for the answer."""
-    return task(
-        "synthesize",
-        agent,
-        workflow_id=workflow_id,
-        task_id=task_id,
-        attempts=attempts,
-        correlation_id=correlation_id,
-        status=status,
-    )
 
 
 def process_handoff(
@@ -299,7 +236,7 @@ def execute_tool(
     return f"execute_tool {tool}", {
         OPERATION_NAME: "execute_tool",
         "gen_ai.tool.name": tool,
-        "gen_ai.tool.call.id": call_id,
+        "gen_ai.tool.call.id": call_id or None,  # code that calls a tool by itself has none
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,

@@ -9,18 +9,15 @@ With tracing off no SDK is loaded, spans cost next to nothing, and the context t
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
-import os
 import re
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
@@ -34,9 +31,7 @@ __all__ = [
     "Kind",
     "Span",
     "TraceContext",
-    "capture_content",
     "current",
-    "in_thread",
     "parse_traceparent",
     "record",
     "reserve",
@@ -45,8 +40,6 @@ __all__ = [
     "use",
 ]
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
 _KINDS: Final = {
@@ -106,16 +99,6 @@ class Span:
         if self._span.is_recording():
             self._span.set_attributes(_attributes({**(attributes or {}), **more}))
 
-    def set_attribute(self, key: str, value: Value | None) -> None:
-        """Add one attribute, unless it is None."""
-        if value is not None and self._span.is_recording():
-            self._span.set_attribute(key, value)
-
-    def event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Note that something happened just now."""
-        if self._span.is_recording():
-            self._span.add_event(name, _attributes(attributes))
-
     def fail(self, error_type: str, message: str = "") -> None:
         """Mark it as failed. The first one to say so is heard. `error_type` is a short name from a small set."""
         if not self._failed:
@@ -149,12 +132,6 @@ def tracing() -> bool:
     return _tracer is not None
 
 
-def capture_content() -> bool:
-    """Whether prompts, answers and tool arguments may be put on spans: off unless the standard variable says so."""
-    value = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").strip().lower()
-    return value in ("true", "1", "span_only", "span_and_event")
-
-
 def current() -> TraceContext | None:
     """The context of the innermost open span here, whoever opened it."""
     return _from_otel(otel.get_current_span().get_span_context())
@@ -167,7 +144,6 @@ def span(
     kind: Kind = "internal",
     parent: TraceContext | None = None,
     attributes: Attributes | None = None,
-    links: Iterable[TraceContext] = (),
 ) -> Iterator[Span]:
     """A span around the block, under `parent` or, without one, under the innermost open span.
 
@@ -182,7 +158,6 @@ def span(
             within,
             _KINDS[kind],
             _attributes(attributes),
-            links=[otel.Link(_to_otel(link)) for link in links],
             record_exception=False,
             set_status_on_exception=False,
         )
@@ -232,7 +207,6 @@ def record(
     ended: datetime,
     attributes: Attributes | None = None,
     error: tuple[str, str] | None = None,
-    links: Iterable[TraceContext] = (),
 ) -> None:
     """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
 
@@ -252,7 +226,6 @@ def record(
             within,
             _KINDS[kind],
             _attributes(attributes),
-            links=[otel.Link(_to_otel(link)) for link in links],
             start_time=_nanoseconds(started),
         )
     finally:
@@ -260,15 +233,6 @@ def record(
     if error is not None:
         _fail(finished, *error)
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
-
-
-async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` returns, run in the loop's thread pool inside the open span and with the bound ids.
-
-    Executors do not carry context variables by themselves.
-    """
-    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
 def use(provider: otel.TracerProvider | None, version: str = "") -> None:
@@ -295,8 +259,6 @@ class _Passing(Span):
         return False
 
     def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None: ...
-    def set_attribute(self, key: str, value: Value | None) -> None: ...
-    def event(self, name: str, attributes: Attributes | None = None) -> None: ...
     def fail(self, error_type: str, message: str = "") -> None: ...
 
 

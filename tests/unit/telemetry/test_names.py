@@ -10,9 +10,9 @@ def test_no_span_name_holds_an_id() -> None:
     made = [
         names.publish_request("ns", "support", message_id="MESSAGE", correlation_id="CORRELATION"),
         names.invoke_workflow("support", workflow_id="WORKFLOW", correlation_id="CORRELATION"),
-        names.plan("planner", **ids),
-        names.invoke_agent("researcher", **ids, attempts=2),
-        names.synthesize("writer", **ids),
+        names.task("plan", "planner", **ids),
+        names.task("work", "researcher", **ids, attempts=2),
+        names.task("synthesize", "writer", **ids),
         names.task("refine", "refiner", **ids),
         names.process_handoff(
             "ns", "researcher", subject="ns.handoff.researcher.WORKFLOW.TASK.1", attempt=1, message_id="MESSAGE", **ids
@@ -44,7 +44,10 @@ def test_no_span_name_holds_an_id() -> None:
         ),
         (names.chat("openai", "m"), {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai"}),
         (names.execute_tool("x", call_id="c"), {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "x"}),
-        (names.plan("p", workflow_id="w", task_id="t"), {"gen_ai.operation.name": "plan", "gen_ai.agent.name": "p"}),
+        (
+            names.task("plan", "p", workflow_id="w", task_id="t"),
+            {"gen_ai.operation.name": "plan", "gen_ai.agent.name": "p"},
+        ),
         (names.invoke_workflow("t", workflow_id="w"), {"gen_ai.workflow.name": "t"}),
     ],
 )
@@ -56,7 +59,7 @@ def test_a_span_says_what_the_conventions_require(
 
 def test_what_is_not_of_a_convention_has_our_prefix() -> None:
     made = (
-        *names.invoke_agent("a", workflow_id="w", task_id="t", attempts=1, correlation_id="c", status="s")[1],
+        *names.task("work", "a", workflow_id="w", task_id="t", attempts=1, correlation_id="c", status="s")[1],
         *names.chat("p", "m", attempt=1)[1],
         *names.chat_answer(cost=1.0),
         *names.process_handoff("ns", "a", subject="s", workflow_id="w", task_id="t", attempt=1)[1],

@@ -88,12 +88,5 @@ def test_what_the_user_says_of_the_resource_goes_above_what_we_say(monkeypatch: 
     assert attributes["service.version"]
 
 
-@pytest.mark.parametrize("value", ["true", "1", "SPAN_ONLY", "span_and_event"])
-def test_content_is_captured_only_when_it_is_switched_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    assert not telemetry.capture_content()
-    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
-    assert telemetry.capture_content()
-
-
 def test_the_public_names_are_these() -> None:
     assert all(hasattr(telemetry, name) for name in telemetry.__all__)

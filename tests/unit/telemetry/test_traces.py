@@ -18,7 +18,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
-from pointsman.telemetry.traces import TraceContext, current, in_thread, parse_traceparent, record, reserve, span
+from pointsman.telemetry.traces import TraceContext, current, parse_traceparent, record, reserve, span
+from pointsman.threads import in_thread
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
@@ -106,8 +107,6 @@ class TestSpan:
         with span("outer", kind="consumer", parent=TraceContext(TRACE, SPAN, 1, "a=1")) as outer:
             with span("inner", kind="client", attributes={"n": 1, "none": None}) as inner:
                 inner.set({"gen_ai.x": "y"}, more=None)
-                inner.set_attribute("z", 2.5)
-                inner.event("tick", {"i": 1, "none": None})
             inside = current()
         assert current() is None
 
@@ -118,8 +117,7 @@ class TestSpan:
         assert ids(second) == (TRACE, outer.context.span_id, SPAN)
         assert ids(first)[2] == outer.context.span_id
         assert (first.kind, second.kind) == (SpanKind.CLIENT, SpanKind.CONSUMER)
-        assert dict(first.attributes or {}) == {"n": 1, "gen_ai.x": "y", "z": 2.5}
-        assert [(event.name, dict(event.attributes or {})) for event in first.events] == [("tick", {"i": 1})]
+        assert dict(first.attributes or {}) == {"n": 1, "gen_ai.x": "y"}
 
     def test_an_exception_is_recorded_without_the_secrets_in_it_and_passes_on(
         self, exported: InMemorySpanExporter
@@ -177,13 +175,6 @@ class TestSpan:
             assert (opened.context.trace_id, opened.context.sampled) == (TRACE, False)
 
         assert exported.get_finished_spans() == ()
-
-    def test_links_lead_to_other_traces(self, exported: InMemorySpanExporter) -> None:
-        with span("work", links=[REMOTE]):
-            pass
-
-        (link,) = exported.get_finished_spans()[0].links
-        assert f"{link.context.trace_id:032x}" == TRACE
 
     async def test_tasks_started_in_a_span_are_its_children(self, exported: InMemorySpanExporter) -> None:
         async def child(n: int) -> None:
@@ -259,7 +250,6 @@ class TestRecord:
             ended=east + timedelta(seconds=2, microseconds=1),
             attributes={"a": 1, "none": None},
             error=("limit", "the deadline passed"),
-            links=[REMOTE],
         )
 
         first, second = exported.get_finished_spans()
@@ -270,7 +260,6 @@ class TestRecord:
         assert second.end_time == 1_769_860_802_000_001_000
         assert dict(second.attributes or {}) == {"a": 1, "error.type": "limit"}
         assert second.status.description == "the deadline passed"
-        assert len(second.links) == 1
 
     def test_a_root_is_exported_under_the_ids_chosen_for_it(self, exported: InMemorySpanExporter) -> None:
         root = reserve()
@@ -327,7 +316,6 @@ class TestOff:
     def test_the_context_that_came_in_goes_on(self) -> None:
         with span("work", parent=REMOTE) as outer, span("deeper") as inner:
             inner.set(a=1)
-            inner.event("x")
             assert (outer.context, inner.context, current()) == (REMOTE, REMOTE, REMOTE)
         assert current() is None
 
