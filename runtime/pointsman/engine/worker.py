@@ -269,7 +269,6 @@ class Worker:
             )
 
         letter = await self._insist(store)
-        metrics.count(names.DEAD_LETTERS, 1, {names.AGENT_NAME: agent})
         _log.warning(
             "handoff_dead_lettered",
             agent=agent,
