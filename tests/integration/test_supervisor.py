@@ -12,7 +12,7 @@ from support.system import echo, planner_of, running, synthesizer, until
 from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.engine import workflow_log
-from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.sending import Sender
 from pointsman.errors import BusUnavailable, TaskError
 from pointsman.ports import Stored
 from pointsman.settings import Settings
@@ -267,16 +267,16 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[str] = []
-    emit = SupervisorEngine._emit
+    emit = Sender._emit
 
-    async def fail_first(self: SupervisorEngine, state: object, message: object) -> None:
+    async def fail_first(self: Sender, state: object, message: object) -> None:
         subject = message.subject  # type: ignore[attr-defined]
         if subject not in broken:
             broken.append(subject)
             raise BusUnavailable("the cable was cut between commit and emit")
         await emit(self, state, message)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SupervisorEngine, "_emit", fail_first)
+    monkeypatch.setattr(Sender, "_emit", fail_first)
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(30)

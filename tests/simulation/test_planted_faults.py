@@ -11,6 +11,7 @@ from pointsman.core import decide
 from pointsman.core.draft import Draft
 from pointsman.core.inputs import ResultReceived
 from pointsman.core.state import State
+from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.testing.faults import FaultyBus
@@ -49,13 +50,10 @@ def _sent_without_expectation(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_the_new_is_sent(patch: pytest.MonkeyPatch) -> None:
-    emit_all = SupervisorEngine._emit_all
+    async def forgetful(self: Sender, state: State, entries: Sequence[Entry] = ()) -> None:
+        await self.send_new(state, entries)
 
-    async def forgetful(self: SupervisorEngine, state: State, entries: Sequence[Entry], *, whole: bool) -> None:
-        if entries:
-            await emit_all(self, state, entries, whole=False)
-
-    patch.setattr(SupervisorEngine, "_emit_all", forgetful)
+    patch.setattr(Sender, "send_all", forgetful)
 
 
 def _late_results_count(patch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check
     try:
         async with session(settings.url, settings.namespace) as client:
             yield Check("broker", True, f"{_shown(settings.url)} answers; streams of {settings.namespace!r} fit")
-            yield await _continuity(client, team)
+            yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
     except ConfigurationError as error:
@@ -93,8 +93,8 @@ async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check
         yield Check("broker", False, str(error), "`pointsman up` starts one here; POINTSMAN_URL or --url names another")
 
 
-async def _continuity(client: Client, team: Team | None) -> Check:
-    losses = list(await lost_log(client.bus, client.subjects))
+async def _continuity(client: Client, team: Team | None, settings: Settings) -> Check:
+    losses = list(await lost_log(client.bus, client.subjects, SystemClock(), settings.retention_days))
     if team is not None:
         losses += await lost_work(client.bus, client.subjects, team.name, SystemClock())
     seen = "; ".join(losses) or "the streams hold what they vouch for in each other"

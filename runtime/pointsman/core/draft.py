@@ -33,7 +33,7 @@ LAST_WORD = timedelta(seconds=30)
 class Draft:
     """The entries decided so far and the state they lead to."""
 
-    current: State | None
+    state: State | None
     around: Circumstances
     entries: list[Entry] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
@@ -41,22 +41,18 @@ class Draft:
     fired: set[str] = field(default_factory=set)
 
     @property
-    def state(self) -> State | None:
-        return self.current
-
-    @property
     def now(self) -> datetime:
         return self.around.now
 
     def open(self) -> State:
         """The state of a workflow that has begun."""
-        assert self.current is not None
-        return self.current
+        assert self.state is not None
+        return self.state
 
     def add(self, entry: Entry) -> State:
         self.entries.append(entry)
-        self.current = evolve(self.current, entry)
-        return self.current
+        self.state = evolve(self.state, entry)
+        return self.state
 
 
 def add_role_task(

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pointsman.core.answers import finish
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.draft import Draft
-from pointsman.core.state import State, Task
+from pointsman.core.state import State, Task, bounds
 from pointsman.core.transitions import Phase
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
@@ -67,15 +67,8 @@ def _overdue(draft: Draft, task: Task) -> AttemptError:
 
 
 def _used_up(state: State) -> tuple[str, str] | None:
-    budget = state.budget
-    allowed = {
-        "calls": (state.usage.calls, state.limits.calls, budget.calls if budget else None),
-        "tokens": (state.usage.tokens, state.limits.tokens, budget.tokens if budget else None),
-        "cost": (state.usage.cost, state.limits.cost, budget.cost if budget else None),
-    }
-    for name, (used, *bounds) in allowed.items():
-        bound = min((bound for bound in bounds if bound is not None), default=None)
-        if bound is not None and used > bound:
+    for name, (used, bound) in bounds(state).items():
+        if used > bound:
             return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime
 
-from pointsman.core.state import State, Task, report
+from pointsman.core.state import State, Task, bounds, report
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, DeadLetter, ErrorKind, Event, Handoff, Timer
@@ -111,18 +111,8 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
 
 
 def _left(state: State) -> Budget | None:
-    """What the workflow may still use, by its team's limits and its request's budget."""
-    asked = state.budget or Budget()
-    bounds = {
-        "calls": (state.usage.calls, state.limits.calls, asked.calls),
-        "tokens": (state.usage.tokens, state.limits.tokens, asked.tokens),
-        "cost": (state.usage.cost, state.limits.cost, asked.cost),
-    }
-    left = {
-        name: max(min(bound for bound in allowed if bound is not None) - used, 0)
-        for name, (used, *allowed) in bounds.items()
-        if any(bound is not None for bound in allowed)
-    }
+    """What the workflow may still use."""
+    left = {name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()}
     return Budget.model_validate(left) if left else None
 
 

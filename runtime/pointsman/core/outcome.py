@@ -8,7 +8,6 @@ from pydantic import JsonValue
 
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
-from pointsman_schemas.card import Role
 from pointsman_schemas.events import Gap, Outcome, TaskSummary
 
 __all__ = ["could_not", "outcome_of"]
@@ -54,7 +53,7 @@ def _summary(task: Task, now: datetime) -> TaskSummary:
     return TaskSummary(
         task_id=task.id,
         agent=task.agent,
-        role=Role(task.role),
+        role=task.role,
         intent=task.intent,
         status=task.status.value,
         attempts=task.attempt,

@@ -16,7 +16,7 @@ from pointsman_schemas.log import TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
-__all__ = ["State", "Task", "from_snapshot", "report", "to_snapshot"]
+__all__ = ["State", "Task", "bounds", "from_snapshot", "report", "to_snapshot"]
 
 NONE_USED = Usage()
 
@@ -116,6 +116,19 @@ class State:
     def work(self) -> Iterator[Task]:
         """The tasks of the plan, in its order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)
+
+
+def bounds(state: State) -> Mapping[str, tuple[float, float]]:
+    """What was used of calls, tokens and cost, each with its bound: the tighter of the team's and the request's. Only
+    what has a bound is listed."""
+    budget = state.budget or Budget()
+    allowed = {
+        "calls": (state.usage.calls, state.limits.calls, budget.calls),
+        "tokens": (state.usage.tokens, state.limits.tokens, budget.tokens),
+        "cost": (state.usage.cost, state.limits.cost, budget.cost),
+    }
+    tight = {name: [bound for bound in both if bound is not None] for name, (_, *both) in allowed.items()}
+    return {name: (allowed[name][0], min(both)) for name, both in tight.items() if both}
 
 
 def report(task: Task) -> TaskReport:

@@ -13,26 +13,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from pointsman.engine.history import commit_of
-from pointsman.errors import ContractError
+from pointsman.errors import BusUnavailable, ContractError, StreamLost
 from pointsman.ports import Bus, Clock
+from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.log import AttemptFailed, TaskSucceeded
+from pointsman_schemas.log import AttemptFailed, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["lost_log", "lost_work"]
+__all__ = ["LogWatch", "lost_log", "lost_work", "running_workflows"]
 
 _WITNESS = timedelta(days=6)
 """How old a commit may be to vouch for its result: the work stream keeps that for 7 days."""
+_DAY = 86_400.0
+_DEPOSED = 2.0
+"""Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
 _CAUSE = re.compile(r"(.+)-(\d+)")
 
 
-async def lost_log(bus: Bus, subjects: Subjects) -> Sequence[str]:
-    """What the log must have held and does not, as sentences."""
+async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: float) -> Sequence[str]:
+    """What the log must have held and does not, as sentences. `retention_days` is how long it keeps anything."""
     newest = await bus.last("work", f"{subjects.namespace}.handoff.>")
-    if newest is None:
+    if newest is None or clock.now() - newest.at > timedelta(days=retention_days):
         return ()
     try:
         envelope, _ = decode(newest.headers, newest.body)
@@ -51,6 +56,62 @@ async def lost_log(bus: Bus, subjects: Subjects) -> Sequence[str]:
         f"{newest.subject} was sent after commit {number} of {workflow}, and {subjects.log_stream} holds "
         f"{held or 'none'} of its commits: the stream has lost its end",
     )
+
+
+async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence[str]:
+    """The workflows of the team whose logs have not ended, the oldest first."""
+    running: dict[str, None] = {}
+    async for stored in bus.read("log", subjects.logs_of(team)):
+        workflow = stored.subject.rpartition(".")[2]
+        running[workflow] = None
+        with suppress(ContractError):
+            if any(isinstance(entry, WorkflowEnded) for entry in commit_of(stored).entries):
+                del running[workflow]
+    return tuple(running)
+
+
+class LogWatch:
+    """Remembers the newest commit of a process, and looks whether the log still holds it.
+
+    A process must not go on from memory when what it wrote is gone.
+    """
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, settings: Settings, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._pause = settings.heartbeat
+        self._remembered = min(_DAY, settings.retention_days * _DAY / 2)  # well before the log itself lets it go
+        self._team = team
+        self._sequence, self._at = 0, 0.0
+
+    def wrote(self, sequence: int) -> None:
+        """A commit of this process was stored at `sequence`."""
+        if sequence > self._sequence:
+            self._sequence, self._at = sequence, self._clock.monotonic()
+
+    async def run(self) -> None:
+        """Look at every heartbeat, until cancelled. Raises `StreamLost` when the log has lost what was written."""
+        while True:
+            await self._clock.sleep(self._pause)
+            sequence = self._sequence
+            recent = self._clock.monotonic() - self._at < self._remembered
+            if sequence == 0 or not recent or await self._holds(sequence):
+                continue
+            await self._clock.sleep(_DEPOSED)
+            if not await self._holds(sequence):
+                raise StreamLost(
+                    f"message {sequence} of {self._subjects.log_stream} was stored by this supervisor and the stream "
+                    "ends before it: it was restored from an older copy, recreated, or its disk has lost data; this "
+                    "process ends so that the next one begins from what is there; docs/durability.md says more"
+                )
+
+    async def _holds(self, sequence: int) -> bool:
+        try:
+            newest = await self._bus.last("log", self._subjects.logs_of(self._team))
+        except BusUnavailable:
+            return True  # not known to be gone
+        return newest is not None and newest.sequence >= sequence
 
 
 async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> Sequence[str]:

@@ -22,20 +22,18 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from pointsman.bus.clock import SystemClock
-from pointsman.engine.history import closeable, commit_of, newest_commit, not_found
-from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent, UnknownOutcome
+from pointsman.engine.history import closeable, commit_of, newest_commit, publish, started_of
+from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent
 from pointsman.ports import Bus, Clock, Stored
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, DeadLetter, Request
 from pointsman_schemas.ids import derived_id, workflow_id_for
-from pointsman_schemas.log import TaskReopened, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["DeadLetters", "Letter", "NotReplayable", "Replay"]
 
-_SOURCE = "pointsman/dead-letters"
-_PUBLISH_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
 _SHOWN = 100_000  # characters of an unreadable body that `decoded` repeats
 
 
@@ -86,6 +84,7 @@ class DeadLetters:
     def __init__(self, bus: Bus, subjects: Subjects, *, clock: Clock | None = None, patience: float = 5.0) -> None:
         self._bus = bus
         self._subjects = subjects
+        self._source = subjects.source("client", "dead-letters")
         self._clock: Clock = clock or SystemClock()
         self._patience = patience
 
@@ -143,13 +142,13 @@ class DeadLetters:
         content = letter.content
         request_id = _request_id(content)
         headers, body = _under_id(content.headers, await self._whole_body(letter), request_id)
-        await self._publish(content.subject, body, headers, message_id=request_id)
+        await publish(self._bus, content.subject, body, headers, message_id=request_id)
         return workflow_id_for(content.subject.split(".")[-1], request_id)
 
     async def _request_again(self, content: DeadLetter) -> str:
         """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent."""
         workflow = _workflow(content)
-        started = await self._started(workflow)
+        started = await started_of(self._bus, self._subjects, self._subjects.log_anywhere(workflow))
         if started.input == "":
             raise NotReplayable(
                 f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
@@ -166,13 +165,13 @@ class DeadLetters:
         envelope = Envelope(
             id=request_id,
             type=Request.event_type,
-            source=_SOURCE,
+            source=self._source,
             time=self._clock.now(),
             correlation_id=started.correlation_id,
             causation_id=content.id,
         )
         subject = self._subjects.request(started.team)
-        await self._publish(subject, dump(request), encode(envelope), message_id=request_id)
+        await publish(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
         return workflow_id_for(started.team, request_id)
 
     async def _reopen_task(self, content: DeadLetter) -> str:
@@ -184,18 +183,18 @@ class DeadLetters:
                 f"request of workflow {workflow} again"
             )
         name = derived_id("replay", content.id)
-        control = Control(action="replay", task_id=content.task_id, by=_SOURCE, reason=f"dead letter {content.id}")
+        control = Control(action="replay", task_id=content.task_id, by="a replay", reason=f"dead letter {content.id}")
         envelope = Envelope(
             id=name,
             type=Control.event_type,
-            source=_SOURCE,
+            source=self._source,
             time=self._clock.now(),
             subject=workflow,
             causation_id=content.id,
         )
         subject = self._subjects.control(team, workflow, name)
         with suppress(Conflict):  # this letter has been replayed before: the control is there, and it acts once
-            await self._publish(subject, dump(control), encode(envelope), expect=0)
+            await publish(self._bus, subject, dump(control), encode(envelope), expect=0)
         await self._reopened(content, self._subjects.log(team, workflow), name)
         return workflow
 
@@ -224,7 +223,7 @@ class DeadLetters:
         await self._team_of_running(letter.content, workflow)
         event_id = derived_id("replay", letter.content.id)
         headers, body = _under_id(letter.content.headers, await self._whole_body(letter), event_id)
-        await self._publish(letter.content.subject, body, headers, message_id=event_id)
+        await publish(self._bus, letter.content.subject, body, headers, message_id=event_id)
         return workflow
 
     async def _whole_body(self, letter: Letter) -> bytes:
@@ -245,31 +244,6 @@ class DeadLetters:
             if isinstance(entry, WorkflowEnded):
                 raise _has_ended(content, entry)
         return team
-
-    async def _started(self, workflow: str) -> WorkflowStarted:
-        async for stored in self._bus.read("log", self._subjects.log_anywhere(workflow)):
-            for entry in commit_of(stored).entries:
-                if isinstance(entry, WorkflowStarted):
-                    return entry
-            break
-        raise not_found(self._subjects, workflow)
-
-    async def _publish(
-        self,
-        subject: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        *,
-        expect: int | None = None,
-        message_id: str | None = None,
-    ) -> None:
-        for tries_left in reversed(range(_PUBLISH_TRIES)):
-            try:
-                await self._bus.publish(subject, body, headers, expect=expect, message_id=message_id)
-                return
-            except UnknownOutcome:
-                if not tries_left:
-                    raise
 
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[Letter]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_of(origin=origin, workflow=workflow)):

@@ -70,13 +70,14 @@ class ThreadHandlers:
         self._owner = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop = type(self._owner)()
         self._left = asyncio.Event()
+        self._over = False
         threading.Thread(target=self._serve, name="pointsman-handlers", daemon=True).start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._end)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._left.wait(), 2 * _LEAVE)
 
@@ -101,17 +102,29 @@ class ThreadHandlers:
         return Execution(answer, lambda: self._loop.call_soon_threadsafe(lambda: started[0].cancel()))
 
     def _serve(self) -> None:
+        """Run the loop until it is over, whatever leaves it before: an author's task that calls `exit()`, or `stop`."""
         asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._end_all())
-        except BaseException as error:
-            _log.error("handler_loop_broken", error=repr(error))
-        finally:
-            if not self._tasks:
-                self._loop.close()
-            with suppress(RuntimeError):
-                self._owner.call_soon_threadsafe(self._left.set)
+        while not self._over:
+            error: BaseException | None = None
+            try:
+                self._loop.run_forever()
+            except BaseException as left_by:
+                error = left_by
+            if not self._over:
+                hint = "code of an agent stopped it, or raised this in a task of its own; it goes on"
+                _log.error("handler_loop_interrupted", error=repr(error) if error else None, hint=hint)
+        if not self._tasks:
+            self._loop.close()
+        with suppress(RuntimeError):
+            self._owner.call_soon_threadsafe(self._left.set)
+
+    def _end(self) -> None:
+        self._ending = self._loop.create_task(self._end_all())
+        self._ending.add_done_callback(self._ended)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._over = True
+        self._loop.stop()
 
     async def _end_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -1,17 +1,21 @@
-"""A workflow's log as it stands in the stream, read back into entries."""
+"""What callers and operators do with the bus: read a workflow's log back, and publish one message for certain."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
 
-from pointsman.errors import NotFound, UnknownEventType
+from pointsman.errors import NotFound, UnknownEventType, UnknownOutcome
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.log import Commit, Entry
+from pointsman_schemas.log import Commit, Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["closeable", "commit_of", "entries_of", "newest_commit", "not_found", "team_of"]
+__all__ = ["closeable", "commit_of", "entries_of", "newest_commit", "publish", "started_of", "team_of"]
+
+_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
 
 
 def commit_of(stored: Stored) -> Commit:
@@ -38,7 +42,7 @@ async def entries_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry
         for entry in commit_of(stored).entries
     ]
     if not entries:
-        raise not_found(subjects, workflow)
+        raise _not_found(subjects, workflow)
     return tuple(entries)
 
 
@@ -46,8 +50,41 @@ async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> tuple[st
     """The workflow's team and its newest commit. Raises `NotFound` when it has no log."""
     stored = await bus.last("log", subjects.log_anywhere(workflow))
     if stored is None:
-        raise not_found(subjects, workflow)
+        raise _not_found(subjects, workflow)
     return team_of(stored.subject), commit_of(stored)
+
+
+async def started_of(bus: Bus, subjects: Subjects, log: str) -> WorkflowStarted:
+    """How the workflow began whose log is on the subject `log`. Raises `NotFound` when its beginning is not there."""
+    async with aclosing(closeable(bus.read("log", log))) as messages:
+        async for stored in messages:
+            first = commit_of(stored).entries[0]
+            if isinstance(first, WorkflowStarted):
+                return first
+            break
+    raise _not_found(subjects, log.split(".")[-1])
+
+
+async def publish(
+    bus: Bus,
+    subject: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    expect: int | None = None,
+    message_id: str | None = None,
+) -> None:
+    """Store one message, asking again when the broker is silent; `expect` or `message_id` keeps it from counting twice.
+
+    Raises:
+        UnknownOutcome: it was silent three times in a row.
+    """
+    once = partial(bus.publish, subject, body, headers, expect=expect, message_id=message_id)
+    for _ in range(_TRIES - 1):
+        with suppress(UnknownOutcome):
+            await once()
+            return
+    await once()
 
 
 async def closeable(messages: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
@@ -65,7 +102,7 @@ def team_of(log_subject: str) -> str:
     return log_subject.split(".")[-2]
 
 
-def not_found(subjects: Subjects, workflow: str) -> NotFound:
+def _not_found(subjects: Subjects, workflow: str) -> NotFound:
     return NotFound(
         f"no log of workflow {workflow!r} in namespace {subjects.namespace!r}: it is not admitted yet, its log has "
         "aged out, or the id or the namespace is another; `pointsman list` shows the ones there are"

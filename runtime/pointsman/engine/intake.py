@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pointsman.core.inputs import (
     Admission,
     ControlReceived,
-    Input,
     RequestReceived,
     RequestRefused,
     ResultReceived,
@@ -49,9 +48,12 @@ def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived 
 
 def _check_reply_to(subject: str | None, namespace: str) -> None:
     """An outcome must not be taken for an event of another kind, nor reach the broker's own subjects."""
-    if subject is not None and (subject.startswith(("$", "_", f"{namespace}.")) and not subject.startswith("_INBOX.")):
+    if subject is None:
+        return
+    ours = subject.startswith(("$", "_", f"{namespace}.")) and not subject.startswith("_INBOX.")
+    if ours or not all(subject.split(".")):
         raise ContractError(
-            f"reply_to is {subject!r}; expected a subject outside {namespace}. and $, for example one of _INBOX."
+            f"reply_to is {subject!r}; expected tokens parted by dots, outside {namespace}. and $, as in _INBOX.abc"
         )
 
 
@@ -84,7 +86,7 @@ def _trace(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin
     )
 
 
-def read_inbox(stored: Stored, address: InboxAddress) -> Input:
+def read_inbox(stored: Stored, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
     """The result, control or timer that a message on an inbox subject holds.
 
     Raises:

@@ -15,10 +15,22 @@ from pointsman_schemas.log import (
     TaskAbandoned,
     TaskFailed,
     TaskSucceeded,
+    TraceOrigin,
     WorkflowEnded,
 )
 
-__all__ = ["record_spans"]
+__all__ = ["log_ids", "record_spans", "trace_context"]
+
+
+def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
+    """The context of the workflow's own span, or of one of its other spans."""
+    return TraceContext(trace.trace_id, span_id or trace.span_id, trace.flags, trace.tracestate)
+
+
+def log_ids(state: State) -> dict[str, str]:
+    """What leads from a log line to the workflow's trace and to its caller. No span is open here that would say it."""
+    trace = state.trace
+    return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
 def record_spans(state: State, entries: Iterable[Entry]) -> None:
@@ -57,7 +69,7 @@ def _task_ended(state: State, task: Task, started: datetime, ended: datetime) ->
     error = (task.error.kind, task.error.message) if task.error and task.status is TaskStatus.FAILED else None
     record(
         name,
-        context=TraceContext(trace.trace_id, task.span_id, trace.flags, trace.tracestate),
+        context=trace_context(trace, task.span_id),
         parent_span_id=trace.span_id,
         kind="internal" if task.role is Role.PLAN else "client",
         started=started,
@@ -79,7 +91,7 @@ def _workflow_ended(state: State, ended: datetime) -> None:
     reason = state.outcome.reason if state.outcome else ""
     record(
         name,
-        context=TraceContext(trace.trace_id, trace.span_id, trace.flags, trace.tracestate),
+        context=trace_context(trace),
         parent_span_id=trace.parent_span_id,
         kind="internal",
         started=state.started_at,

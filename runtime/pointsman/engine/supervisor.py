@@ -11,20 +11,26 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pointsman.core.decide import consider
-from pointsman.core.inputs import Circumstances, Input, RequestReceived, RequestRefused, ResultReceived
-from pointsman.core.outbox import Message, outbox
+from pointsman.core.inputs import (
+    Circumstances,
+    Input,
+    RequestReceived,
+    RequestRefused,
+    ResultReceived,
+    TimerFired,
+)
 from pointsman.core.outcome import could_not
 from pointsman.core.state import State
-from pointsman.engine.burial import bury, store_letter
-from pointsman.engine.continuity import lost_log, lost_work
+from pointsman.engine.burial import bury
+from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
 from pointsman.engine.fault_points import passed
-from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_inbox, read_request, unreadable_result
-from pointsman.engine.spans import record_spans
+from pointsman.engine.sending import Sender
+from pointsman.engine.spans import log_ids, record_spans
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
 from pointsman.errors import (
     BusUnavailable,
@@ -32,15 +38,15 @@ from pointsman.errors import (
     ContractError,
     InvariantError,
     OversizeEvent,
-    StreamLost,
+    PointsmanError,
     UnknownOutcome,
 )
-from pointsman.ports import Bus, Clock, Consumer, Delivery
+from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
 from pointsman.settings import Settings
-from pointsman.telemetry import bind, get_logger, metrics, names, tracing
+from pointsman.telemetry import bind, get_logger, metrics, names
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
-from pointsman_schemas.log import Entry, TaskAbandoned, TimerArmed, WorkflowEnded
+from pointsman_schemas.events import AttemptError, ErrorKind, Outcome
+from pointsman_schemas.log import Entry, WorkflowEnded
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
@@ -55,15 +61,14 @@ _ENDED_KEPT = 10_000
 """Ended workflows that are remembered by id, so that their stale timers cost no reading of the log."""
 _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
-_ROOM_AGAIN = 1.0
-"""Seconds between two looks whether workflows admitted here were finished by another supervisor."""
+_ROOM_AGAIN = 5.0
+"""Seconds between two looks for workflows that were admitted here and whose end was not heard."""
+_HEADS_KEPT = 2
+"""Heads that are kept for each workflow that may be admitted: some are worked on here and admitted elsewhere."""
 _UNKNOWN = 0.05
 """Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
-_DAY = 86_400.0
-_REMEMBERED = _DAY
-"""Seconds for which a commit is expected to be there still, unless the log keeps nothing for twice that long."""
-_DEPOSED = 2.0
-"""Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
+_LETTER_AGAIN = 5.0
+"""Seconds before an input that could not be stored as a dead letter comes again: it is kept, and not in a hot loop."""
 _RACES = 100
 """Compare-and-set races one turn may lose; more means that something else is wrong."""
 
@@ -87,14 +92,16 @@ class SupervisorEngine:
         self._settings = settings
         self._clock = clock
         self._subjects = Subjects(settings.namespace)
-        self._log = WorkflowLog(bus, self._subjects, clock, team.name)
-        self._heads: dict[str, Head] = {}
+        self._logs = WorkflowLog(bus, self._subjects, clock, team.name)
+        self._sender = Sender(bus, self._subjects, clock, team.name)
+        self._watch = LogWatch(bus, self._subjects, clock, settings, team.name)
+        self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[_Arrival]] = {}
         self._admitted: set[str] = set()
         self._consumers: dict[str, Consumer] = {}
         self._changed = asyncio.Event()
-        self._written = (0, 0.0)
+        self._scanned = 0.0
 
     @property
     def ready(self) -> bool:
@@ -116,17 +123,20 @@ class SupervisorEngine:
         self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox}
         await self._look_for_losses()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
-        async with asyncio.TaskGroup() as turns:
-            pulling = [
+        ended = self._subjects.outcomes_of(name)
+        async with await self._bus.listen(ended, self._heard_outcome), asyncio.TaskGroup() as turns:
+            endless = [
                 asyncio.create_task(self._pull_requests(requests, turns)),
                 asyncio.create_task(self._pull_inbox(inbox, turns)),
-                asyncio.create_task(self._watch_log()),
+                asyncio.create_task(self._watch.run()),
             ]
             stopped = asyncio.create_task(stop.wait())
-            done, _ = await asyncio.wait([*pulling, stopped], return_when=asyncio.FIRST_COMPLETED)
-            for task in [*pulling, stopped]:
-                task.cancel()
-            await asyncio.wait([*pulling, stopped])
+            try:
+                done, _ = await asyncio.wait([*endless, stopped], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (*endless, stopped):
+                    task.cancel()
+                await asyncio.wait([*endless, stopped])
             failures = [error for task in done if task is not stopped and (error := task.exception()) is not None]
             await asyncio.gather(requests.close(), inbox.close())
         if failures:
@@ -135,47 +145,14 @@ class SupervisorEngine:
 
     async def _look_for_losses(self) -> None:
         """Streams that have lost their end are reported; what the log still knows of is sent again."""
-        for loss in await lost_log(self._bus, self._subjects):
+        for loss in await lost_log(self._bus, self._subjects, self._clock, self._settings.retention_days):
             _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
         for loss in await lost_work(self._bus, self._subjects, self._team.name, self._clock):
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
-            await self._send_everything()
-
-    async def _send_everything(self) -> None:
-        running: dict[str, None] = {}
-        async for stored in self._bus.read("log", self._subjects.logs_of(self._team.name)):
-            workflow = stored.subject.rpartition(".")[2]
-            running[workflow] = None
-            with contextlib.suppress(ContractError):
-                if any(isinstance(entry, WorkflowEnded) for entry in commit_of(stored).entries):
-                    del running[workflow]
-        for workflow in running:
-            with contextlib.suppress(DamagedLog):  # it is closed when the next input for it comes
-                if (state := (await self._log.load(workflow)).state) is not None:
-                    await self._emit_all(state, (), whole=True)
-
-    async def _watch_log(self) -> None:
-        """Raises `StreamLost` when the log has lost what this process wrote: it must not go on from memory then."""
-        while True:
-            await self._clock.sleep(self._settings.heartbeat)
-            written, at = self._written
-            recent = self._clock.monotonic() - at < min(_REMEMBERED, self._settings.retention_days * _DAY / 2)
-            if written == 0 or not recent or await self._holds(written):
-                continue
-            await self._clock.sleep(_DEPOSED)
-            if not await self._holds(written):
-                raise StreamLost(
-                    f"message {written} of {self._subjects.log_stream} was stored by this supervisor and the stream "
-                    "ends before it: it was restored from an older copy, recreated, or its disk has lost data; this "
-                    "process ends so that the next one begins from what is there; docs/durability.md says more"
-                )
-
-    async def _holds(self, sequence: int) -> bool:
-        try:
-            newest = await self._bus.last("log", self._subjects.logs_of(self._team.name))
-        except BusUnavailable:
-            return True  # not known to be gone
-        return newest is not None and newest.sequence >= sequence
+            for workflow in await running_workflows(self._bus, self._subjects, self._team.name):
+                with contextlib.suppress(DamagedLog):  # it is closed when the next input for it comes
+                    if (state := (await self._logs.load(workflow)).state) is not None:
+                        await self._sender.send_all(state)
 
     # Taking
 
@@ -195,16 +172,21 @@ class SupervisorEngine:
                 self._arrived(admission.workflow_id, arrival, turns)
 
     async def _make_room(self) -> None:
-        """Wait for a workflow to end, here or at another supervisor."""
+        """Wait for a workflow to end, here or elsewhere, as its outcome tells; what was not heard is looked for."""
         self._changed.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ROOM_AGAIN):
                 await self._changed.wait()
-        except TimeoutError:
-            with contextlib.suppress(BusUnavailable):
-                for workflow in sorted(self._admitted):
-                    if await self._bus.last("log", self._subjects.outcome(self._team.name, workflow)):
-                        self._remember_end(workflow)
+        if self._clock.monotonic() - self._scanned < _ROOM_AGAIN:
+            return
+        self._scanned = self._clock.monotonic()
+        with contextlib.suppress(BusUnavailable):
+            for workflow in sorted(self._admitted):
+                if await self._bus.last("log", self._subjects.outcome(self._team.name, workflow)):
+                    self._remember_end(workflow)
+
+    async def _heard_outcome(self, stored: Stored) -> None:
+        self._remember_end(stored.subject.rpartition(".")[2])
 
     async def _pull_inbox(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
         while True:
@@ -223,7 +205,7 @@ class SupervisorEngine:
                         continue
                     received = unreadable_result(delivery.message, address, error)
                     refusal = AttemptError(kind=error.kind, message=str(error))
-                event_id = getattr(received, "event_id", address.name)
+                event_id = address.name if isinstance(received, TimerFired) else received.event_id
                 self._arrived(address.workflow, _Arrival(received, delivery, event_id, refusal), turns)
 
     def _arrived(self, workflow: str, arrival: _Arrival, turns: asyncio.TaskGroup) -> None:
@@ -280,15 +262,18 @@ class SupervisorEngine:
         head = self._heads.get(workflow)
         recovering = head is None or again
         if head is None:
-            head = await self._log.load(workflow)
+            head = await self._logs.load(workflow)
             recovering = head.state is not None
         if head.state is None and not any(_begins(arrival.input) for arrival in arrivals):
             return await self._bury_strangers(workflow, arrivals)
         head, entries, raced = await self._commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
-        self._heads[workflow] = head
-        await self._emit_all(head.state, entries, whole=recovering or raced)
+        self._remember(workflow, head)
+        if recovering or raced:
+            await self._sender.send_all(head.state, entries)
+        else:
+            await self._sender.send_new(head.state, entries)
         passed("supervisor.emitted")
         await self._settle(workflow, arrivals, head.state)
         passed("supervisor.acked")
@@ -305,17 +290,20 @@ class SupervisorEngine:
             draft = consider(head.state, [arrival.input for arrival in arrivals], around)
             entries, state = tuple(draft.entries), draft.state
             if not entries or state is None:
+                if head.state is not None and head.state.ended:
+                    return head, (), raced  # nothing follows
                 # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
                 # one may be the very timer that another supervisor has armed since.
-                newer = await self._log.load(workflow, head)
+                newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return head, (), raced
                 head, raced = newer, True
                 continue
             try:
-                head = await self._log.commit(head, workflow, entries, state, arrivals[0].event_id)
-                self._written = max(self._written, (head.sequence, self._clock.monotonic()))
+                head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
+                self._watch.wrote(head.sequence)
                 passed("supervisor.committed")
+                record_spans(state, entries)
                 return head, entries, raced
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
@@ -328,18 +316,16 @@ class SupervisorEngine:
                     _cut_down(arrivals[0], error)
                     continue
                 for arrival in arrivals:
-                    head, entries, _ = await self._commit(workflow, head, [arrival])
-                    if head.state is not None:
-                        record_spans(head.state, entries)
+                    head, _, _ = await self._commit(workflow, head, [arrival])
                 return head, (), True
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
 
     async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
         """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
-        newer = await self._log.load(workflow, head)
+        newer = await self._logs.load(workflow, head)
         if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
             return newer
-        whole = await self._log.load(workflow)
+        whole = await self._logs.load(workflow)
         if whole.sequence == head.sequence:
             raise BusUnavailable(
                 f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
@@ -347,115 +333,12 @@ class SupervisorEngine:
         _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
         return whole
 
-    # Sending
-
-    async def _emit_all(self, state: State, entries: Sequence[Entry], *, whole: bool) -> None:
-        """Everything the entries added to the outbox, or all of it when what was sent before is not known."""
-        if state.ended and not entries:
-            ending = self._subjects.outcome(state.team, state.workflow_id)
-            if await self._bus.last("log", ending) is not None:
-                return  # the outcome is sent last: where it is, all the rest is too
-        await self._tell_cancelled(state, entries)
-        touched = None if whole else _touched(entries)
-        if touched is not None and not touched and not entries:
-            return
-        first: list[Message] = []
-        last: list[Message] = []
-        for message in outbox(state, self._subjects, touched):
-            (last if isinstance(message.event, Outcome) else first).append(message)
-        new = 0
-        for group in (first, last):
-            if len(group) == 1:
-                new += await self._emit(state, group[0])
-            elif group:
-                new += sum(await asyncio.gather(*(self._emit(state, message) for message in group)))
-        if whole:
-            _log.info("outbox_sent_again", sent=new, already_there=len(first) + len(last) - new, **_origin(state))
-        if state.outcome is not None and state.reply_to:
-            await self._bus.broadcast(state.reply_to, dump(state.outcome), {})
-
-    async def _emit(self, state: State, message: Message) -> bool:
-        """Whether it is new; it is on the bus in any case, or its attempt has failed."""
-        headers = self._headers(state, message)
-        try:
-            if isinstance(message.event, DeadLetter):
-                await store_letter(self._bus, message.subject, message.event, headers)
-            elif message.schedule is not None and message.due is not None:
-                new = await self._bus.schedule(
-                    message.schedule, message.due, message.subject, dump(message.event), headers
-                )
-                passed("supervisor.sent")
-                return new
-            else:
-                await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
-            passed("supervisor.sent")
-        except Conflict:
-            return False  # it is there already: sent before a crash, or by another supervisor
-        except OversizeEvent as error:
-            await self._fail_oversize(state, message, error)
-        return True
-
-    def _headers(self, state: State, message: Message) -> dict[str, str]:
-        trace = state.trace
-        span_id = message.span_id if tracing() else trace.span_id
-        traceparent = f"00-{trace.trace_id}-{span_id}-{trace.flags:02x}"
-        return encode(
-            Envelope(
-                id=message.id,
-                type=message.event.event_type,
-                source=f"/{self._subjects.namespace}/team/{state.team}",
-                time=message.at,
-                subject=state.workflow_id,
-                correlation_id=state.correlation_id,
-                causation_id=f"{state.workflow_id}-{message.commit}",
-                traceparent=traceparent,
-                tracestate=trace.tracestate,
-                origin_traceparent=traceparent,
-            )
-        )
-
-    async def _fail_oversize(self, state: State, message: Message, error: OversizeEvent) -> None:
-        """A handoff that does not fit fails its attempt: the result is published as if its agent had said so."""
-        handoff = message.event
-        if not isinstance(handoff, Handoff):
-            _log.error("event_too_large", subject=message.subject, reason=str(error))
-            return
-        now = self._clock.now()
-        result = Result(
-            workflow_id=handoff.workflow_id,
-            task_id=handoff.task_id,
-            attempt=handoff.attempt,
-            agent=handoff.to_agent,
-            status="failed",
-            error=AttemptError(kind=ErrorKind.OVERSIZE, message=f"the handoff was not sent: {error}"),
-            started_at=now,
-            ended_at=now,
-        )
-        envelope = Envelope(
-            id=f"{message.id}-oversize",
-            type=Result.event_type,
-            source=f"/{self._subjects.namespace}/team/{state.team}",
-            time=now,
-            subject=state.workflow_id,
-            correlation_id=state.correlation_id,
-            causation_id=message.id,
-        )
-        with contextlib.suppress(Conflict):
-            await self._bus.publish(handoff.return_to, dump(result), encode(envelope), expect=0)
-
-    async def _tell_cancelled(self, state: State, entries: Iterable[Entry]) -> None:
-        """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it."""
-        abandoned = [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]
-        if abandoned:
-            body = dump(Cancellation(tasks=tuple(abandoned)))
-            await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
-
     # Settling
 
     async def _settle(self, workflow: str, arrivals: Iterable[_Arrival], state: State | None = None) -> None:
         for arrival in arrivals:
             if arrival.refusal is not None:
-                with bind(**_origin(state)):
+                with bind(**(log_ids(state) if state else {})):
                     await self._store_letter(arrival.delivery, workflow, arrival.refusal)
             await arrival.delivery.ack()
 
@@ -468,8 +351,10 @@ class SupervisorEngine:
         """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
         try:
             await self._store_letter(delivery, workflow, AttemptError(kind=kind, message=message))
-        except BusUnavailable:
-            await delivery.nak(1.0)
+        except PointsmanError as error:
+            if not isinstance(error, BusUnavailable):
+                _log.error("dead_letter_not_stored", reason=str(error), hint="it is tried again; look at the streams")
+            await delivery.nak(_LETTER_AGAIN)
         else:
             await delivery.term(kind)
 
@@ -486,20 +371,30 @@ class SupervisorEngine:
             team=self._team.name,
             workflow=workflow,
         )
-        metrics.count(names.DEAD_LETTERS, attributes={"pointsman.origin": self._team.name})
 
     async def _close_damaged(self, workflow: str, arrivals: Sequence[_Arrival], error: DamagedLog) -> None:
         """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters."""
         self._forget(workflow, arrivals)
+        try:
+            await self._tell_closed(workflow, str(error))
+        except BusUnavailable:
+            for arrival in arrivals:
+                await arrival.delivery.nak(1.0)
+        else:
+            for arrival in arrivals:
+                await self._bury(arrival.delivery, workflow, error.kind, str(error))
+
+    async def _tell_closed(self, workflow: str, reason: str) -> None:
         now = self._clock.now()
+        correlation_id, trace_id = await self._logs.origin(workflow)
         outcome = Outcome(
             workflow_id=workflow,
             team=self._team.name,
             status="failed",
-            answer=could_not(str(error), "Replay its request as a new workflow."),
-            reason=str(error),
-            correlation_id=workflow,
-            trace_id="",
+            answer=could_not(reason, "Replay its request as a new workflow."),
+            reason=reason,
+            correlation_id=correlation_id or workflow,
+            trace_id=trace_id,
             started_at=now,
             ended_at=now,
             elapsed=0.0,
@@ -511,35 +406,34 @@ class SupervisorEngine:
             source=f"/{self._subjects.namespace}/team/{self._team.name}",
             time=now,
             subject=workflow,
+            correlation_id=correlation_id,
         )
         subject = self._subjects.outcome(self._team.name, workflow)
-        try:
-            with contextlib.suppress(Conflict):
-                await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)
-        except BusUnavailable:
-            for arrival in arrivals:
-                await arrival.delivery.nak(1.0)
-        else:
-            for arrival in arrivals:
-                await self._bury(arrival.delivery, workflow, error.kind, str(error))
+        with contextlib.suppress(Conflict):
+            await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)
 
     # Noting
 
     def _note(self, state: State, entries: Sequence[Entry]) -> None:
-        """Spans, metrics and log lines of what was committed, and forgetting of what has ended."""
-        record_spans(state, entries)
-        origin = _origin(state)
+        """Log lines of what was committed, and forgetting of what has ended."""
+        origin = log_ids(state)
         if _log.is_enabled_for(logging.DEBUG):
             for entry in entries:
                 _log.debug(entry.kind, **_ids(entry), **origin)
         if state.ended:
-            self._heads.pop(state.workflow_id, None)
             self._remember_end(state.workflow_id)
             if any(isinstance(entry, WorkflowEnded) for entry in entries):
                 elapsed = state.outcome.elapsed if state.outcome else 0.0
                 _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3), **origin)
 
+    def _remember(self, workflow: str, head: Head) -> None:
+        self._heads[workflow] = head
+        self._heads.move_to_end(workflow)
+        while len(self._heads) > _HEADS_KEPT * self._settings.max_running:
+            self._heads.popitem(last=False)
+
     def _remember_end(self, workflow: str) -> None:
+        self._heads.pop(workflow, None)
         self._admitted.discard(workflow)
         self._changed.set()
         self._ended[workflow] = None
@@ -548,21 +442,7 @@ class SupervisorEngine:
 
 
 def _begins(each: Input) -> bool:
-    return hasattr(each, "admission")
-
-
-def _touched(entries: Iterable[Entry]) -> Set[str]:
-    """The tasks and the timer that the entries are about, in their order."""
-    tasks = [task_id for entry in entries if (task_id := getattr(entry, "task_id", None)) is not None]
-    return dict.fromkeys([*tasks, *(entry.name for entry in entries if isinstance(entry, TimerArmed))]).keys()
-
-
-def _origin(state: State | None) -> dict[str, str]:
-    """What leads from a log line to the workflow's trace and to its caller. No span is open here that would say it."""
-    if state is None:
-        return {}
-    trace = state.trace
-    return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
+    return isinstance(each, RequestReceived | RequestRefused)
 
 
 def _ids(entry: Entry) -> dict[str, object]:

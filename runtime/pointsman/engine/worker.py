@@ -14,58 +14,49 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
-
-from pydantic import JsonValue
 
 from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
-from pointsman.context import Context, describe_error
+from pointsman.context import describe_error
+from pointsman.engine.attempt import ABANDON, Attempt
 from pointsman.engine.burial import bury
 from pointsman.engine.fault_points import passed
-from pointsman.engine.handlers import Execution, Handlers, InlineHandlers, ThreadHandlers
+from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.reports import BusReporter
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
     Conflict,
     ContractError,
-    ModelError,
-    NotJson,
     OversizeEvent,
-    Refused,
-    TaskError,
     UndecodableEvent,
     UnknownEventType,
 )
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Service, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Result
 from pointsman_schemas.ids import derived_id, token
-from pointsman_schemas.strict_json import as_json_value, dump, parse
+from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Worker", "consumer_name"]
 
 T = TypeVar("T")
 
-_ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
-_LONGEST_WAIT = 86_400.0  # seconds of `retry_after` that the contract carries
-
-_Why = Literal["cancelled", "shutdown"]
-_Ended = Literal["cancelled", "shutdown", "timeout"]
+_MEASURED = ("messaging.system", "messaging.operation.name", "messaging.destination.template")
 
 _log = get_logger(__name__)
 
@@ -109,7 +100,7 @@ class Worker:
         self._desks = [self._desk(agent) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
         self._jobs: dict[_Job, None] = {}
-        self._cancelled: OrderedDict[tuple[str, str], datetime] = OrderedDict()
+        self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._stopping = False
 
     @property
@@ -143,7 +134,8 @@ class Worker:
                 await stack.enter_async_context(await self._bus.serve(desk.service))
             async with asyncio.TaskGroup() as group:
                 started = self._clock.now()
-                chores = [group.create_task(self._announce(started)), group.create_task(self._keep_alive())]
+                announcing = group.create_task(self._announce(started))
+                keeping_alive = group.create_task(self._keep_alive())
                 pulls = [
                     group.create_task(self._pull(desk, desk.consumer, group))
                     for desk in self._desks
@@ -155,10 +147,10 @@ class Worker:
                 for task in pulls:
                     task.cancel()
                 leaving = group.create_task(self._leave())
-                chores[0].cancel()
+                announcing.cancel()
                 await self._drain()
-                await asyncio.wait({leaving}, timeout=_ABANDON)
-                for task in (leaving, *chores):
+                await asyncio.wait({leaving}, timeout=ABANDON)
+                for task in (leaving, keeping_alive):
                     task.cancel()
             await self._close_agents()
             _log.info("worker_stopped", instance=self.instance)
@@ -304,25 +296,25 @@ class Worker:
                  correlation_id=envelope.correlation_id),
             span(title, kind="consumer", parent=parent, attributes=attributes) as spot,
         ):  # fmt: skip
-            if delivery.delivered > 1 and await self._has_result(handoff):
-                await delivery.ack()
-                return
-            passed("worker.received")
-            job.handoff = handoff
-            job.reporter = BusReporter(
+            reporter = BusReporter(
                 self._bus,
                 self._subjects,
                 source=self._source(desk),
                 correlation_id=envelope.correlation_id,
                 causation_id=envelope.id,
             )
-            result = await self._attempt(job, handoff)
+            job.attempt = attempt = Attempt(desk.agent, handoff, reporter, self._handlers, self._clock)
+            if delivery.delivered > 1 and await self._has_result(handoff):
+                await delivery.ack()
+                return
+            passed("worker.received")
+            result = self._given_up(job, attempt) or await attempt.run()
             if result is None:
                 _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
                 await delivery.nak()
                 return
             passed("worker.ran")
-            await job.reporter.flush()
+            await reporter.flush()
             result = await self._answer(result, handoff, envelope, spot, desk)
             passed("worker.answered")
             await delivery.ack()
@@ -345,119 +337,24 @@ class Worker:
             names.PROCESS_DURATION,
             seconds,
             {
-                **{key: attributes.get(key) for key in desk.measured},
+                **{key: attributes.get(key) for key in _MEASURED},
                 names.AGENT_NAME: desk.name,
                 names.ERROR_TYPE: kind,
             },
         )
 
-    async def _attempt(self, job: _Job, handoff: Handoff) -> Result | None:
-        """The result of the attempt; None when it is not this worker's to give any more."""
-        began = self._clock.now()
-
-        def ended(ending: _Ending) -> Result:
-            context = job.context
-            return Result(
-                workflow_id=handoff.workflow_id,
-                task_id=handoff.task_id,
-                attempt=handoff.attempt,
-                agent=job.desk.name,
-                status=ending.status,
-                output=ending.output,
-                error=ending.error,
-                usage=context.usage if context else Usage(),
-                confidence=context.confidence if context else None,
-                replan_hint=context.replan_hint if context else None,
-                started_at=began,
-                ended_at=self._clock.now(),
-            )
-
-        deliveries = job.delivery.delivered
+    def _given_up(self, job: _Job, attempt: Attempt) -> Result | None:
+        """The answer to a handoff that is not to be started."""
+        deliveries, handoff = job.delivery.delivered, attempt.handoff
         if deliveries > self._settings.deliveries:
-            return ended(
-                _failed(
-                    ErrorKind.CRASHED,
-                    f"the handoff was delivered {deliveries} times and no worker of "
-                    f"{job.desk.name} lived to answer it; it was not started again",
-                )
+            return attempt.failed(
+                ErrorKind.CRASHED,
+                f"the handoff was delivered {deliveries} times and no worker of "
+                f"{job.desk.name} lived to answer it; it was not started again",
             )
-        cancelled_at = self._cancelled.get((handoff.workflow_id, handoff.task_id))
-        if cancelled_at is not None and job.delivery.message.at <= cancelled_at:  # a task may be reopened later
-            return ended(_failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started"))
-        left = (handoff.deadline - began).total_seconds()
-        if left <= 0:
-            return ended(
-                _failed(
-                    ErrorKind.TIMEOUT,
-                    f"the handoff waited too long: its deadline {handoff.deadline.isoformat()} "
-                    f"passed {-left:.1f} s before a worker was free; it was not started",
-                    retryable=True,
-                )
-            )
-        limit = min(left, job.desk.agent.card.timeout)
-        execution = self._handlers.start(self._run(job, handoff))
-        why = await self._wait(execution, job, limit)
-        if execution.future.done() and (why is None or why == "shutdown"):
-            if not execution.future.cancelled():
-                return ended(execution.future.result())
-            if why is None:
-                return ended(_failed(ErrorKind.HANDLER, "the handler was cancelled from inside", retryable=True))
-        if why == "shutdown":
-            return None
-        if why == "cancelled":
-            return ended(_failed(ErrorKind.CANCELLED, "nobody waits for the task any more; the handler was stopped"))
-        return ended(
-            _failed(
-                ErrorKind.TIMEOUT,
-                f"no result within {limit:.1f} s, the shorter of the task's deadline and "
-                f"the timeout of {job.desk.name}; the handler was stopped",
-                retryable=True,
-            )
-        )
-
-    async def _wait(self, execution: Execution[_Ending], job: _Job, limit: float) -> _Ended | None:
-        """Why the handler was stopped; None when it ended by itself."""
-        sleeper = asyncio.ensure_future(self._clock.sleep(limit))
-        awaited: set[asyncio.Future[Any]] = {execution.future, sleeper, job.interrupted}
-        try:
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            if execution.future.done():
-                return None
-            why: _Ended = job.interrupted.result() if job.interrupted.done() else "timeout"
-            if job.context is not None:
-                job.context.cancel()
-            execution.cancel()
-            await asyncio.wait({execution.future}, timeout=_ABANDON)
-            if not execution.future.done():
-                _log.error(
-                    "handler_abandoned",
-                    reason=why,
-                    hint="the handler swallows cancellation, or blocks: let "
-                    "CancelledError pass, and write what blocks as a plain function",
-                )
-            return why
-        except asyncio.CancelledError:
-            execution.cancel()
-            raise
-        finally:
-            sleeper.cancel()
-
-    async def _run(self, job: _Job, handoff: Handoff) -> _Ending:
-        """Run the agent, and say what came of it. Only cancellation leaves."""
-        assert job.reporter is not None
-        agent = job.desk.agent
-        job.context = context = Context(handoff, job.reporter, agent=job.desk.name)
-        try:
-            return _Ending("succeeded", output=as_json_value(await agent.run(handoff, context)))
-        except NotJson as error:
-            return _failed(ErrorKind.INVALID_OUTPUT, f"the output of agent {job.desk.name} is not JSON: {error}")
-        except Refused as error:
-            return _Ending("refused", error=_cause(error.kind, error, error.retryable, error.retry_after))
-        except (TaskError, ModelError) as error:
-            return _Ending("failed", error=_cause(error.kind, error, error.retryable, error.retry_after))
-        except (Exception, SystemExit) as error:  # a handler's `exit()` ends the attempt, not the worker
-            _log.warning("handler_raised", exc_info=error)
-            return _Ending("failed", error=_cause(ErrorKind.HANDLER, error, True, None))
+        if (handoff.workflow_id, handoff.task_id) in self._cancelled:
+            return attempt.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")
+        return None
 
     # Answering
 
@@ -549,7 +446,8 @@ class Worker:
                 if not silent:
                     _log.warning("card_not_announced", error=str(error), hint="it is tried again")
                 silent = True
-            await self._clock.sleep(self._settings.heartbeat)
+            # While the broker is away a try waits for it: whoever asks first when it is back is told who is there.
+            await self._clock.sleep(_FIRST_PAUSE if silent else self._settings.heartbeat)
 
     async def _keep_alive(self) -> None:
         """Tell the broker about everything in hand, often enough that one lost message does no harm."""
@@ -566,12 +464,12 @@ class Worker:
         except ContractError as error:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
-        self._cancelled.update(dict.fromkeys(cancelled, self._clock.now()))
+        self._cancelled.update(dict.fromkeys(cancelled))  # for good: an abandoned task is never reopened
         while len(self._cancelled) > _REMEMBERED:
             self._cancelled.popitem(last=False)
         for job in list(self._jobs):
-            if job.handoff is not None and (job.handoff.workflow_id, job.handoff.task_id) in cancelled:
-                job.interrupt("cancelled")
+            if (attempt := job.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
+                attempt.interrupt("cancelled")
 
     async def _leave(self) -> None:
         for desk in self._desks:
@@ -591,9 +489,10 @@ class Worker:
         sleeper.cancel()
         if not everything.done():
             for job in list(self._jobs):
-                job.interrupt("shutdown")
+                if job.attempt is not None:
+                    job.attempt.interrupt("shutdown")
             # A little longer than a handler has: it is cancelled first, and what is still here waits for the broker.
-            await asyncio.wait({everything}, timeout=1.25 * _ABANDON)
+            await asyncio.wait({everything}, timeout=1.25 * ABANDON)
         everything.cancel()
         for task in running:
             task.cancel()
@@ -601,7 +500,7 @@ class Worker:
     async def _close_agents(self) -> None:
         for desk in self._desks:
             closing = self._handlers.start(_closed(desk.agent))
-            await asyncio.wait({closing.future}, timeout=_ABANDON)
+            await asyncio.wait({closing.future}, timeout=ABANDON)
             closing.cancel()
 
     def _desk(self, agent: Agent) -> _Desk:
@@ -629,9 +528,8 @@ class _Desk:
     room: int
     service: Service
     consumer: Consumer | None = None
-    announced: Any = None
+    announced: AgentCard | None = None
     free: asyncio.Event = field(default_factory=asyncio.Event)
-    measured: tuple[str, ...] = ("messaging.system", "messaging.operation.name", "messaging.destination.template")
 
     def __post_init__(self) -> None:
         self.free.set()
@@ -655,38 +553,12 @@ class _Desk:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A delivery in hand. `handoff` is set once it is read and found to need an answer."""
+    """A delivery in hand, with its attempt once it is read."""
 
     desk: _Desk
     delivery: Delivery
     task: asyncio.Task[Any] | None
-    handoff: Handoff | None = None
-    reporter: BusReporter | None = None
-    context: Context | None = None
-    interrupted: asyncio.Future[_Why] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    def interrupt(self, why: _Why) -> None:
-        if not self.interrupted.done():
-            self.interrupted.set_result(why)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """What came of running a handler."""
-
-    status: Literal["succeeded", "failed", "refused"]
-    output: JsonValue = None
-    error: AttemptError | None = None
-
-
-def _failed(kind: ErrorKind, message: str, *, retryable: bool = False) -> _Ending:
-    return _Ending("failed", error=AttemptError(kind=kind, message=message, retryable=retryable))
-
-
-def _cause(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
-    if retry_after is not None:
-        retry_after = min(max(retry_after, 0.0), _LONGEST_WAIT) if math.isfinite(retry_after) else None
-    return AttemptError(kind=kind, message=describe_error(error), retryable=retryable, retry_after=retry_after)
+    attempt: Attempt | None = None
 
 
 async def _closed(agent: Agent) -> None:

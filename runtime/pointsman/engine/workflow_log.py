@@ -14,9 +14,11 @@ from pydantic import ValidationError
 from pointsman.core.evolve import apply
 from pointsman.core.state import State, from_snapshot, to_snapshot
 from pointsman.engine.history import commit_of
+from pointsman.engine.spans import trace_context
 from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError
 from pointsman.ports import Bus, Clock, Stored
-from pointsman_schemas.envelope import Envelope, encode
+from pointsman.telemetry import parse_traceparent
+from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.log import Commit, Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -77,6 +79,16 @@ class WorkflowLog:
             head = self._extend(head, stored, self._read(stored))
         return head
 
+    async def origin(self, workflow: str) -> tuple[str | None, str]:
+        """The correlation id and the trace id that the log's newest message names, whether or not it can be folded."""
+        last = await self._bus.last("log", self._subjects.log(self._team, workflow))
+        try:
+            envelope = decode(last.headers, b"{}")[0] if last else None
+        except ContractError:
+            envelope = None
+        parent = parse_traceparent(envelope.traceparent) if envelope else None
+        return envelope.correlation_id if envelope else None, parent.trace_id if parent else ""
+
     async def commit(self, head: Head, workflow: str, entries: Sequence[Entry], state: State, cause: str) -> Head:
         """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause`.
 
@@ -90,7 +102,6 @@ class WorkflowLog:
         plain = Commit(number=number, entries=tuple(entries), snapshot_sequence=head.snapshot_sequence)
         due = number % SNAPSHOT_EVERY == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
-        trace = committed.trace
         headers = encode(
             Envelope(
                 id=f"{workflow}-{number}",
@@ -100,7 +111,7 @@ class WorkflowLog:
                 subject=workflow,
                 correlation_id=committed.correlation_id,
                 causation_id=cause,
-                traceparent=f"00-{trace.trace_id}-{trace.span_id}-{trace.flags:02x}",
+                traceparent=trace_context(committed.trace).traceparent,
             )
         )
         subject = self._subjects.log(self._team, workflow)

@@ -1,0 +1,148 @@
+"""What a state owes the bus is sent here, idempotently: a message that is there already is left as it is.
+
+The outcome goes last, so where it is, all the rest is too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence, Set
+
+from pointsman.core.outbox import Message, outbox
+from pointsman.core.state import State
+from pointsman.engine.burial import store_letter
+from pointsman.engine.fault_points import passed
+from pointsman.engine.spans import log_ids, trace_context
+from pointsman.errors import Conflict, OversizeEvent
+from pointsman.ports import Bus, Clock
+from pointsman.telemetry import get_logger, tracing
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
+from pointsman_schemas.log import Entry, TaskAbandoned, TimerArmed
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Sender"]
+
+_log = get_logger(__name__)
+
+
+class Sender:
+    """Sends what one team's workflows owe the bus. Every method raises `BusUnavailable`: send it all again then."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._source = f"/{subjects.namespace}/team/{team}"
+
+    async def send_new(self, state: State, entries: Sequence[Entry]) -> None:
+        """What `entries`, committed just now and by this process, have added to the outbox of `state`."""
+        await self._tell_cancelled(state, entries)
+        if touched := _touched(entries):
+            await self._send(state, touched)
+
+    async def send_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
+        """The whole outbox of `state`, because what was sent before is not known."""
+        if state.ended and not entries:
+            ending = self._subjects.outcome(state.team, state.workflow_id)
+            if await self._bus.last("log", ending) is not None:
+                return
+        await self._tell_cancelled(state, entries)
+        sent, there = await self._send(state, None)
+        _log.info("outbox_sent_again", sent=sent, already_there=there, **log_ids(state))
+
+    async def _send(self, state: State, only: Set[str] | None) -> tuple[int, int]:
+        """How many messages were new, and how many were there already."""
+        messages = list(outbox(state, self._subjects, only))
+        rest = [message for message in messages if not isinstance(message.event, Outcome)]
+        new = [*await self._together(state, rest)]
+        new += await self._together(state, messages[len(rest) :])
+        if state.outcome is not None and state.reply_to:
+            await self._bus.broadcast(state.reply_to, dump(state.outcome), {})
+        return sum(new), len(new) - sum(new)
+
+    async def _together(self, state: State, messages: Sequence[Message]) -> Sequence[bool]:
+        if len(messages) == 1:
+            return (await self._emit(state, messages[0]),)
+        return await asyncio.gather(*(self._emit(state, message) for message in messages))
+
+    async def _emit(self, state: State, message: Message) -> bool:
+        """Whether it is new; it is on the bus in any case, or its attempt has failed."""
+        new = True
+        try:
+            headers = self._headers(state, message)
+            if isinstance(message.event, DeadLetter):
+                await store_letter(self._bus, message.subject, message.event, headers)
+            elif message.schedule is not None and message.due is not None:
+                body = dump(message.event)
+                new = await self._bus.schedule(message.schedule, message.due, message.subject, body, headers)
+            else:
+                await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
+            passed("supervisor.sent")
+        except Conflict:
+            new = False  # sent before a crash, or by another supervisor
+        except OversizeEvent as error:
+            await self._fail_oversize(state, message, error)
+        return new
+
+    def _headers(self, state: State, message: Message) -> dict[str, str]:
+        # With tracing off here the task's span will never be; its agent goes on from where the caller was.
+        traceparent = trace_context(state.trace, message.span_id if tracing() else None).traceparent
+        return encode(
+            Envelope(
+                id=message.id,
+                type=message.event.event_type,
+                source=self._source,
+                time=message.at,
+                subject=state.workflow_id,
+                correlation_id=state.correlation_id,
+                causation_id=f"{state.workflow_id}-{message.commit}",
+                traceparent=traceparent,
+                tracestate=state.trace.tracestate,
+                origin_traceparent=traceparent,
+            )
+        )
+
+    async def _fail_oversize(self, state: State, message: Message, error: OversizeEvent) -> None:
+        """A handoff that does not fit fails its attempt: the result is published as if its agent had said so."""
+        handoff = message.event
+        if not isinstance(handoff, Handoff):
+            _log.error("event_too_large", subject=message.subject, reason=str(error), **log_ids(state))
+            return
+        now = self._clock.now()
+        result = Result(
+            workflow_id=handoff.workflow_id,
+            task_id=handoff.task_id,
+            attempt=handoff.attempt,
+            agent=handoff.to_agent,
+            status="failed",
+            error=AttemptError(kind=ErrorKind.OVERSIZE, message=f"the handoff was not sent: {error}"),
+            started_at=now,
+            ended_at=now,
+        )
+        envelope = Envelope(
+            id=f"{message.id}-oversize",
+            type=Result.event_type,
+            source=self._source,
+            time=now,
+            subject=state.workflow_id,
+            correlation_id=state.correlation_id,
+            causation_id=message.id,
+        )
+        with contextlib.suppress(Conflict):
+            await self._bus.publish(handoff.return_to, dump(result), encode(envelope), expect=0)
+
+    async def _tell_cancelled(self, state: State, entries: Iterable[Entry]) -> None:
+        """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it."""
+        abandoned = [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]
+        if abandoned:
+            body = dump(Cancellation(tasks=tuple(abandoned)))
+            await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
+
+
+def _touched(entries: Iterable[Entry]) -> Set[str]:
+    """The tasks and the timer that the entries are about, in their order; the outcome is about its last task."""
+    names = (entry.name if isinstance(entry, TimerArmed) else getattr(entry, "task_id", "") for entry in entries)
+    return dict.fromkeys(names).keys()

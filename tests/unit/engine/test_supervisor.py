@@ -1,0 +1,97 @@
+"""What a supervisor keeps in memory, and what it survives, on the in-memory bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from support.system import echo, planner_of, synthesizer, until
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client, Workflow
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.errors import OversizeEvent
+from pointsman.settings import Settings
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.team import Limits, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+
+
+@asynccontextmanager
+async def crew(broker: MemoryBroker, settings: Settings, supervisors: int) -> AsyncIterator[list[SupervisorEngine]]:
+    stop = asyncio.Event()
+    agents = [planner_of(ONE_TASK), synthesizer, echo("a")]
+    engines = [SupervisorEngine(broker.connect(), TEAM, settings, SystemClock()) for _ in range(supervisors)]
+    worker = Worker(broker.connect(), agents, settings)
+    tasks = [asyncio.create_task(part.run(stop)) for part in (*engines, worker)]
+    watching = broker.connect()
+    await until(lambda: _alive(watching, 3))
+    try:
+        yield engines
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+
+
+async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended() -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(max_running=10, ack_wait=2), 3) as engines:
+        workflows = [await client.submit("crew", f"hello {number}") for number in range(40)]
+        outcomes = [await workflow.outcome(20) for workflow in workflows]
+
+        async def nothing_left() -> bool:
+            return not any(engine._heads or engine._admitted for engine in engines)
+
+        await until(nothing_left)
+
+    assert {outcome.status for outcome in outcomes} == {"completed"}
+
+
+async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    tries: list[int] = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise OversizeEvent("the operator's limit for this stream is 1 kB")
+
+    monkeypatch.setattr("pointsman.engine.supervisor.bury", refuse)
+    monkeypatch.setattr("pointsman.engine.supervisor._LETTER_AGAIN", 0.01)
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
+        await until(lambda: _truth(len(tries) > 2))
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert outcome.status == "completed"
+
+
+@pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
+async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subject: str) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
+        await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
+        outcome = await Workflow(client, workflow_id_for("crew", "1"), "crew").outcome(10)
+
+    assert outcome.status == "failed"
+    assert "reply_to" in outcome.reason
+
+
+async def _alive(bus: object, count: int) -> bool:
+    return len(await bus.registry.cards()) >= count  # type: ignore[attr-defined]
+
+
+async def _truth(value: object) -> bool:
+    return bool(value)
