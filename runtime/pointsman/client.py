@@ -18,8 +18,8 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
-from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, not_found
-from pointsman.errors import BusUnavailable, ContractError, OversizeEvent, UnknownOutcome
+from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, publish, started_of
+from pointsman.errors import BusUnavailable, ContractError, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.names import publish_request
@@ -37,14 +37,12 @@ __all__ = ["Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
 
-_SOURCE = "pointsman/client"
 _LOOK_AGAIN = 5.0
 """Seconds between two looks for an outcome that may have been missed: it is heard as it is published, which costs the
 broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
-_PUBLISH_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
-_LIST_WINDOW = (
-    1_000  # log messages first looked at for `list`: some 100 workflows; four times as many each further time
-)
+_LIST_WINDOW = 20
+"""Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
+many. Four times as many are looked at each further time."""
 _AT_ONCE = 50  # beginnings of logs read side by side: enough to hide the round trip
 
 
@@ -90,6 +88,7 @@ class Client:
     def __init__(self, bus: Bus, *, namespace: str = "pointsman") -> None:
         self.bus = bus
         self.subjects = Subjects(namespace)
+        self.source = self.subjects.source("client", "python")
 
     async def submit(
         self,
@@ -135,7 +134,7 @@ class Client:
             envelope = Envelope(
                 id=chosen_id,
                 type=Request.event_type,
-                source=_SOURCE,
+                source=self.source,
                 time=_now(),
                 subject=workflow,
                 correlation_id=correlation_id or chosen_id,
@@ -146,7 +145,7 @@ class Client:
             try:
                 # The broker drops repetitions over the whole stream: under the caller's id alone, two teams that are
                 # asked under the same id would be one message.
-                await self.publish(subject, dump(request), encode(envelope), message_id=workflow)
+                await publish(self.bus, subject, dump(request), encode(envelope), message_id=workflow)
             except OversizeEvent as error:
                 raise OversizeEvent(f"the request is too large: {error}; send a reference to it instead") from None
         return Workflow(self, workflow, team)
@@ -192,23 +191,13 @@ class Client:
 
         return await self.bus.depth(consumer_name(agent), "work")
 
-    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], *, message_id: str) -> int:
-        """Store one message under `message_id` and return its sequence, asking again when the broker is silent."""
-        for tries_left in reversed(range(_PUBLISH_TRIES)):
-            try:
-                return await self.bus.publish(subject, body, headers, message_id=message_id)
-            except UnknownOutcome:
-                if not tries_left:
-                    raise
-        raise AssertionError("unreachable: the last try returns or raises")
-
     async def _newest_of_each(self, subject: str, limit: int) -> Sequence[Stored]:
         """The newest message of the `limit` subjects that were written last."""
         last = await self.bus.last("log", subject)
         newest: dict[str, Stored] = {}
         if last is None:
             return ()
-        above, window = last.sequence + 1, _LIST_WINDOW
+        above, window = last.sequence + 1, limit * _LIST_WINDOW
         while above > 1 and len(newest) < limit:
             lower = max(0, above - 1 - window)
             found: dict[str, Stored] = {}
@@ -225,7 +214,7 @@ class Client:
         newest = commit_of(stored)
         started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
         if started is None:
-            started = await self._started(stored.subject)
+            started = await started_of(self.bus, self.subjects, stored.subject)
         ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
         return WorkflowSummary(
             id=started.workflow_id,
@@ -235,15 +224,6 @@ class Client:
             ended_at=ended.at if ended else None,
             input=started.input,
         )
-
-    async def _started(self, log_subject: str) -> WorkflowStarted:
-        async with aclosing(closeable(self.bus.read("log", log_subject))) as messages:
-            async for stored in messages:
-                first = commit_of(stored).entries[0]
-                if isinstance(first, WorkflowStarted):
-                    return first
-                break
-        raise not_found(self.subjects, log_subject.split(".")[-1])
 
 
 class Workflow:
@@ -296,7 +276,7 @@ class Workflow:
                     if isinstance(entry, WorkflowEnded):
                         return
 
-    async def cancel(self, reason: str = "", *, by: str = _SOURCE) -> Outcome | None:
+    async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
         """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already.
 
         Raises:
@@ -308,8 +288,9 @@ class Workflow:
             if isinstance(entry, WorkflowEnded):
                 return entry.outcome
         name = uuid4().hex
-        envelope = Envelope(id=name, type=Control.event_type, source=_SOURCE, time=_now(), subject=self.id)
-        await client.publish(
+        envelope = Envelope(id=name, type=Control.event_type, source=client.source, time=_now(), subject=self.id)
+        await publish(
+            client.bus,
             client.subjects.control(self.team, self.id, name),
             dump(Control(action="cancel", reason=reason, by=by)),
             encode(envelope),
