@@ -121,17 +121,25 @@ class ModelError(PeerError):
 class TaskError(PointsmanError):
     """Raise it in a handler to end the attempt with a reason of your own.
 
-    `retryable` asks for another attempt; `retry_after` (seconds) for a pause before it.
+    `retryable` asks for another attempt; `retry_after` (seconds) for a pause before it. `made` is text that was made
+    and cannot be used: the workflow's log keeps it for whoever looks into the failure, and nobody else is shown it.
     """
 
     kind = "handler_error"
 
     def __init__(
-        self, message: str, *, retryable: bool = False, retry_after: float | None = None, kind: str | None = None
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        kind: str | None = None,
+        made: str | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
+        self.made = made
         if kind is not None:
             self.kind = kind
 

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,8 @@ REPEATS: Final = 2
 """Turns in which the same tool may be called with the same arguments: a poll or a second look, not a loop."""
 PARALLEL: Final = 32
 """Tool calls run in one turn; what a model asks for beyond is refused, and it may ask again."""
+UNUSABLE_LENGTH: Final = 4_000
+"""Characters of an answer that cannot be used which the log keeps: enough to see what the model did."""
 RESULT_LENGTH: Final = 50_000
 """Characters of a tool's result that a model is shown: some 12,000 tokens."""
 
@@ -204,7 +207,7 @@ class LLMAgent(Agent):
                 structured=request.output_schema is not None,
                 attempt=attempt,
             ) as call:
-                reply = await model.complete(request)
+                reply = _sendable(await model.complete(request))
                 call.record_usage(reply.usage)
                 call.set_attributes(
                     names.chat_answer(
@@ -305,7 +308,18 @@ class LLMAgent(Agent):
         return TaskError(
             f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
             kind=ErrorKind.INVALID_OUTPUT,
+            made=_capped(reply.text, UNUSABLE_LENGTH),
         )
+
+
+def _sendable(reply: ModelReply) -> ModelReply:
+    """The reply without halves of surrogate pairs: the next request repeats it, and could not carry them."""
+
+    def whole(text: str) -> str:
+        return text.encode("utf-8", "replace").decode()
+
+    calls = tuple(ToolCall(whole(call.id), whole(call.name), whole(call.arguments)) for call in reply.calls)
+    return replace(reply, text=whole(reply.text), calls=calls)
 
 
 def _accept(reply: ModelReply, agent: str) -> None:

@@ -132,7 +132,7 @@ class FakeProvider:
         return answer.drop is None
 
     def _choose(self, call: Call) -> Answer:
-        if problem := _unpaired(call):
+        if problem := unpaired(call):
             return Answer(problem, status=400)
         chosen: Answering | None = next((answer for text, answer in self._rules if text in call.prompt), None)
         if chosen is None and self.queue:
@@ -213,7 +213,7 @@ def _anthropic(call: Call, answer: Answer) -> dict[str, Any]:
     return body
 
 
-def _unpaired(call: Call) -> str:
+def unpaired(call: Call) -> str:
     """Why the providers would turn this conversation down, or nothing."""
     waiting: list[str] = []
     for message in call.body.get("messages", ()):

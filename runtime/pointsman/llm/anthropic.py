@@ -6,16 +6,14 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pointsman.errors import ConfigurationError
 from pointsman.llm.failures import from_connection, from_status, from_unreadable
-from pointsman.llm.prices import priced
+from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
-from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ class AnthropicModel:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         if self._sdk is None:
-            self._sdk = await in_thread(import_module, "anthropic")  # takes seconds: not on the event loop
+            self._sdk = await load_sdk("anthropic")
         sdk: Any = self._sdk
         client = self._connected(sdk)
         try:
@@ -107,9 +105,10 @@ class AnthropicModel:
         data = None
         if not calls and finish in ("stop", "tool_calls"):
             finish = "stop"
-            data = next((block.input for block in used), None)
-            if data is not None:
-                text = json.dumps(data, ensure_ascii=False)
+            given = next((block.input for block in used), None)
+            if given is not None:
+                text = json.dumps(given)
+                data = strict_json(text)
             elif answer_tool is not None:
                 data = strict_json(text)
         if finish == "refusal" and (details := getattr(message, "stop_details", None)) is not None:
