@@ -1,0 +1,164 @@
+"""One attempt: an agent works on a handoff until it ends by itself, is told to stop, or its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from pointsman.agent import Agent
+from pointsman.context import Context, Reporter, describe_error
+from pointsman.engine.handlers import Execution, Handlers
+from pointsman.errors import ModelError, NotJson, Refused, TaskError
+from pointsman.ports import Clock
+from pointsman.telemetry import get_logger
+from pointsman_schemas.events import AttemptError, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.strict_json import as_json_value
+
+__all__ = ["ABANDON", "Attempt"]
+
+ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
+_LONGEST_WAIT = 86_400.0  # seconds of `retry_after` that the contract carries
+
+_Why = Literal["cancelled", "shutdown"]
+_Ended = Literal["cancelled", "shutdown", "timeout"]
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What came of running a handler."""
+
+    status: Literal["succeeded", "failed", "refused"]
+    output: JsonValue = None
+    error: AttemptError | None = None
+
+
+class Attempt:
+    """`agent`'s try at `handoff`, run by `handlers`. Whatever the agent does, what comes of it is a `Result`."""
+
+    def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Handlers, clock: Clock) -> None:
+        self.handoff = handoff
+        self._agent = agent
+        self._name = agent.card.name
+        self._reporter = reporter
+        self._handlers = handlers
+        self._clock = clock
+        self._context: Context | None = None
+        self._began: datetime | None = None
+        self._interrupted: asyncio.Future[_Why] = asyncio.get_running_loop().create_future()
+
+    def interrupt(self, why: _Why) -> None:
+        """Stop it, or do not start it: nobody waits for the task any more, or the worker must leave."""
+        if not self._interrupted.done():
+            self._interrupted.set_result(why)
+
+    def failed(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
+        """The answer when there is none of the agent's."""
+        return self._result(_Ending("failed", error=AttemptError(kind=kind, message=message, retryable=retryable)))
+
+    async def run(self) -> Result | None:
+        """What came of it; None when the worker leaves before it has ended: another one takes the handoff."""
+        deadline = self.handoff.deadline
+        self._began = self._clock.now()
+        left = (deadline - self._began).total_seconds()
+        if left <= 0:
+            return self.failed(
+                ErrorKind.TIMEOUT,
+                f"the handoff waited too long: its deadline {deadline.isoformat()} passed {-left:.1f} s before a "
+                "worker was free; it was not started",
+                retryable=True,
+            )
+        limit = min(left, self._agent.card.timeout)
+        execution = self._handlers.start(self._run())
+        why = await self._wait(execution, limit)
+        if execution.future.done() and (why is None or why == "shutdown"):
+            if not execution.future.cancelled():
+                return self._result(execution.future.result())
+            if why is None:
+                return self.failed(ErrorKind.HANDLER, "the handler was cancelled from inside", retryable=True)
+        if why == "shutdown":
+            return None
+        if why == "cancelled":
+            return self.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; the handler was stopped")
+        return self.failed(
+            ErrorKind.TIMEOUT,
+            f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; the "
+            "handler was stopped",
+            retryable=True,
+        )
+
+    async def _wait(self, execution: Execution[_Ending], limit: float) -> _Ended | None:
+        """Why the handler was stopped; None when it ended by itself."""
+        sleeper = asyncio.ensure_future(self._clock.sleep(limit))
+        awaited: set[asyncio.Future[Any]] = {execution.future, sleeper, self._interrupted}
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if execution.future.done():
+                return None
+            why: _Ended = self._interrupted.result() if self._interrupted.done() else "timeout"
+            if self._context is not None:
+                self._context.cancel()
+            execution.cancel()
+            await asyncio.wait({execution.future}, timeout=ABANDON)
+            if not execution.future.done():
+                _log.error(
+                    "handler_abandoned",
+                    reason=why,
+                    hint="the handler swallows cancellation, or blocks: let "
+                    "CancelledError pass, and write what blocks as a plain function",
+                )
+            return why
+        except asyncio.CancelledError:
+            execution.cancel()
+            raise
+        finally:
+            sleeper.cancel()
+
+    async def _run(self) -> _Ending:
+        """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
+        self._context = context = Context(self.handoff, self._reporter, agent=self._name)
+        try:
+            return _Ending("succeeded", output=as_json_value(await self._agent.run(self.handoff, context)))
+        except NotJson as error:
+            cause = AttemptError(
+                kind=ErrorKind.INVALID_OUTPUT, message=f"the output of agent {self._name} is not JSON: {error}"
+            )
+            return _Ending("failed", error=cause)
+        except Refused as error:
+            return _Ending("refused", error=_cause(error.kind, error, error.retryable, error.retry_after))
+        except (TaskError, ModelError) as error:
+            return _Ending("failed", error=_cause(error.kind, error, error.retryable, error.retry_after))
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker
+            _log.warning("handler_raised", exc_info=error)
+            return _Ending("failed", error=_cause(ErrorKind.HANDLER, error, True, None))
+
+    def _result(self, ending: _Ending) -> Result:
+        now, context = self._clock.now(), self._context
+        return Result(
+            workflow_id=self.handoff.workflow_id,
+            task_id=self.handoff.task_id,
+            attempt=self.handoff.attempt,
+            agent=self._name,
+            status=ending.status,
+            output=ending.output,
+            error=ending.error,
+            usage=context.usage if context else Usage(),
+            confidence=context.confidence if context else None,
+            replan_hint=context.replan_hint if context else None,
+            started_at=self._began or now,
+            ended_at=now,
+        )
+
+
+def _cause(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
+    if retry_after is not None:
+        retry_after = min(max(retry_after, 0.0), _LONGEST_WAIT) if math.isfinite(retry_after) else None
+    return AttemptError(kind=kind, message=describe_error(error), retryable=retryable, retry_after=retry_after)
