@@ -14,7 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+import structlog
+
 __all__ = ["in_thread"]
+
+_log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +27,7 @@ T = TypeVar("T")
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """What `function` returns, or raises, when called in a thread of its own.
 
-    Cancelling ends the wait at once; the thread itself cannot be stopped and runs on to its own end.
+    Cancelling ends the wait at once; the thread itself cannot be stopped, runs on to its own end, and is reported.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -40,8 +44,15 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle)
 
-    threading.Thread(target=run, name=getattr(function, "__name__", "call"), daemon=True).start()
-    return await answer
+    name = getattr(function, "__name__", "call")
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if not answer.done() or answer.cancelled():
+            hint = "a thread cannot be stopped: let the function look at `context.cancelled` now and then"
+            _log.warning("thread_left_running", function=name, hint=hint)
+        raise
 
 
 def _settle(answer: asyncio.Future[T], value: T) -> None:

@@ -21,6 +21,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 
 from pointsman.bus.checks import (
     EXPECTED_SEQUENCE,
@@ -211,6 +212,7 @@ class JetStreamBus:
 
     async def _on_disconnected(self) -> None:
         self._up.clear()
+        self._registry.broker_left()
         if not self._closing:
             _log.warning("bus_disconnected", reason=self._reason or None)
         self._nc.abandon_requests()
@@ -219,6 +221,7 @@ class JetStreamBus:
 
     async def _on_reconnected(self) -> None:
         self._reason = ""
+        self._registry.broker_came_back()
         self._up.set()
         url = self._nc.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
@@ -632,6 +635,8 @@ class _Client(Client):
     - No message ends its reading: a header block of `NATS/1.0` alone would, and any client may publish that.
     - A try at which the server does not introduce itself is closed: as it comes, each leaves its socket open.
     - Requests end when the connection does.
+    - What was to be sent over a connection that is gone does not keep it from closing.
+    - Its transport loses a connection as the rest of it expects; see `_Tcp`.
     - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
       still wait for the flusher, a fresh subscription among them.
     - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
@@ -640,6 +645,16 @@ class _Client(Client):
     async def flush(self, timeout: int = 10) -> None:
         await self._flush_pending(force_flush=True)
         await super().flush(timeout)
+
+    async def _connect_to_server(self, s: Any) -> None:
+        if not self._transport and s.uri.scheme not in ("ws", "wss"):
+            self._transport = _Tcp()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        if not self.is_connected:
+            self._pending, self._pending_data_size = [], 0
+        await super()._close(status, do_cbs)
 
     async def _process_connect_init(self) -> None:
         try:
@@ -673,6 +688,23 @@ class _Client(Client):
         error = nats.errors.Error(f"nats: {err_msg}")
         await self._error_cb(error)
         await self._process_op_err(error)
+
+
+class _Tcp(TcpTransport):
+    """Writing to a closed connection is a `ConnectionError`, as nats-py expects. uvloop says `RuntimeError`, at which
+    nats-py ends its reconnecting for ever and lets its closing fail."""
+
+    def write(self, payload: bytes) -> None:
+        try:
+            super().write(payload)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from error
+
+    def writelines(self, payload: Sequence[bytes]) -> None:
+        try:
+            super().writelines(payload)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from error
 
 
 class _Inbox:

@@ -19,7 +19,12 @@ __all__ = ["KeyValueRegistry"]
 _log = structlog.get_logger(__name__)
 
 
+_AGAIN = 1.0  # seconds before a watch that broke begins again: never a hot loop
+
+
 class _Source(Protocol):
+    @property
+    def closed(self) -> bool: ...
     async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int: ...
     def read_stream(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
     def follow_stream(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
@@ -30,6 +35,9 @@ class KeyValueRegistry:
 
     The broker leaves a marker when a card expires, and watchers see it. A watcher that was away longer than the marker
     stays would never know, so cards also expire here, by the time to live they were announced with.
+
+    An outage of the broker says nothing about who is alive: who was alive when it began is taken to be until the time
+    to live has passed since it ended. Otherwise the first plans after an outage would name agents nobody knows.
     """
 
     def __init__(self, bus: _Source, bucket: str, time_to_live: float, clock: Clock) -> None:
@@ -41,6 +49,8 @@ class KeyValueRegistry:
         self._alive: dict[str, tuple[AgentCard, float]] = {}
         self._sorted: list[AgentCard] | None = None
         self._next_expiry = 0.0
+        self._away = False
+        self._trusted_until = 0.0
         self._starting = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
 
@@ -59,14 +69,23 @@ class KeyValueRegistry:
             async with self._starting:
                 if self._watch is None:
                     await self._start()
-        now = self._clock.monotonic()
-        if self._sorted is None or now >= self._next_expiry:
-            self._alive = {key: entry for key, entry in self._alive.items() if entry[1] > now}
+        if self._sorted is None or self._clock.monotonic() >= self._next_expiry:
+            self._expire()
             self._next_expiry = min((until for _, until in self._alive.values()), default=float("inf"))
             self._sorted = sorted(
                 (card for card, _ in self._alive.values()), key=lambda card: (card.name, card.instance)
             )
         return tuple(self._sorted)
+
+    def broker_left(self) -> None:
+        self._expire()
+        self._away = True
+
+    def broker_came_back(self) -> None:
+        self._away = False
+        self._trusted_until = self._clock.monotonic() + self._time_to_live
+        self._alive = {key: (card, max(until, self._trusted_until)) for key, (card, until) in self._alive.items()}
+        self._sorted = None
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -81,14 +100,29 @@ class KeyValueRegistry:
         self._watch = asyncio.create_task(self._keep_current(after))
 
     async def _keep_current(self, after: int) -> None:
-        async for stored in self._bus.follow_stream(self._stream, [f"{self._prefix}>"], after):
-            self._note(stored)
+        """Follow the bucket for as long as the bus is open. Nobody waits for this task: it must not just end."""
+        while True:
+            try:
+                async for stored in self._bus.follow_stream(self._stream, [f"{self._prefix}>"], after):
+                    after = stored.sequence
+                    self._note(stored)
+            except Exception as error:
+                if self._bus.closed:
+                    return
+                _log.error("registry_watch_broken", exc_info=error, hint="it begins again after what it saw last")
+            await self._clock.sleep(_AGAIN)
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        if not self._away:
+            self._alive = {key: entry for key, entry in self._alive.items() if entry[1] > now}
 
     def _note(self, stored: Stored) -> None:
         key = stored.subject.removeprefix(self._prefix)
         self._sorted = None
         if not stored.body:  # withdrawn, or expired: a marker has no body
-            self._alive.pop(key, None)
+            if "KV-Operation" in stored.headers or self._clock.monotonic() >= self._trusted_until:
+                self._alive.pop(key, None)
             return
         try:
             card = AgentCard.model_validate_json(stored.body)

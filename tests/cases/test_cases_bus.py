@@ -1,0 +1,286 @@
+"""Faults that other systems on a broker have had, tried here: expired pulls, floods, sizes, outages, recoverers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+from collections import Counter
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+from structlog.testing import capture_logs
+from support.broker import remove_streams
+from support.checker import problems
+from support.crew import CREW, planner, steps, synthesizer, team, worker
+from support.processes import System, found
+from support.proxy import Proxy
+from support.system import running, until
+from support.workers import Desk
+
+from pointsman import agent
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import JetStreamBus, _Tcp, connect
+from pointsman.client import Client
+from pointsman.ports import Consumer
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_no_message_waits_for_an_idle_pull_to_expire(
+    bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages at every moment before, at and after the expiry of the request that waits for them."""
+    expires, chance, waits = 1.0, Random(1), list[float]()
+    monkeypatch.setattr("pointsman.bus.pull._EXPIRES", expires)
+    monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.3)
+    names = [f"w{number}" for number in range(12)]
+    consumers = [
+        await bus.consumer(name, "work", f"{namespace}.handoff.{name}.>", ack_wait=30, max_in_flight=8)
+        for name in names
+    ]
+    loop = asyncio.get_running_loop()
+
+    async def try_out(name: str, consumer: Consumer) -> None:
+        for number in range(6):
+            taking = asyncio.ensure_future(consumer.take(8))
+            await asyncio.wait({taking}, timeout=expires + chance.uniform(-0.3, 0.3))
+            sent = loop.time()
+            await bus.publish(f"{namespace}.handoff.{name}.w.t.{number}", b"", {})
+            [delivery] = await taking
+            waits.append(loop.time() - sent)
+            assert delivery.delivered == 1
+            await delivery.ack()
+
+    await asyncio.gather(*map(try_out, names, consumers))
+    information = [await bus.api(f"CONSUMER.INFO.{namespace.upper()}_WORK.{name}") for name in names]
+
+    assert len(waits) == 72
+    assert statistics.median(waits) < 0.1
+    assert max(waits) < 0.5 * expires
+    assert max(each["num_waiting"] for each in information) <= 2
+    assert {each["num_redelivered"] for each in information} == {0}
+
+
+READER = """
+import asyncio
+from pointsman import agent
+
+@agent(name="reader", description="Reads at leisure", concurrency=2)
+async def reader(text: str) -> int:
+    await asyncio.sleep(0.02)
+    return len(text)
+"""
+
+
+async def test_a_flood_of_large_messages_waits_at_the_broker_and_not_in_a_worker(
+    bus: JetStreamBus, settings: Settings, tmp_path: Path
+) -> None:
+    desk, size, count = Desk(bus, settings.namespace), 900_000, 150
+    async with System(tmp_path, settings) as system:
+        service = await system.worker(system.write("reader.py", READER))
+        await desk.result(await desk.hand("reader", "x" * size, task="warm"))
+        before = _peak_memory(service.pid)
+
+        given = [await desk.hand("reader", "x" * size, task=f"t{number}") for number in range(count)]
+        results = [await desk.result(handoff, within=60) for handoff in given]
+        grown = _peak_memory(service.pid) - before
+        information = await bus.api(f"CONSUMER.INFO.{desk.subjects.work_stream}.agent-reader")
+
+        assert service.lines("bus_error") == service.lines("bus_disconnected") == []
+    assert Counter((result.output, result.attempt) for result in results) == {(size, 1): count}
+    assert information["num_redelivered"] == 0
+    assert grown < 64_000_000, f"{grown / 1e6:.0f} MB for two messages of {size / 1e6} MB in hand"
+
+
+def _peak_memory(pid: int) -> int:
+    """Bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+
+
+async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_at_once(settings: Settings) -> None:
+    """The bound of a message, one more and one less, and the place at which only headers are too much."""
+    runs: Counter[int] = Counter()
+
+    @agent(name="a", description="Answers at length", concurrency=4)
+    async def long(length: int) -> str:
+        runs[length] += 1
+        return "x" * length
+
+    join = Team(name="crew", limits=Limits(deadline=40), strategy=Supervisor(synthesizer=None))
+
+    async def answered(bound: int, fewer: int) -> Outcome:
+        request: dict[str, Any] = {"tasks": [{"id": "t", "agent": "a", "intent": "write", "input": bound - fewer}]}
+        return await (await client.submit("crew", request)).outcome(40)
+
+    lengths = [8_000, 2_500, 2_000, 1_700, 1_500, 1_300, 1_100, 900, 700, 500, 200, 1, 0, -1]
+    with capture_logs() as lines:
+        async with running(settings, join, [planner, long]) as client:
+            bound = client.bus.max_payload
+            outcomes = await asyncio.gather(*(answered(bound, fewer) for fewer in lengths), answered(bound, bound - 9))
+    await remove_streams(settings)
+
+    statuses = [outcome.status for outcome in outcomes]
+    assert statuses == [*sorted(statuses[:-1]), "completed"]  # up to some length completed, beyond it failed
+    assert (statuses[0], statuses[-2]) == ("completed", "failed")
+    for outcome in outcomes:
+        assert outcome.status == "completed" or "bytes" in outcome.gaps[0].reason or "large" in outcome.gaps[0].reason
+    assert set(runs.values()) == {1}
+    assert not [line for line in lines if line["event"] in ("bus_disconnected", "bus_error", "inputs_failed")]
+
+
+async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_did(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """One of the five hears and says everything late, so that it decides on what it read long ago."""
+    settings = settings.model_copy(update={"ack_wait": 1.0, "request_timeout": 10.0})
+    gate = tmp_path / "gate"
+
+    async with running(settings, None, [planner, synthesizer, worker]) as client:
+        async with running(settings, team):
+            request: dict[str, Any] = {"tasks": [*steps("a")["tasks"], *steps("b", after=str(gate))["tasks"]]}
+            workflows = [await client.submit("crew", request) for _ in range(40)]
+            await found(lambda: _as_many(client, "b", len(workflows)), "forty tasks that wait", seconds=40)
+            await found(
+                lambda: _as_many(client, "a", len(workflows), "inbox.crew.*.result"), "forty results", seconds=40
+            )
+        async with AsyncExitStack() as stack:
+            proxy = await stack.enter_async_context(Proxy("127.0.0.1", int(settings.url.rpartition(":")[2])))
+            slow = settings.model_copy(update={"url": proxy.url})
+            await stack.enter_async_context(running(settings, team, supervisors=4))
+            await stack.enter_async_context(running(slow, team))
+            proxy.delay = 0.5
+            gate.touch()
+            outcomes = await asyncio.gather(*(workflow.outcome(60) for workflow in workflows))
+            wrong = await problems(client.bus, client.subjects, "crew", [workflow.id for workflow in workflows])
+            proxy.heal()
+    await remove_streams(settings)
+
+    assert wrong == []
+    assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
+    assert {task.attempts for outcome in outcomes for task in outcome.tasks} == {1}
+
+
+async def _as_many(client: Client, task: str, count: int, kind: str = "handoff") -> bool:
+    pattern = f"{client.subjects.namespace}.{kind}.worker.{'*.' if kind == 'handoff' else ''}{task}.1"
+    return len([stored async for stored in client.bus.read("work", pattern)]) == count
+
+
+async def test_after_an_outage_longer_than_a_card_lives_the_first_requests_find_their_agents(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "broker")
+    await broker.start()
+    port = int(broker.url.rpartition(":")[2])
+    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, grace=0.5)
+    loop = asyncio.get_running_loop()
+    try:
+        async with running(settings, team, [planner, synthesizer, worker]) as client:
+            await (await client.submit("crew", steps("before"))).outcome(20)
+            with capture_logs() as lines:
+                await broker.stop()
+                await asyncio.wait([asyncio.ensure_future(asyncio.sleep(3.0))])  # three times as long as a card lives
+                broker = EmbeddedBroker(tmp_path / "broker", port=port)
+                await broker.start()
+                began = loop.time()
+                workflows = await asyncio.gather(*(client.submit("crew", steps("a", "b")) for _ in range(20)))
+                outcomes = await asyncio.gather(*(workflow.outcome(30) for workflow in workflows))
+                took = loop.time() - began
+    finally:
+        await broker.stop()
+
+    said = Counter(line["event"] for line in lines if line["log_level"] == "warning")
+    assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
+    assert took < 15
+    assert said["bus_disconnected"] == 3  # a client, a worker and a supervisor
+    assert sum(said.values()) < 30, said
+
+
+async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "broker")
+    await broker.start()
+    port = int(broker.url.rpartition(":")[2])
+    bus = await connect(Settings(url=broker.url, heartbeat=0.3), name="test", wait=10)
+    await bus.set_up()
+    try:
+        await bus.registry.announce(worker.card.model_copy(update={"instance": "one"}))
+        await until(bus.registry.cards)
+        await broker.stop()
+        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(2.0))])  # twice as long as a card lives
+        broker = EmbeddedBroker(tmp_path / "broker", port=port)
+        await broker.start()
+        await until(lambda: _is(bus.connected))
+
+        seen = []
+        for _ in range(10):  # all the time in which it could be announced again
+            seen.append(len(await bus.registry.cards()))
+            await asyncio.sleep(0.05)
+        await until(lambda: _is_not(bus.registry.cards()), seconds=3)  # and nobody did
+    finally:
+        await bus.close()
+        await broker.stop()
+
+    assert seen == [1] * 10
+
+
+async def _is(so: bool) -> bool:
+    return so
+
+
+async def _is_not(asked: Awaitable[object]) -> bool:
+    return not await asked
+
+
+async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path / "broker") as broker:
+        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, grace=2.0)
+        async with System(tmp_path / "processes", settings) as system:
+            services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+            workflow = await system.client.submit("crew", steps("a", seconds=30))
+            await found(
+                lambda: system.client.bus.last("work", f"pointsman.handoff.worker.{workflow.id}.>"), "task under way"
+            )
+
+            await broker.stop()
+            loop = asyncio.get_running_loop()
+            asked = loop.time()
+            codes = await asyncio.gather(*(service.stop(seconds=20) for service in services))
+            took = loop.time() - asked
+
+    assert codes == [0, 0]
+    assert took < settings.grace + 3.0  # 2 s for what waits, the rest for a busy machine
+
+
+def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_bug_of_its_caller() -> None:
+    """uvloop raises `RuntimeError` for it, at which the client would stop reconnecting for ever."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def write_after_the_end() -> None:
+        left = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            left.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        transport = _Tcp()  # type: ignore[no-untyped-call]
+        await transport.connect(urlparse(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), 1024, 5)
+        transport.close()  # type: ignore[no-untyped-call]
+        await transport.wait_closed()  # type: ignore[no-untyped-call]
+        server.close()
+        with pytest.raises(ConnectionError):
+            transport.write(b"PING")
+        with pytest.raises(ConnectionError):
+            transport.writelines([b"PING"])
+        await left.wait()
+
+    uvloop.run(write_after_the_end())
