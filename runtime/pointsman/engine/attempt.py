@@ -132,7 +132,10 @@ class Attempt:
             return _Ending("failed", error=cause)
         except Refused as error:
             return _Ending("refused", error=_cause(error.kind, error, error.retryable, error.retry_after))
-        except (TaskError, ModelError) as error:
+        except TaskError as error:
+            made = error.made and error.made.encode("utf-8", "replace").decode()  # half a surrogate could not be sent
+            return _Ending("failed", made, _cause(error.kind, error, error.retryable, error.retry_after))
+        except ModelError as error:
             return _Ending("failed", error=_cause(error.kind, error, error.retryable, error.retry_after))
         except (asyncio.CancelledError, GeneratorExit):
             raise
