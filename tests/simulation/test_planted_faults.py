@@ -18,7 +18,8 @@ from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.log import Entry
 from simulation.world import World
 
-_ENOUGH = 60  # worlds in which each mistake must show; see the numbers beside the tests' names
+_ENOUGH = 60
+"""Worlds in which each mistake must show. The rarest, a late result that counts, shows in one of some fifteen."""
 
 
 def _acknowledged_first(patch: pytest.MonkeyPatch) -> None:
