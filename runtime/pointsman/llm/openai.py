@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,9 @@ from pydantic import JsonValue
 
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.llm.failures import from_connection, from_status, from_unreadable
-from pointsman.llm.prices import priced
+from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
-from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ class OpenAIModel:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         if self._sdk is None:
-            self._sdk = await in_thread(import_module, "openai")  # takes seconds: not on the event loop
+            self._sdk = await load_sdk("openai")
         sdk: Any = self._sdk
         client = self._connected(sdk)
         try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import Final
 
+from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 
-__all__ = ["PRICES", "priced"]
+__all__ = ["PRICES", "load_sdk", "priced"]
 
 PRICES: Final[dict[str, tuple[float, float]]] = {}
 """Your own prices, which come first: US dollars for a million input and output tokens, by model name, such as
@@ -15,12 +18,17 @@ PRICES: Final[dict[str, tuple[float, float]]] = {}
 _MILLION = 1_000_000
 
 
+async def load_sdk(name: str) -> ModuleType:
+    """The provider's SDK, and with it the price table: each takes seconds to load, so not on the event loop."""
+    return await in_thread(_load, name)
+
+
 def priced(provider: str, model: str, usage: Usage) -> Usage:
     """`usage` with its cost in US dollars, without discounts for caching or batches."""
     if own := PRICES.get(model):
         cost = (usage.input_tokens * own[0] + usage.output_tokens * own[1]) / _MILLION
         return usage.model_copy(update={"cost": cost})
-    import genai_prices  # its table takes a while to load, and only calls that cost something need it
+    import genai_prices  # only calls that cost something need it
 
     tokens = genai_prices.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
     try:
@@ -28,3 +36,8 @@ def priced(provider: str, model: str, usage: Usage) -> Usage:
     except LookupError:
         return usage
     return usage.model_copy(update={"cost": float(price.total_price)})
+
+
+def _load(name: str) -> ModuleType:
+    priced(name, "", Usage())  # the first look into the table loads it, not the import
+    return import_module(name)
