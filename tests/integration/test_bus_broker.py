@@ -9,13 +9,15 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import nats
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from pointsman.bus.embedded import EmbeddedBroker
@@ -58,6 +60,16 @@ def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
 # Restarts
 
 
+@pytest.fixture
+def info_logged() -> Iterator[None]:
+    """Lines of level `info` are logged, which telemetry leaves out until it is set up, whoever imported it first."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("info"))
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.usefixtures("info_logged")
 async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     bus = await connect(own_settings(own_broker), name="test", wait=SOON)
     await bus.set_up()
@@ -513,3 +525,58 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
+    """Grows with every try to make a consumer."""
+    tries: list[str] = []
+    ask = bus.api
+
+    async def api(verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        if verb.startswith(f"CONSUMER.CREATE.{stream}"):
+            tries.append(verb)
+        return await ask(verb, payload)
+
+    bus.api = api  # type: ignore[method-assign]
+    return tries
+
+
+async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it_may(
+    bus: JetStreamBus, namespace: str
+) -> None:
+    stream = f"{namespace}_LIMITED"
+    await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
+    await bus.store(f"{namespace}.limited", b"1", {})
+    first, second = (bus.follow_stream(stream, [f"{namespace}.limited"], 0) for _ in range(2))
+    await asyncio.wait_for(anext(first), SOON)
+
+    with capture_logs() as lines:
+        tries = count_tries(bus, stream)
+        waiting = asyncio.ensure_future(anext(second))
+        await until(lambda: len(tries) >= 3)
+        await first.aclose()
+        stored = await asyncio.wait_for(waiting, SOON)
+        await second.aclose()
+
+    waits = [line for line in lines if line["event"] == "follow_waits"]
+    assert stored.body == b"1"
+    assert [line["log_level"] for line in waits] == ["warning"]
+    assert "maximum consumers" in waits[0]["reason"]
+    await bus.api(f"STREAM.DELETE.{stream}")
+
+
+async def test_a_reader_without_permission_says_so_once(tmp_path: Path) -> None:
+    rules = tmp_path / "nats-server.conf"
+    denied = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.CONSUMER.CREATE.>" } } }'
+    rules.write_text(f"authorization {{ users: [ {denied} ] }}")
+    async with EmbeddedBroker(tmp_path / "store", config=rules) as server:
+        bus = await connect(own_settings(server, user="u", password="p", request_timeout=0.2), name="test", wait=SOON)
+        await bus.set_up()
+        with capture_logs() as lines:
+            tries = count_tries(bus, "OWN_LOG")
+            following = asyncio.ensure_future(anext(bus.follow("log", ["own.log.>"])))
+            await until(lambda: len(tries) > 3)
+            following.cancel()
+        await bus.close()
+
+    assert sorted(line["event"] for line in lines if line["log_level"] == "warning") == ["bus_error", "follow_waits"]
