@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
@@ -144,18 +143,18 @@ class JetStreamBus:
             await asyncio.wait({trying, self._refused}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
             if self._refused.done():
                 raise ConfigurationError(
-                    f"{_shown(settings.url)} refuses the connection: {self._reason}; "
+                    f"{settings.servers} refuses the connection: {self._reason}; "
                     "look at POINTSMAN_CREDENTIALS, _USER, _PASSWORD and _TOKEN"
                 )
             if not trying.done():
                 raise BusUnavailable(
-                    f"no broker at {_shown(settings.url)} within {wait} s: "
+                    f"no broker at {settings.servers} within {wait} s: "
                     f"{self._reason or 'no answer'}; start it, or set POINTSMAN_URL"
                 )
             try:
                 trying.result()
             except (nats.errors.Error, OSError, ValueError) as error:
-                raise ConfigurationError(f"cannot connect to {_shown(settings.url)}: {error}") from error
+                raise ConfigurationError(f"cannot connect to {settings.servers}: {error}") from error
         finally:
             if not trying.done():
                 trying.cancel()
@@ -163,7 +162,7 @@ class JetStreamBus:
             self._refused.cancel()
             self._refused = None
         self._up.set()
-        _log.info("bus_connected", server=_shown(settings.url), client=self._name)
+        _log.info("bus_connected", server=settings.servers, client=self._name)
 
     @property
     def connected(self) -> bool:
@@ -297,7 +296,7 @@ class JetStreamBus:
                 return await self._set_up()
             except BusUnavailable as error:
                 if self.connected and not self._nc._server_info.get("jetstream"):
-                    where = _shown(self._settings.url)
+                    where = self._settings.servers
                     raise ConfigurationError(f"{where} runs without JetStream; start it with -js") from error
                 if self._clock.monotonic() > deadline:
                     raise
@@ -306,7 +305,7 @@ class JetStreamBus:
     async def _set_up(self) -> None:
         info = await self.api("INFO")
         if error_code(info):
-            raise ConfigurationError(f"JetStream is not to be had at {_shown(self._settings.url)}: {said(info)}")
+            raise ConfigurationError(f"JetStream is not to be had at {self._settings.servers}: {said(info)}")
         level = int(info.get("api", {}).get("level", 0))
         if level < _API_LEVEL:
             raise ConfigurationError(
@@ -471,14 +470,7 @@ class JetStreamBus:
             info = await self.api(f"STREAM.INFO.{stream}")
             after = max(after, int(info["state"]["last_seq"]))
         while True:
-            try:
-                name = await self._reader(stream, subjects, after)
-            except BusUnavailable as error:
-                if self._closing:
-                    raise
-                _log.debug("follow_waits", stream=stream, reason=str(error))
-                await asyncio.sleep(_RECONNECT)
-                continue
+            name = await self._reader(stream, subjects, after)
             pull = Pull(self, stream, name)
             try:
                 await pull.open()
@@ -499,28 +491,41 @@ class JetStreamBus:
                 await self.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", reply=self.new_inbox())
 
     async def _reader(self, stream: str, subjects: Sequence[str], after: int) -> str:
+        """The name of a new ephemeral consumer, however long the broker cannot or will not make one.
+
+        Each try asks for the same, so one whose answer was lost leaves none behind, and a reason reads the same twice.
+        """
         name = f"reader_{self.new_inbox().rpartition('.')[2]}"
-        answer = await self.api(
-            f"CONSUMER.CREATE.{stream}.{name}",
-            {
-                "stream_name": stream,
-                "config": {
-                    "name": name,
-                    "filter_subjects": list(subjects),
-                    "ack_policy": "none",
-                    "max_deliver": -1,
-                    "deliver_policy": "by_start_sequence",
-                    "opt_start_seq": after + 1,
-                    "replay_policy": "instant",
-                    "mem_storage": True,
-                    "num_replicas": 1,
-                    "inactive_threshold": nanoseconds(_LINGER),
-                },
+        order = {
+            "stream_name": stream,
+            "config": {
+                "name": name,
+                "filter_subjects": list(subjects),
+                "ack_policy": "none",
+                "max_deliver": -1,
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": after + 1,
+                "replay_policy": "instant",
+                "mem_storage": True,
+                "num_replicas": 1,
+                "inactive_threshold": nanoseconds(_LINGER),
             },
-        )
-        if error_code(answer):
-            raise BusUnavailable(f"no reader on {stream}: {said(answer)}")
-        return name
+        }
+        reason = ""
+        while True:
+            try:
+                answer = await self.api(f"CONSUMER.CREATE.{stream}.{name}", order)
+                if not error_code(answer):
+                    return name
+                refusal = said(answer)
+            except BusUnavailable as error:
+                if self._closing:
+                    raise
+                refusal = str(error)
+            if refusal != reason and self.connected:  # a lost connection has its own line
+                reason = refusal
+                _log.warning("follow_waits", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
+            await asyncio.sleep(_RECONNECT)
 
     # Consumers
 
@@ -746,8 +751,3 @@ async def _cancellable(work: Awaitable[_Result]) -> _Result:
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
     return result
-
-
-def _shown(urls: str) -> str:
-    """Addresses without their credentials."""
-    return ", ".join(urlsplit(url if "//" in url else f"//{url}").netloc.rpartition("@")[2] for url in urls.split(","))
