@@ -38,18 +38,13 @@ class BusReporter:
         self._causation_id = causation_id
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outstanding = 0
         self._dropped = 0
 
     def report(self, progress: Progress) -> None:
-        if self._outstanding >= _OUTSTANDING:
-            self._dropped += 1
-            return
         try:
             subject = self._subjects.event(progress.workflow_id, progress.task_id)
             body, headers = dump(progress), self._headers(progress, uuid4().hex)
             self._loop.call_soon_threadsafe(self._send, subject, body, headers)
-            self._outstanding += 1
         except (ValueError, RuntimeError) as error:  # text that cannot be sent; or the worker is gone
             _log.debug("report_dropped", kind=progress.kind, error=repr(error))
 
@@ -72,13 +67,12 @@ class BusReporter:
             _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
 
     def _send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        if len(self._tasks) >= _OUTSTANDING:
+            self._dropped += 1
+            return
         task = self._loop.create_task(self._try(subject, body, headers))
         self._tasks.add(task)
-        task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._outstanding -= 1
+        task.add_done_callback(self._tasks.discard)
 
     async def _try(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         try:
