@@ -1,0 +1,26 @@
+"""A team says whom it needs."""
+
+from __future__ import annotations
+
+from pointsman_schemas.team import Router, Supervisor, Team
+
+
+def test_a_supervised_team_needs_its_planner_its_synthesizer_and_the_workers_it_names() -> None:
+    team = Team(name="t", agents=("billing", "technical"))
+
+    assert team.needs() == {
+        "billing": "works",
+        "technical": "works",
+        "planner": "plans",
+        "synthesizer": "synthesizes",
+    }
+
+
+def test_a_router_needs_everybody_it_may_turn_to() -> None:
+    strategy = Router(synthesizer=None, fallback="desk", escalate=Supervisor(planner="strategist"))
+
+    assert Team(name="t", strategy=strategy).needs() == {
+        "classifier": "classifies",
+        "desk": "works",
+        "strategist": "plans",
+    }
