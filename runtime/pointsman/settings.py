@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -53,6 +54,12 @@ class Settings(BaseSettings):
     """`openai:NAME`, `anthropic:NAME` or `offline`, for the shipped agents. Unset: chosen by the keys that are set."""
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+
+    @property
+    def servers(self) -> str:
+        """The addresses in `url`, without credentials: what a message or a log line may show."""
+        urls = (url if "//" in url else f"//{url}" for url in self.url.split(","))
+        return ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
 
     @classmethod
     def load(cls, **overrides: object) -> Settings:

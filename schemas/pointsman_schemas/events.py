@@ -12,6 +12,7 @@ from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.strict_json import MAX_DEPTH
 
 __all__ = [
+    "LONGEST_WAIT",
     "AttemptError",
     "Budget",
     "Cancellation",
@@ -30,6 +31,9 @@ __all__ = [
     "Timer",
     "Usage",
 ]
+
+LONGEST_WAIT = 86_400
+"""Seconds of `retry_after` that an error may ask for: a day; who must wait longer than that has failed."""
 
 Text = Annotated[str, Field(max_length=200_000)]
 
@@ -109,7 +113,7 @@ class AttemptError(Part):
     kind: str
     message: str
     retryable: bool = False
-    retry_after: Annotated[float, Field(ge=0, le=86_400)] | None = None
+    retry_after: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] | None = None
 
 
 class Request(Event):

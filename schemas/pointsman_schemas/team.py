@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -82,3 +83,19 @@ class Team(BaseModel):
     agents: Literal["*"] | tuple[AgentName, ...] = ANY
     strategy: Strategy = Supervisor()
     limits: Limits = Limits()
+
+    def needs(self) -> Mapping[AgentName, str]:
+        """The agents it names, each with what it does: `works`, `plans`, `classifies` or `synthesizes`."""
+        strategy, named = self.strategy, () if self.agents == ANY else self.agents
+        roles: list[tuple[AgentName | None, str]]
+        match strategy:
+            case Supervisor():
+                roles = [(strategy.planner, "plans")]
+            case Router():
+                roles = [(strategy.classifier, "classifies"), (strategy.fallback, "works")]
+                if strategy.escalate is not None:
+                    roles.append((strategy.escalate.planner, "plans"))
+            case _:
+                assert_never(strategy)
+        roles.append((strategy.synthesizer, "synthesizes"))
+        return {**dict.fromkeys(named, "works"), **{name: what for name, what in roles if name is not None}}

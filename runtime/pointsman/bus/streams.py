@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pointsman.bus.wire import nanoseconds
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
@@ -35,13 +36,13 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
 
     `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get.
     """
-    ns, kept = subjects.namespace, _ns(settings.retention_days * _DAY)
+    ns, kept = subjects.namespace, nanoseconds(settings.retention_days * _DAY)
     common: dict[str, Any] = {
         "retention": "limits",
         "storage": "file",
         "discard": "old",
         "num_replicas": settings.replicas,
-        "duplicate_window": _ns(_DUPLICATES),
+        "duplicate_window": nanoseconds(_DUPLICATES),
         "max_msgs_per_subject": -1,
         "allow_direct": True,
     }
@@ -49,7 +50,7 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
         {
             **common,
             "name": subjects.work_stream,
-            "max_age": _ns(_WORK_DAYS * _DAY),
+            "max_age": nanoseconds(_WORK_DAYS * _DAY),
             "allow_msg_schedules": True,
             "allow_msg_ttl": True,
             "allow_rollup_hdrs": True,
@@ -80,7 +81,7 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
             "allow_rollup_hdrs": True,
             "deny_delete": True,
             "allow_msg_ttl": True,
-            "subject_delete_marker_ttl": _ns(MARKER),
+            "subject_delete_marker_ttl": nanoseconds(MARKER),
         },
     ]
 
@@ -98,7 +99,3 @@ def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
                 f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "
                 "the nats CLI, or choose another POINTSMAN_NAMESPACE"
             )
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * 1e9)

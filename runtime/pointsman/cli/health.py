@@ -23,7 +23,7 @@ from pointsman.llm.selection import chosen_model
 from pointsman.ports import QueueDepth
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.team import ANY, Router, Supervisor, Team
+from pointsman_schemas.team import ANY, Team
 
 __all__ = ["agents", "doctor"]
 
@@ -83,7 +83,7 @@ async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check
     yield await _telemetry()
     try:
         async with session(settings.url, settings.namespace) as client:
-            yield Check("broker", True, f"{_shown(settings.url)} answers; streams of {settings.namespace!r} fit")
+            yield Check("broker", True, f"{settings.servers} answers; streams of {settings.namespace!r} fit")
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
@@ -148,7 +148,7 @@ async def _team(client: Client, team: Team | None) -> Sequence[Check]:
         depth = await client.bus.depth(durable, "work")
         seen = f"{durable}: {depth.pending} waiting, {depth.in_flight} in work" if depth else f"{durable} is not there"
         checks.append(Check("supervisor", depth is not None, seen, f"start it: pointsman supervisor, for {team.name}"))
-    for name, why in _needed(team):
+    for name, why in team.needs().items():
         found = alive.get(name, [])
         advice = f"start it: pointsman worker, for {name}"
         checks.append(Check("agent", bool(found), f"{name} ({why}): {len(found) or 'none'} alive", advice))
@@ -157,17 +157,6 @@ async def _team(client: Client, team: Team | None) -> Sequence[Check]:
         seen = f"workers alive: {', '.join(workers) or 'none'}"
         checks.append(Check("agents", bool(workers), seen, "start some: pointsman worker module:name"))
     return checks
-
-
-def _needed(team: Team) -> list[tuple[str, str]]:
-    strategy = team.strategy
-    match strategy:
-        case Supervisor():
-            roles = [(strategy.planner, "plans"), (strategy.synthesizer, "synthesizes")]
-        case Router():
-            roles = [(strategy.classifier, "classifies"), (strategy.synthesizer, "synthesizes")]
-    named = [] if team.agents == ANY else [(name, "works") for name in team.agents]
-    return [(name, why) for name, why in [*roles, *named] if name is not None]
 
 
 def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
@@ -187,8 +176,3 @@ def _table(grouped: dict[str, list[AgentCard]], queues: Sequence[QueueDepth | No
         described = Text(one_line(card.description, limit=80))
         table.add_row(name, card.role.value, str(len(cards)), *depth, Text(one_line(card.model or "")), described)
     return table
-
-
-def _shown(url: str) -> str:
-    """The servers without user and password."""
-    return ",".join(one.rpartition("@")[2] if "@" in one else one for one in url.split(","))

@@ -32,7 +32,7 @@ from pointsman.llm.selection import chosen_model
 from pointsman.settings import Settings
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import compact
-from pointsman_schemas.team import ANY, Router, Supervisor, Team
+from pointsman_schemas.team import Team
 
 __all__ = ["demo", "supervisor", "up", "worker"]
 
@@ -181,7 +181,7 @@ def _cast(target: str | None) -> Cast:
     except ConfigurationError:
         own = set()
     workers: dict[str, Sequence[str]] = {"agents": [place]} if own else {}
-    for name in sorted(_needed(team) - own):
+    for name in sorted(team.needs().keys() - own):
         if name in installed_agents():
             workers[name] = [name]
         elif name in _SHIPPED_ROLES:
@@ -189,16 +189,6 @@ def _cast(target: str | None) -> Cast:
         else:
             complain(f"team {team.name} needs the agent {name!r}, which {place} does not define: start it yourself")
     return Cast(team, target, workers, frozenset(own | {name for name in workers if name != "agents"}))
-
-
-def _needed(team: Team) -> set[str]:
-    strategy = team.strategy
-    match strategy:
-        case Supervisor():
-            roles = {strategy.planner, strategy.synthesizer}
-        case Router():
-            roles = {strategy.classifier, strategy.synthesizer}
-    return {name for name in roles if name is not None} | (set() if team.agents == ANY else set(team.agents))
 
 
 def _demo_workers() -> dict[str, Sequence[str]]:

@@ -16,13 +16,12 @@ from pointsman.engine.handlers import Execution, Handlers
 from pointsman.errors import ModelError, NotJson, Refused, TaskError
 from pointsman.ports import Clock
 from pointsman.telemetry import get_logger
-from pointsman_schemas.events import AttemptError, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.events import LONGEST_WAIT, AttemptError, ErrorKind, Handoff, Result, Usage
 from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["ABANDON", "Attempt"]
 
 ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
-_LONGEST_WAIT = 86_400.0  # seconds of `retry_after` that the contract carries
 
 _Why = Literal["cancelled", "shutdown"]
 _Ended = Literal["cancelled", "shutdown", "timeout"]
@@ -163,5 +162,5 @@ class Attempt:
 
 def _cause(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
     if retry_after is not None:
-        retry_after = min(max(retry_after, 0.0), _LONGEST_WAIT) if math.isfinite(retry_after) else None
+        retry_after = min(max(retry_after, 0.0), LONGEST_WAIT) if math.isfinite(retry_after) else None
     return AttemptError(kind=kind, message=describe_error(error), retryable=retryable, retry_after=retry_after)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from pointsman.errors import ModelError
+from pointsman_schemas.events import LONGEST_WAIT
 
 __all__ = ["from_connection", "from_status", "from_unreadable", "retry_after"]
 
@@ -24,7 +25,6 @@ _ADVICE = {
 }
 
 _SHOWN = 300  # characters of the provider's own words that a message repeats
-_LONGEST_WAIT = 86_400.0  # seconds; the wire contract's own bound for retry_after
 _KEY = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
 
 
@@ -62,7 +62,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return None
     if seconds is None:
         return None
-    return min(max(seconds, 0.0), _LONGEST_WAIT)
+    return min(max(seconds, 0.0), LONGEST_WAIT)
 
 
 def _number(text: str | None) -> float | None:
