@@ -42,8 +42,8 @@ class EmbeddedBroker:
 
     `directory` keeps what it stores, a temporary one when it is None. `port` -1 lets the server pick a free one, so two
     brokers never race for it. `config` is a nats-server configuration file read beside these options, in place of our
-    own; `extra_args` go to its command line. On Linux the server ends with this process even when that is killed; on other systems it is
-    stopped on a regular exit only.
+    own; `extra_args` go to its command line. On Linux the server ends with this process even when that is killed; on
+    other systems it is stopped on a regular exit only.
 
     Raises:
         ConfigurationError: there is no nats-server, or it refuses to start; the message holds what it said.

@@ -652,7 +652,7 @@ class _Client(Client):
         await super().flush(timeout)
 
     async def _connect_to_server(self, s: Any) -> None:
-        if not self._transport and s.uri.scheme not in ("ws", "wss"):
+        if not bool(self._transport) and s.uri.scheme not in ("ws", "wss"):
             self._transport = _Tcp()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
