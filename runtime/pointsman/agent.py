@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAME_LENGTH = 58  # characters: `agent-` and the name are a consumer's name, which is a token of 64
+# A semantic version, as semver.org's own expression has it: what NATS clients expect of the services they discover.
+_NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
+_BUILD = r"[\da-zA-Z-]+"
+_VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_LABEL}(\.{_LABEL})*)?(\+{_BUILD}(\.{_BUILD})*)?", re.ASCII)
 
 
 class Agent(ABC):
@@ -153,6 +158,9 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
         raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_NAME_LENGTH} are possible")
     if fields.get("fallback") == name:
         raise ConfigurationError(f"agent {name} names itself as its fallback; name another agent, or none")
+    version = fields.get("version", "1.0.0")
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise ConfigurationError(f"agent {name} has version={version!r}; expected a semantic one, such as '1.0.0'")
     try:
         return AgentCard(name=name, description=description.strip(), **fields)
     except ValidationError as error:

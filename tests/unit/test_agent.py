@@ -235,6 +235,15 @@ def test_name_and_description_come_from_the_function_unless_given() -> None:
     assert (summarize.card.name, summarize.card.description) == ("summarize", "Shortens a text to its point.")
 
 
+@pytest.mark.parametrize("version", ["0.0.0", "1.12.3", "2.0.0-rc.1", "2.0.0-0a", "1.0.0-x-y.7+build.05"])
+def test_a_version_is_a_semantic_one(version: str) -> None:
+    @agent(name="ok", description="d", version=version)
+    async def fine(text: str) -> str:
+        return text
+
+    assert fine.card.version == version
+
+
 def _two(a: int, b: int) -> int: ...  # type: ignore[empty-body]
 def _bare(text) -> str: ...  # type: ignore[no-untyped-def,empty-body]
 def _starred(*texts: str) -> str: ...  # type: ignore[empty-body]
@@ -277,6 +286,11 @@ def test_a_wrong_definition_says_what_to_change(function: Any, advice: str) -> N
         ({"concurrency": 0}, "concurrency"),
         ({"timeout": -1}, "timeout"),
         ({"fallback": "ok"}, "itself"),
+        ({"version": "1.0"}, "1.0.0"),
+        ({"version": "v1.0.0"}, "1.0.0"),
+        ({"version": "1.02.0"}, "1.0.0"),
+        ({"version": "1.0.0-"}, "1.0.0"),
+        ({"version": "1.0.0\n"}, "1.0.0"),
     ],
 )
 def test_a_wrong_card_says_what_to_change(given: dict[str, Any], advice: str) -> None:
