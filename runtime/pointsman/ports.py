@@ -193,13 +193,8 @@ class Bus(Protocol):
         """What a subject (wildcards allowed) holds now, in order, above the sequence `after`; then it ends."""
         ...
 
-    def follow(
-        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
-    ) -> AsyncIterator[Stored]:
-        """What the subjects hold, in order, then what comes, until it is closed. Survives reconnects without a gap.
-
-        `new_only` leaves out what is stored already.
-        """
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+        """What the subjects hold, in order, then what comes, until it is closed. Survives reconnects without a gap."""
         ...
 
     async def consumer(

@@ -14,10 +14,10 @@ __all__ = [
     "check_filter",
     "check_size",
     "check_subject",
+    "header_size",
     "matches",
     "own_headers",
     "wire_headers",
-    "wire_size",
 ]
 
 MESSAGE_ID = "Nats-Msg-Id"
@@ -80,21 +80,26 @@ def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     return {name: value for name, value in headers.items() if not name.startswith("Nats-") or name == MESSAGE_ID}
 
 
-def wire_size(headers: Mapping[str, str], body: bytes) -> int:
-    """Bytes that count against the broker's limit: the header block as it is written, and the body."""
-    return _header_size(headers) + len(body)
+def header_size(headers: Mapping[str, str]) -> int:
+    """Bytes that the header block takes on the wire. They count against the broker's limit as the body's do."""
+    if not headers:
+        return 0
+    size = len("NATS/1.0\r\n") + len("\r\n")
+    for name, value in headers.items():
+        size += len(name) + len(": ") + len("\r\n") + (len(value) if value.isascii() else len(value.encode()))
+    return size
 
 
 def check_size(subject: str, headers: Mapping[str, str], body: bytes, limit: int) -> None:
     """Raises `OversizeEvent` when the broker would refuse the message for its size."""
-    header_size = _header_size(headers)
-    if header_size > _MAX_HEADERS:
+    size = header_size(headers)
+    if size > _MAX_HEADERS:
         raise OversizeEvent(
-            f"the headers of {subject} take {header_size} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them"
+            f"the headers of {subject} take {size} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them"
         )
-    if header_size + len(body) > limit:
+    if size + len(body) > limit:
         raise OversizeEvent(
-            f"{subject} takes {header_size + len(body)} bytes, headers included; the broker accepts {limit}; "
+            f"{subject} takes {size + len(body)} bytes, headers included; the broker accepts {limit}; "
             "send less, or a reference to where it is"
         )
 
@@ -110,15 +115,6 @@ def matches(pattern: str, subject: str) -> bool:
             return False
         tokens = tokens[: len(wanted)]
     return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
-
-
-def _header_size(headers: Mapping[str, str]) -> int:
-    if not headers:
-        return 0
-    size = len("NATS/1.0\r\n") + len("\r\n")
-    for name, value in headers.items():
-        size += len(name) + len(": ") + len("\r\n") + (len(value) if value.isascii() else len(value.encode()))
-    return size
 
 
 def _is_brokers(name: str) -> bool:

@@ -379,12 +379,10 @@ class JetStreamBus:
         check_filter(subject)
         return self.read_stream(self._streams[stream], subject, after)
 
-    def follow(
-        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
-    ) -> AsyncIterator[Stored]:
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
         for subject in subjects:
             check_filter(subject)
-        return self.follow_stream(self._streams[stream], subjects, after, new_only)
+        return self.follow_stream(self._streams[stream], subjects, after)
 
     async def _leader_read(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
         """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
@@ -459,16 +457,12 @@ class JetStreamBus:
         stream: str,
         subjects: Sequence[str],
         after: int,
-        new_only: bool = False,
     ) -> AsyncGenerator[Stored, None]:
         """What the subjects hold above `after`, then what comes.
 
         An ephemeral consumer counts its deliveries: the first number that does not follow means that something was lost
         on the way, and a new consumer begins after the last message that was handed out.
         """
-        if new_only:
-            info = await self.api(f"STREAM.INFO.{stream}")
-            after = max(after, int(info["state"]["last_seq"]))
         while True:
             name = await self._reader(stream, subjects, after)
             pull = Pull(self, stream, name)

@@ -509,11 +509,10 @@ class MemoryBus:
             yield stored
 
     async def follow(
-        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
     ) -> AsyncGenerator[Stored, None]:
         for subject in subjects:
             check_filter(subject)
-        after = max(after, self.broker.stream(stream).end) if new_only else after
         while True:
             self._open()
             held = self.broker.stream(stream)

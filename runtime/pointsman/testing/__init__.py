@@ -1,0 +1,33 @@
+"""What tests of agents and of teams need: no broker, no network, no real time.
+
+| | |
+|---|---|
+| `MemoryBus`, `MemoryBroker` | the bus inside the process; what holds on it holds on JetStream |
+| `VirtualClock` | time that stands still until the test moves it |
+| `ScriptedModel`, `saying`, `calling` | a model that says what it was told to say |
+| `simulate`, `Process`, `SimulatedClock` | a whole system in one loop, whose time jumps and whose processes die |
+| `FaultyBus`, `Faults` | a bus that fails the way buses do, by chance drawn from a seed |
+"""
+
+from __future__ import annotations
+
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.testing.clock import VirtualClock
+from pointsman.testing.faults import Faults, FaultyBus
+from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+
+__all__ = [
+    "Endless",
+    "Faults",
+    "FaultyBus",
+    "MemoryBroker",
+    "MemoryBus",
+    "Process",
+    "ScriptedModel",
+    "SimulatedClock",
+    "VirtualClock",
+    "calling",
+    "saying",
+    "simulate",
+]

@@ -266,10 +266,8 @@ class FaultyBus:
         for stored in await self.call(f"read {subject}", held):
             yield stored
 
-    def follow(
-        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0, new_only: bool = False
-    ) -> AsyncIterator[Stored]:
-        return self._bus.follow(stream, subjects, after=after, new_only=new_only)
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+        return self._bus.follow(stream, subjects, after=after)
 
     async def consumer(
         self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
