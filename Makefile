@@ -32,8 +32,9 @@ format: $(STAMP)  ## repair what ruff can repair
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-schemas: $(STAMP)  ## write schemas/json anew from the models
+schemas: $(STAMP)  ## write anew what is generated: schemas/json and docs/state-machine.md
 	$(BIN)/python -m pointsman_schemas.generate schemas/json
+	$(BIN)/python -m pointsman.core.diagram > docs/state-machine.md
 
 SEEDS ?= 1000
 FIRST ?= 1

@@ -1,6 +1,6 @@
 """The page `docs/state-machine.md`, drawn from the tables in `transitions`.
 
-`python -m pointsman.core.diagram > docs/state-machine.md` draws it anew; a test fails when it has not been.
+`make schemas` draws it anew; a test fails when it has not been.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ StateT = TypeVar("StateT", bound=StrEnum)
 _PAGE = """\
 # The state machine
 
-<!-- Drawn from runtime/pointsman/core/transitions.py by
-     python -m pointsman.core.diagram > docs/state-machine.md -->
+<!-- Drawn from runtime/pointsman/core/transitions.py: run `make schemas`. -->
 
 A workflow is in one phase, and each of its tasks has one status. The moves below are all there are: folding a log entry
 that asks for another one is an error, so a log that folds has obeyed them.

@@ -34,7 +34,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "state-machine.md"
 
 
 def test_the_page_in_the_docs_is_drawn_from_the_tables() -> None:
-    assert PAGE.read_text() == page(), "run: python -m pointsman.core.diagram > docs/state-machine.md"
+    assert PAGE.read_text() == page(), "out of date: run `make schemas`"
 
 
 def test_every_phase_and_status_has_its_row() -> None:
