@@ -516,7 +516,7 @@ class Worker:
         return _Desk(agent, card.name, card.concurrency, service)
 
     def _source(self, desk: _Desk) -> str:
-        return f"/{self._subjects.namespace}/agent/{desk.name}"
+        return self._subjects.source("agent", desk.name)
 
 
 @dataclass(slots=True, eq=False)
