@@ -56,7 +56,7 @@ T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
-_MEASURED = ("messaging.system", "messaging.operation.name", "messaging.destination.template")
+_MEASURED = ("messaging.system", "messaging.operation.name", "messaging.destination.template")  # of its span
 
 _log = get_logger(__name__)
 
