@@ -284,3 +284,28 @@ def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_
         await left.wait()
 
     uvloop.run(write_after_the_end())
+
+
+async def test_a_request_nearly_as_large_as_a_message_is_carried_to_its_agents(settings: Settings) -> None:
+    """Its log holds it once, however many of them get it."""
+    settings = settings.model_copy(update={"ack_wait": 10.0})
+    request = {
+        "text": "x" * 900_000,
+        "tasks": [{"id": name, "agent": "reader", "intent": f"read {name}"} for name in "ab"],
+    }
+
+    @agent(name="reader", description="Reads", concurrency=2)
+    async def reader(given: dict[str, Any]) -> int:
+        return len(given["text"])
+
+    async with running(settings, team, [planner, synthesizer, reader]) as client:
+        workflows = [await client.submit("crew", request) for _ in range(5)]
+        outcomes = [await workflow.outcome(40) for workflow in workflows]
+        logs = [
+            sum([len(stored.body) async for stored in client.bus.read("log", client.subjects.log("crew", workflow.id))])
+            for workflow in workflows
+        ]
+    await remove_streams(settings)
+
+    assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "900000 900000")}
+    assert max(logs) < 1_000_000

@@ -404,7 +404,7 @@ async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settin
     async with running(settings, team, [planner_of(*four, join), long, echo("b")]) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(20)
-        other = await (await client.submit("crew", "x" * (bus.max_payload - 2000))).outcome(20)
+        other = await (await client.submit("crew", "x" * (bus.max_payload - 1000))).outcome(20)
         found = [parse(DeadLetter, each.body) async for each in client.bus.read("dead", client.subjects.dead_letters)]
 
     assert outcome.status == "partial"

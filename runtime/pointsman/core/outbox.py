@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime
 
-from pointsman.core.state import State, Task, bounds, report
+from pointsman.core.state import State, Task, bounds, input_of, report
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, DeadLetter, ErrorKind, Event, Handoff, Timer
@@ -101,7 +101,7 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         to_agent=task.agent,
         role=task.role,
         intent=task.intent,
-        input=task.input,
+        input=input_of(state, task),
         context=context,
         return_to=subjects.result(state.team, state.workflow_id, task.agent, task.id, task.attempt),
         deadline=task.deadline or state.deadline,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import JsonValue
-
 from pointsman.core.draft import Draft, add_role_task, end, free_id
 from pointsman.core.outcome import could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
-from pointsman.core.state import State, Task, report
+from pointsman.core.state import State, Task, input_of, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
@@ -63,7 +61,6 @@ def planned(draft: Draft, task: Task, result: Result) -> None:
     plan = read_plan(result.output)
     problems = plan if isinstance(plan, tuple) else ()
     if isinstance(plan, Plan):
-        plan = _with_inputs(plan, state)
         names = {item.name for item in _menu(draft)}
         started = {
             each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
@@ -102,7 +99,7 @@ def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) 
             case Supervisor() as strategy:
                 return ask_planner(draft, strategy, problems=problems)
             case Router(escalate=Supervisor() as strategy) if task.role is Role.PLAN:
-                shown = PlannerInput.model_validate(task.input).agents
+                shown = PlannerInput.model_validate(input_of(before, task)).agents
                 return ask_planner(draft, strategy, problems=problems, only=[item.name for item in shown])
             case Router() as strategy:
                 return ask_classifier(draft, strategy, state.rejections + 1)
@@ -190,7 +187,7 @@ def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
         PlannedTask(id=free_id(state, each.agent), agent=each.agent, intent=each.intent or "Serve the request")
         for each in chosen
     )
-    return _accept_plan(draft, _with_inputs(Plan(goal="Serve the request", tasks=tasks), state), revision=1)
+    return _accept_plan(draft, Plan(goal="Serve the request", tasks=tasks), revision=1)
 
 
 def _menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:
@@ -209,18 +206,6 @@ def _menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ..
                 input_schema=card.input_schema,
             )
     return tuple(items.values())
-
-
-def _with_inputs(plan: Plan, state: State) -> Plan:
-    """A task without an input of its own gets the request's."""
-    given: JsonValue = state.input if isinstance(state.input, dict) else {"request": state.input}
-    return plan.model_copy(
-        update={
-            "tasks": tuple(
-                task if task.input is not None else task.model_copy(update={"input": given}) for task in plan.tasks
-            )
-        }
-    )
 
 
 def _same_again(plan: Plan, state: State) -> bool:

@@ -16,7 +16,7 @@ from pointsman_schemas.log import TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
-__all__ = ["State", "Task", "bounds", "from_snapshot", "report", "to_snapshot"]
+__all__ = ["State", "Task", "bounds", "from_snapshot", "input_of", "report", "to_snapshot"]
 
 NONE_USED = Usage()
 
@@ -129,6 +129,19 @@ def bounds(state: State) -> Mapping[str, tuple[float, float]]:
     }
     tight = {name: [bound for bound in both if bound is not None] for name, (_, *both) in allowed.items()}
     return {name: (allowed[name][0], min(both)) for name, both in tight.items() if both}
+
+
+def input_of(state: State, task: Task) -> JsonValue:
+    """What the agent at `task` is given. A log holds the request once: a role, and a task of the plan without an input
+    of its own, get it from there."""
+    if task.role is Role.WORK:
+        if task.input is not None:
+            return task.input
+        return state.input if isinstance(state.input, dict) else {"request": state.input}
+    asked: dict[str, JsonValue] = {"request": state.input}
+    if state.metadata and task.role is not Role.SYNTHESIZE:
+        asked["metadata"] = state.metadata
+    return {**asked, **task.input} if isinstance(task.input, dict) else asked
 
 
 def report(task: Task) -> TaskReport:
