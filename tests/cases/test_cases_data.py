@@ -1,0 +1,381 @@
+"""Faults that systems of this kind were seen to have around values, times, traces and growth, tried on Pointsman."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import os
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rich.console import Console, RenderableType
+from support.crew import planner, steps, synthesizer, team, worker
+from support.system import running, until
+
+from pointsman.agent import agent
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.bus.streams import stream_configs
+from pointsman.cli import render
+from pointsman.client import Client, Workflow
+from pointsman.context import Context
+from pointsman.errors import TaskError
+from pointsman.settings import Settings
+from pointsman.telemetry import traces
+from pointsman.tools import tool
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Outcome, Result
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.strict_json import as_json_value, dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Supervisor, Team
+
+pytestmark = pytest.mark.timeout(120)
+
+alone = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=team.limits)
+"""The crew without a synthesizer: the only result is the answer."""
+
+
+# Times
+
+BERLIN = ZoneInfo("Europe/Berlin")
+INSTANTS = {
+    "before the hour is repeated": datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN),
+    "after the hour is repeated": datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1),
+    "in the hour that is left out": datetime(2026, 3, 29, 2, 30, tzinfo=BERLIN),
+    "an offset with seconds": datetime(1900, 1, 1, tzinfo=ZoneInfo("Europe/Amsterdam")),
+    "year 1": datetime(1, 1, 1, tzinfo=UTC),
+    "year 9999": datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    "microseconds": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize("instant", INSTANTS.values(), ids=INSTANTS)
+def test_a_time_is_carried_as_text_that_is_the_same_instant(instant: datetime) -> None:
+    text = as_json_value(instant)
+
+    assert isinstance(text, str)
+    assert datetime.fromisoformat(text).timestamp() == instant.timestamp()
+    assert datetime.fromisoformat(text).utcoffset() == instant.utcoffset()
+
+
+def at(offset: int, *moment: int) -> str:
+    return datetime(*moment, tzinfo=timezone(timedelta(hours=offset))).isoformat()  # type: ignore[arg-type,misc]
+
+
+TIMES = {  # when a result says that its attempt began and ended, and whether that can be read
+    "in the first year": (at(0, 1, 1, 1), at(0, 1, 1, 2), True),
+    "before the first year in UTC": (at(14, 1, 1, 1), at(14, 1, 1, 1, 1), True),
+    "after the last year in UTC": (at(-14, 9999, 12, 31, 23), at(-14, 9999, 12, 31, 23, 59), True),
+    "from the first to the last": (at(0, 1, 1, 1), at(0, 9999, 12, 31), True),
+    "backwards": (at(0, 2026, 1, 2), at(0, 2026, 1, 1), True),
+    "over the repeated hour": ("2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", True),
+    "without a zone": ("2026-10-25T02:30:00", "2026-10-25T02:31:00", False),
+    "in a leap second": ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z", False),
+    "on no day": ("2026-02-30T00:00:00Z", "2026-02-30T00:00:00Z", False),
+}
+
+
+def drawn(view: RenderableType) -> str:
+    paper = Console(file=io.StringIO(), width=120)
+    paper.print(view)
+    assert isinstance(paper.file, io.StringIO)
+    return paper.file.getvalue()
+
+
+async def test_whatever_times_a_result_carries_its_workflow_ends_and_can_be_looked_at(settings: Settings) -> None:
+    async with running(settings, team, [planner, synthesizer]) as client:
+        bus, subjects = client.bus, client.subjects
+
+        @agent(name="absent", description="Is here in name only")
+        async def absent() -> None: ...
+
+        await bus.registry.announce(absent.card.model_copy(update={"instance": "nobody"}))
+
+        async def ask(name: str) -> tuple[Outcome, str]:
+            began, ended, _ = TIMES[name]
+            (task,) = steps("t1")["tasks"]
+            workflow = await client.submit("crew", {"tasks": [task | {"agent": "absent"}]})
+            await until(lambda: bus.last("work", subjects.handoff("absent", workflow.id, "t1", 1)), seconds=20)
+            now = datetime.now(UTC)
+            result = Result(
+                workflow_id=workflow.id, task_id="t1", attempt=1, agent="absent", status="succeeded", output=name,
+                started_at=now, ended_at=now,
+            )  # fmt: skip
+            body = json.loads(dump(result)) | {"started_at": began, "ended_at": ended}
+            envelope = Envelope(id=name, type=Result.event_type, source="/test", time=now, subject=workflow.id)
+            place = subjects.result("crew", workflow.id, "absent", "t1", 1)
+            await bus.publish(place, json.dumps(body).encode(), encode(envelope), expect=0)
+            outcome = await workflow.outcome(20)
+            return outcome, drawn(render.trace(await client.trace(workflow.id), datetime.now(UTC)))
+
+        found = dict(zip(TIMES, await asyncio.gather(*map(ask, TIMES)), strict=True))
+
+    for name, (_, _, readable) in TIMES.items():
+        outcome, tree = found[name]
+        assert outcome.status == ("completed" if readable else "failed"), (name, outcome)
+        assert outcome.answer == name if readable else "sent a result that is" in outcome.gaps[0].reason
+        assert json.loads(dump(outcome))["sequential"] >= 0
+        assert "absent" in tree
+
+
+# Values
+
+HELD = {
+    "2**63": str(2**63),
+    "2**200": str(2**200),
+    "minus 2**200": str(-(2**200)),
+    "a float": "1.7976931348623157e308",
+    "50 levels": "[" * 50 + "]" * 50,
+    "text": json.dumps("\u0000 \u2028 𝄞 </input>"),
+    "an empty key": '{"": {"": null}}',
+}
+REFUSED = {
+    "NaN": "NaN",
+    "Infinity": "-Infinity",
+    "1e400": "1e400",
+    "10**5000": "1" + "0" * 5000,
+    "200 levels": "[" * 200 + "]" * 200,
+    "10,000 levels": "[" * 10_000 + "]" * 10_000,
+    "half a character": '"\\ud800"',
+    "half a character as key": '{"\\udfff": 1}',
+    "a bare word": "undefined",
+}
+
+
+async def test_a_value_comes_back_with_every_digit_or_is_refused_in_the_open(settings: Settings) -> None:
+    def asking(value: str) -> bytes:
+        request = {"input": {"tasks": [steps("t1")["tasks"][0] | {"input": {"say": "VALUE"}}]}}
+        return json.dumps(request).replace('"VALUE"', value).encode()
+
+    async with running(settings, alone, [planner, worker]) as client:
+
+        async def ask(value: str) -> tuple[Outcome, bytes]:
+            place = client.subjects.request("crew")
+            sequence = await client.bus.publish(place, asking(value), {})
+            workflow = Workflow(client, workflow_id_for("crew", f"sequence-{sequence}"), "crew")
+            outcome = await workflow.outcome(30)
+            log = [stored.body async for stored in client.bus.read("log", client.subjects.log("crew", workflow.id))]
+            return outcome, b"[" + b",".join(log) + b"]"
+
+        held = dict(zip(HELD, await asyncio.gather(*map(ask, HELD.values())), strict=True))
+        refused = dict(zip(REFUSED, await asyncio.gather(*map(ask, REFUSED.values())), strict=True))
+
+    def unknown(word: str) -> Any:
+        raise AssertionError(f"{word} is in a log")
+
+    for name, (outcome, log) in held.items():
+        assert outcome.status == "completed", (name, outcome)
+        assert outcome.answer == json.loads(HELD[name])
+        json.loads(log, parse_constant=unknown)
+    for name, (outcome, log) in refused.items():
+        assert outcome.status == "failed", (name, outcome)
+        assert "JSON" in outcome.reason or "valid Request" in outcome.reason or "nested" in outcome.reason, outcome
+        json.loads(log, parse_constant=unknown)
+
+
+# Traces
+
+CALLERS_TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces.use(provider)
+    yield exporter
+    traces.use(None)
+
+
+@tool
+async def numbers() -> int:
+    """Leaves an asynchronous generator early."""
+
+    async def count() -> AsyncIterator[int]:
+        with traces.span("in a generator"):
+            yield 1
+            yield 2
+
+    async for number in count():
+        return number
+    return 0
+
+
+@tool
+async def ten() -> int:
+    """Does ten things at a time, each in two."""
+
+    async def one(number: int) -> int:
+        with traces.span("in a gather"):
+            await asyncio.gather(asyncio.sleep(0), asyncio.to_thread(deeper))
+            return number
+
+    def deeper() -> None:
+        with traces.span("in a thread of a gather"):
+            pass
+
+    return sum(await asyncio.gather(*(one(number) for number in range(10))))
+
+
+@tool
+def blocking() -> str:
+    """Works in a thread."""
+    with traces.span("in a thread"):
+        return threading.current_thread().name
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+async def test_whatever_a_tool_does_its_spans_are_in_the_callers_trace_at_every_attempt(
+    settings: Settings, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, sampled: bool
+) -> None:
+    handed_back = asyncio.Event()
+
+    @agent(name="juggler", description="Uses tools of every kind")
+    async def juggler(context: Context) -> str:
+        await asyncio.gather(context.call(numbers), context.call(ten), context.call(blocking))
+        if context.attempt == 1:
+            raise TaskError("not yet", retryable=True)
+        if not handed_back.is_set():
+            handed_back.set()
+            await asyncio.Event().wait()  # until its worker leaves, and hands it back
+        return "done"
+
+    settings = settings.model_copy(update={"grace": 0.1})
+    headers = {"traceparent": f"00-{CALLERS_TRACE}-b7ad6b7169203331-0{int(sampled)}"}
+    plan = {"tasks": [{"id": "t1", "agent": "juggler", "intent": "juggle"}]}
+    async with running(settings, alone, [planner]) as client:
+        place = client.subjects.request("crew")
+        async with running(settings, None, [juggler]):
+            sequence = await client.bus.publish(place, json.dumps({"input": plan}).encode(), headers)
+            workflow = Workflow(client, workflow_id_for("crew", f"sequence-{sequence}"), "crew")
+            async with asyncio.timeout(20):
+                await handed_back.wait()
+        async with running(settings, None, [juggler]):
+            outcome = await workflow.outcome(20)
+    gc.collect()
+    await asyncio.sleep(0)  # generators that were left are closed by their loop
+
+    finished = spans.get_finished_spans()
+    assert (outcome.status, outcome.trace_id) == ("completed", CALLERS_TRACE)
+    assert [record for record in caplog.records if "detach" in record.getMessage()] == []
+    if not sampled:
+        assert finished == ()
+        return
+    named: dict[str, list[ReadableSpan]] = {}
+    for span in finished:
+        named.setdefault(span.name, []).append(span)
+    ids = {span.context.span_id for span in finished if span.context} | {0xB7AD6B7169203331}
+    assert {f"{span.context.trace_id:032x}" for span in finished if span.context} == {CALLERS_TRACE}
+    assert [span.name for span in finished if span.parent is None or span.parent.span_id not in ids] == []
+    runs = 3  # the first attempt, the second until it was handed back, and the second again
+    processed = named[f"process {settings.namespace}.handoff.juggler"]
+    assert [dict(span.attributes or {})["pointsman.attempt"] for span in processed] == [1, 2, 2]
+    assert {name: len(named[name]) for name in ("in a gather", "in a thread", "in a generator")} == {
+        "in a gather": 10 * runs, "in a thread": runs, "in a generator": runs,
+    }  # fmt: skip
+    assert len(named["in a thread of a gather"]) == 10 * runs
+    assert {span.parent.span_id for span in named["in a thread of a gather"] if span.parent} == {
+        span.context.span_id for span in named["in a gather"] if span.context
+    }
+
+
+# Growth
+
+_BATCH = 40  # workflows between two measurements; a tenth of them is cancelled, a twentieth fails at first
+_FOREIGN = [tracemalloc.Filter(False, "*/pydantic/*")]
+"""pydantic keeps the newest 16,384 short texts it has read: some 1 MB in the end, which grows until then."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much this process holds, and how much the broker for it."""
+
+    objects: int
+    memory: int
+    threads: int
+    files: int
+    tasks: int
+    consumers: int
+
+    @classmethod
+    async def now(cls, bus: JetStreamBus, settings: Settings) -> Size:
+        gc.collect()
+        consumers = 0
+        for config in stream_configs(Subjects(settings.namespace), settings):
+            info = await bus.api(f"STREAM.INFO.{config['name']}")
+            consumers += info["state"]["consumer_count"]
+        return cls(
+            objects=sum((type(each).__module__ or "").startswith("pointsman") for each in gc.get_objects()),
+            memory=sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(_FOREIGN).traces),
+            threads=threading.active_count(),
+            files=len(os.listdir("/proc/self/fd")),
+            tasks=len(asyncio.all_tasks()),
+            consumers=consumers,
+        )
+
+
+async def test_what_has_ended_leaves_nothing_behind(settings: Settings, bus: JetStreamBus) -> None:
+    @agent(name="blocking", description="Works in a thread of its own")
+    def blocks(work: dict[str, Any]) -> Any:
+        time.sleep(0.01)
+        return work["say"]
+
+    def request(number: int) -> dict[str, Any]:
+        again, long = number % 20 == 7, number % 10 == 3
+        tasks = steps("a", from_attempt=2 if again else 1, seconds=60 if long else 0)["tasks"] + steps("b")["tasks"]
+        return {"tasks": [tasks[0], tasks[1] | {"agent": "blocking"}]}
+
+    async def one(client: Client, number: int) -> str:
+        workflow = await client.submit("crew", request(number))
+        if number % 10 == 3:
+            async for _ in workflow.events():  # it has been admitted
+                break
+            await asyncio.sleep(number % 7 / 100)
+            await workflow.cancel("a test's")
+        return (await workflow.outcome(60)).status
+
+    async def batch(client: Client) -> tuple[Size, Counter[str]]:
+        ended = Counter[str]()
+        for first in range(0, _BATCH, 20):
+            ended.update(await asyncio.gather(*(one(client, number) for number in range(first, first + 20))))
+        await until(lambda: _at_rest(bus), seconds=20)
+        return await Size.now(bus, settings), ended
+
+    settings = settings.model_copy(
+        update={"heartbeat": 5.0}
+    )  # a process that counts its objects says nothing meanwhile
+    async with running(settings, team, [planner, synthesizer, worker, blocks]) as client:
+        tracemalloc.start()
+        try:
+            await batch(client)  # caches fill, connections are made
+            before, _ = await batch(client)
+            after, ended = await batch(client)
+        finally:
+            tracemalloc.stop()
+
+    assert ended == {"completed": 0.9 * _BATCH, "cancelled": 0.1 * _BATCH}
+    assert (after.threads, after.consumers) == (before.threads, before.consumers)
+    assert after.files <= before.files
+    assert after.tasks <= before.tasks
+    assert after.objects - before.objects < _BATCH / 2
+    assert (after.memory - before.memory) / _BATCH < 1024  # an id is remembered of each: that it has ended
+
+
+async def _at_rest(bus: JetStreamBus) -> bool:
+    depths = [
+        await bus.depth(name, "work") for name in ("inbox-crew", "request-crew", "agent-worker", "agent-blocking")
+    ]
+    return all(depth is not None and depth.pending == depth.in_flight == 0 for depth in depths)
