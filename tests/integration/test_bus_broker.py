@@ -16,10 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import nats
+import nats.errors
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from pointsman.bus import jetstream, pull
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.errors import BusUnavailable, ConfigurationError, UnknownOutcome
@@ -61,10 +63,12 @@ def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
 
 
 @pytest.fixture
-def info_logged() -> Iterator[None]:
+def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lines of level `info` are logged, which telemetry leaves out until it is set up, whoever imported it first."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("info"))
+    for module in (jetstream, pull):  # a logger keeps the level at which it was used first: these are new
+        monkeypatch.setattr(module, "_log", structlog.get_logger(module.__name__))
     yield
     structlog.configure(**before)
 
