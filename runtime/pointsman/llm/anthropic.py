@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pointsman.errors import ConfigurationError
-from pointsman.llm.failures import from_connection, from_status, from_unreadable
+from pointsman.llm.failures import from_connection, from_status, from_unreadable, said_in
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
@@ -67,7 +67,11 @@ class AnthropicModel:
                 message = await client.messages.create(**_body(request, request.model or self.name))
         except sdk.APIStatusError as error:
             raise from_status(
-                self.provider, error.status_code, error.api_message or error.message, error.response.headers, self._key
+                self.provider,
+                error.status_code,
+                said_in(error.body) or error.message,
+                error.response.headers,
+                self._key,
             ) from None
         except (sdk.APIConnectionError, TimeoutError) as error:
             raise from_connection(self.provider, error) from None

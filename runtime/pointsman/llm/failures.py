@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from pointsman.errors import ModelError
 from pointsman_schemas.events import LONGEST_WAIT
 
-__all__ = ["from_connection", "from_status", "from_unreadable", "retry_after"]
+__all__ = ["from_connection", "from_status", "from_unreadable", "retry_after", "said_in"]
 
 _TRANSIENT = frozenset({408, 409, 429})
 """With every status from 500 on (529 is Anthropic's "overloaded"): the same call may succeed later."""
@@ -47,6 +48,14 @@ def from_connection(provider: str, error: Exception) -> ModelError:
 def from_unreadable(provider: str, seen: str) -> ModelError:
     """The error for an answer of status 200 that is not what the API promises, such as a proxy's error page."""
     return ModelError(f"{provider} answered 200 with something that is not a reply: {seen}", retryable=True)
+
+
+def said_in(body: object) -> str:
+    """What the body of an error says in words, in either provider's form; nothing when it says nothing."""
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    if isinstance(error, Mapping):
+        error = error.get("message") or json.dumps(error, default=str)
+    return error if isinstance(error, str) else ""
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

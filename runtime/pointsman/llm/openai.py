@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pydantic import JsonValue
-
 from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.failures import from_connection, from_status, from_unreadable
+from pointsman.llm.failures import from_connection, from_status, from_unreadable, said_in
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
@@ -70,7 +68,7 @@ class OpenAIModel:
             failure = from_status(
                 self.provider,
                 error.status_code,
-                _detail(error.body) or error.message,
+                said_in(error.body) or error.message,
                 error.response.headers,
                 self._key,
             )
@@ -132,7 +130,7 @@ class OpenAIModel:
         """Gateways before a model answer 200 with an `error` object when the model behind them failed."""
         error = (getattr(completion, "model_extra", None) or {}).get("error")
         if isinstance(error, Mapping) and isinstance(code := error.get("code"), int) and code >= 400:
-            return from_status(self.provider, code, _detail({"error": error}), {}, self._key)
+            return from_status(self.provider, code, said_in({"error": error}), {}, self._key)
         return from_unreadable(self.provider, "no choices")
 
 
@@ -182,10 +180,3 @@ def _usage(usage: CompletionUsage | None) -> Usage:
     if usage is None:
         return Usage(calls=1)
     return Usage(calls=1, input_tokens=usage.prompt_tokens or 0, output_tokens=usage.completion_tokens or 0)
-
-
-def _detail(body: object) -> str:
-    error: JsonValue | object = body.get("error", body) if isinstance(body, Mapping) else body
-    if isinstance(error, Mapping):
-        error = error.get("message") or json.dumps(error, default=str)
-    return error if isinstance(error, str) else ""
