@@ -42,7 +42,7 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
     expires, chance, waits = 1.0, Random(1), list[float]()
     monkeypatch.setattr("pointsman.bus.pull._EXPIRES", expires)
     monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.3)
-    names = [f"w{number}" for number in range(12)]
+    names = [f"w{number}" for number in range(18)]
     consumers = [
         await bus.consumer(name, "work", f"{namespace}.handoff.{name}.>", ack_wait=30, max_in_flight=8)
         for name in names
@@ -50,7 +50,7 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
     loop = asyncio.get_running_loop()
 
     async def try_out(name: str, consumer: Consumer) -> None:
-        for number in range(6):
+        for number in range(4):
             taking = asyncio.ensure_future(consumer.take(8))
             await asyncio.wait({taking}, timeout=expires + chance.uniform(-0.3, 0.3))
             sent = loop.time()
@@ -84,7 +84,7 @@ async def reader(text: str) -> int:
 async def test_a_flood_of_large_messages_waits_at_the_broker_and_not_in_a_worker(
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
-    desk, size, count = Desk(bus, settings.namespace), 900_000, 150
+    desk, size, count = Desk(bus, settings.namespace), 900_000, 100
     async with System(tmp_path, settings) as system:
         service = await system.worker(system.write("reader.py", READER))
         await desk.result(await desk.hand("reader", "x" * size, task="warm"))

@@ -61,7 +61,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         workers = await asyncio.gather(*(system.worker(f"{CREW}:worker") for _ in range(2)))
         by_pid = {service.pid: service for service in workers}
 
-        frozen = await client.submit("crew", steps("a", seconds=3.0))
+        frozen = await client.submit("crew", steps("a", seconds=2.0))
         [pid] = await found(lambda: begun(frozen.id, "a", 1), "start of the first task")
         os.kill(pid, signal.SIGSTOP)
         [_, other] = await found(lambda: begun(frozen.id, "a", 2), "second start", seconds=most)
@@ -69,7 +69,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         meanwhile = await (await client.submit("crew", steps("x", "y"))).outcome(30)
         os.kill(pid, signal.SIGCONT)
 
-        killed = await client.submit("crew", steps("b", seconds=3.0))
+        killed = await client.submit("crew", steps("b", seconds=2.0))
         [victim] = await found(lambda: begun(killed.id, "b", 1), "start of the second task")
         await by_pid[victim].kill()
         [_, heir] = await found(lambda: begun(killed.id, "b", 2), "second start", seconds=most)
@@ -328,21 +328,20 @@ async def _collector(manner: str) -> AsyncIterator[str]:
 
 async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_path: Path) -> None:
     """One process for each way in which a collector can be of no use; all of them serve, stay small, and leave."""
-    manners = ["refuses", "hangs", "is overloaded"]
     async with AsyncExitStack() as stack:
         system = await stack.enter_async_context(System(tmp_path, settings))
         services: list[Service] = []
-        for manner, start in zip(
-            manners,
-            (
-                lambda: system.supervisor(CREW),
-                lambda: system.worker(f"{CREW}:worker"),
-                lambda: system.worker(f"{CREW}:planner", f"{CREW}:synthesizer"),
-            ),
+        for manner, arguments in zip(
+            ("refuses", "hangs", "is overloaded"),
+            (("supervisor", CREW), ("worker", f"{CREW}:worker"), ("worker", f"{CREW}:planner", f"{CREW}:synthesizer")),
             strict=True,
         ):
             system.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = await stack.enter_async_context(_collector(manner))
-            services.append(await start())
+            services.append(await system.start(*arguments))
+        await asyncio.gather(
+            services[0].logged("supervisor_started"), *(each.logged("worker_started") for each in services[1:])
+        )
+        await found(lambda: _everybody(system, 3), "three cards")
         await asyncio.gather(*(system.ask("crew", steps("a", "b"), seconds=60) for _ in range(30)))
         before = [_memory(service.pid) for service in services]
         outcomes = await asyncio.gather(*(system.ask("crew", steps("a", "b"), seconds=60) for _ in range(30)))
@@ -363,6 +362,10 @@ async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_pa
     assert max(took) < 7.0  # 5 s are allowed, the rest is for a busy machine
     assert min(lost) >= 50
     assert max(loud) < 20
+
+
+async def _everybody(system: System, count: int) -> bool:
+    return len(await system.client.agents()) == count
 
 
 def _memory(pid: int) -> int:
