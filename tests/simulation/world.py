@@ -194,7 +194,7 @@ class World:
                         self.problems.append(problem)
 
     def open_ends(self) -> list[str]:
-        """Requests without an outcome, and consumers with something left to do."""
+        """Requests without an outcome, consumers with something left to do, and agents that never came up."""
         missing = [
             f"request {stored.sequence} ({workflow}) has no outcome"
             for stored, workflow in self.requests()
@@ -203,7 +203,9 @@ class World:
         for (_, name), durable in self.broker._durables.items():
             if name != consumer_name("leaver") and (durable.ready or durable.in_flight):
                 missing.append(f"consumer {name} has {len(durable.ready)} ready and {durable.in_flight} in flight")
-        return missing
+        there = {name for _, name in self.broker._durables}
+        expected = [consumer_name(name) for name in CARDS if name != "leaver"]
+        return missing + [f"consumer {name} does not exist yet" for name in expected if name not in there]
 
     def requests(self) -> Iterator[tuple[Stored, str]]:
         """Every request that was stored, and the workflow it belongs to."""
@@ -359,7 +361,9 @@ class World:
                 headers = self._headers("stray", Control.event_type)
                 body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
             case "timer":
-                subject = self.subjects.timer(team, workflow, "wake-1")
+                # Never of a timer that may still be armed: its subject would be taken, and it would not be scheduled.
+                # Only the broker may publish there; permissions see to it.
+                subject = self.subjects.timer(team, workflow, "wake-0")
             case "handoff":
                 subject = self.subjects.handoff(agent, workflow, "stray", 1)
             case "version":
