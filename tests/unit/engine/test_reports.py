@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from pointsman.bus.memory import MemoryBus
+from pointsman.engine import reports
 from pointsman.engine.reports import BusReporter
 from pointsman_schemas.events import Progress
 from pointsman_schemas.subjects import Subjects
@@ -37,7 +40,12 @@ def report(number: int) -> Progress:
     )  # fmt: skip
 
 
-async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counted() -> None:
+async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A logger keeps the level at which it was used first, and an earlier test may have set that to `error`.
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(reports, "_log", structlog.wrap_logger(None, wrapper_class=level))
     bus = Slow()
     subjects = Subjects("pointsman")
     reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c")
