@@ -35,7 +35,7 @@ class Sender:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock
-        self._source = f"/{subjects.namespace}/team/{team}"
+        self._source = subjects.source("team", team)
 
     async def send_new(self, state: State, entries: Sequence[Entry]) -> None:
         """What `entries`, committed just now and by this process, have added to the outbox of `state`."""

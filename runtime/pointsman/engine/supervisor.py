@@ -403,7 +403,7 @@ class SupervisorEngine:
         envelope = Envelope(
             id=f"{workflow}-outcome",
             type=Outcome.event_type,
-            source=f"/{self._subjects.namespace}/team/{self._team.name}",
+            source=self._subjects.source("team", self._team.name),
             time=now,
             subject=workflow,
             correlation_id=correlation_id,

@@ -106,7 +106,7 @@ class WorkflowLog:
             Envelope(
                 id=f"{workflow}-{number}",
                 type=Commit.event_type,
-                source=f"/{self._subjects.namespace}/team/{self._team}",
+                source=self._subjects.source("team", self._team),
                 time=self._clock.now(),
                 subject=workflow,
                 correlation_id=committed.correlation_id,
