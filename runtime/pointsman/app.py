@@ -24,7 +24,7 @@ from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team
 
-__all__ = ["ChildEnded", "Processes", "end_with_parent", "load_team", "run", "supervise", "work"]
+__all__ = ["ChildEnded", "Processes", "end_with_parent", "load_team", "obituary", "run", "supervise", "work"]
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ class Processes:
         finally:
             for wait in waits:
                 wait.cancel()
-        return self._obituary(waits[done.pop()])
+        return _obituary(waits[done.pop()])
 
     async def keep(self, told: Callable[[ChildEnded, float], None]) -> None:
         """Start again whoever ends, after a growing pause that `told` hears of. Never returns."""
@@ -229,7 +229,7 @@ class Processes:
                 return
             if time.monotonic() - child.started > _STABLE:
                 child.pause = _FIRST_PAUSE
-            told(self._obituary(child), child.pause)
+            told(_obituary(child), child.pause)
             await asyncio.sleep(child.pause)
             child.pause = min(_LONGEST_PAUSE, child.pause * 2)
             child.process = await self._spawn(child.arguments, child.log)
@@ -250,15 +250,26 @@ class Processes:
                 start_new_session=True,
             )
 
-    def _obituary(self, child: _Child) -> ChildEnded:
-        try:
-            lines = child.log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        last = lines[-1][-_TAIL:] if lines else "it said nothing"
-        return ChildEnded(
-            f"the process {child.name} ended with code {child.process.returncode}: {last}; its log is {child.log}"
-        )
+
+def obituary(name: str, code: int, log: Path) -> ChildEnded:
+    """How the process `name` ended: a negative `code` is the signal that killed it, as in `subprocess`.
+
+    Only a positive one is the process's own word, which the last line of its log then explains.
+    """
+    if code < 0:
+        return ChildEnded(f"the process {name} was killed by signal {-code}; its log is {log}")
+    if code == 0:
+        return ChildEnded(f"the process {name} ended with code 0; its log is {log}")
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    last = lines[-1][-_TAIL:] if lines else "it said nothing"
+    return ChildEnded(f"the process {name} ended with code {code}: {last}; its log is {log}")
+
+
+def _obituary(child: _Child) -> ChildEnded:
+    return obituary(child.name, child.process.returncode or 0, child.log)
 
 
 def _end(process: asyncio.subprocess.Process, *, kill: bool) -> None:

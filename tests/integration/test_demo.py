@@ -145,6 +145,9 @@ async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
         crashed = next(pid for pid in processes(tmp_path) if b"billing" in command_line(pid))
         os.kill(crashed, signal.SIGKILL)
         ended = await event(process.stdout, "child_ended")
+        broker = next(pid for pid in processes(tmp_path) if b"nats-server" in command_line(pid))
+        os.kill(broker, signal.SIGKILL)
+        lost = await event(process.stdout, "child_ended", "the process broker")
         async with pointsman(
             "submit", "customer-service", "I was charged twice", "--json", "--url", ready["url"]
         ) as submitting:
@@ -152,17 +155,18 @@ async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         await process.communicate()
 
-    assert "billing" in ended["message"]
+    assert "the process billing was killed by signal 9" in ended["message"]
+    assert "the process broker was killed by signal 9" in lost["message"]
     assert json.loads(out)["status"] == "completed"
     assert process.returncode == 0
     await gone(tmp_path)
 
 
-async def event(stream: asyncio.StreamReader, name: str) -> Mapping[str, Any]:
+async def event(stream: asyncio.StreamReader, name: str, about: str = "") -> Mapping[str, Any]:
     async with asyncio.timeout(90):
         while True:
             line: Mapping[str, Any] = json.loads(await stream.readline())
-            if line.get("event") == name:
+            if line.get("event") == name and about in line.get("message", ""):
                 return line
 
 

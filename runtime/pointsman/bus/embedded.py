@@ -24,6 +24,7 @@ _STOP = 5.0  # seconds to flush and leave after SIGTERM before it is killed
 _CONFIG = """jetstream { sync_interval: "1s" }
 """
 _POLL = 0.01  # seconds; there is no event to wait for, only a file that appears
+_WATCH = 0.2  # seconds between two looks whether it still runs: one system call each
 
 # A child is told of its parent's death by the Linux kernel alone (PR_SET_PDEATHSIG), and only the child itself can ask
 # for it. `preexec_fn` would run Python between fork and exec, which can deadlock when there are threads; instead a tiny
@@ -85,10 +86,23 @@ class EmbeddedBroker:
     ) -> None:
         await self.stop()
 
+    async def ended(self) -> int:
+        """Wait until the server ends without being stopped; its exit code, negative for the signal that killed it."""
+        if (process := self._process) is None:
+            raise BusUnavailable("the broker was not started; enter it, or call start()")
+        while (code := process.poll()) is None:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(_WATCH)
+        return code
+
+    async def restart(self) -> None:
+        """Start a server that ended again, on the port and the store it had, so that its clients find it."""
+        self._port = int(self._url.rpartition(":")[2] or self._port)
+        await self.start()
+
     async def start(self) -> None:
         """Start the server and return when it takes clients."""
         binary = _find_binary()
-        if self._directory is None:
+        if self._directory is None and self._temporary is None:
             self._temporary = TemporaryDirectory(prefix="pointsman-", ignore_cleanup_errors=True)
         home = self._directory or Path(self._temporary.name if self._temporary else ".")
         home.mkdir(parents=True, exist_ok=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
+import os
 import shlex
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,7 @@ _SHIPPED_ROLES = {name: f"pointsman_agents.{name}" for name in ("planner", "synt
 _READY = 60.0  # seconds until everybody must be there; six interpreters on one slow core need about ten
 _LOOK = 0.05  # seconds between two looks at who is there
 _PORT = 4222  # where NATS clients look first
+_PAUSE = 0.5  # seconds before a broker that ended is started again, as for a child's first end
 
 
 def supervisor(target: str, *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
@@ -72,20 +74,21 @@ class Cast:
 
 def demo(text: str | None, *, directory: Path | None, json: bool) -> Code:
     settings = settings_for(None, None)
-    home = directory or Path(tempfile.mkdtemp(prefix="pointsman-demo-"))
-    keep = True
-    try:
-        code = app.run(_demo(text, settings, home, json=json))
-        keep = code is not Code.OK
-        return code
-    except KeyboardInterrupt:
-        keep = False
-        raise
-    finally:
-        if keep:
-            complain(f"the logs of the broker and of each process are in {home}")
-        elif directory is None:
-            shutil.rmtree(home, ignore_errors=True)
+    home = _folder(directory, "pointsman-demo-")
+    with _alone(home):
+        keep = True
+        try:
+            code = app.run(_demo(text, settings, home, json=json))
+            keep = code is not Code.OK
+            return code
+        except KeyboardInterrupt:
+            keep = False
+            raise
+        finally:
+            if keep:
+                complain(f"the logs of the broker and of each process are in {home}")
+            elif directory is None:
+                shutil.rmtree(home, ignore_errors=True)
 
 
 async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool) -> Code:
@@ -100,7 +103,8 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         cast = Cast(app.load_team(_SHIPPED_TEAM), _SHIPPED_TEAM, _demo_workers(), frozenset(_demo_workers()))
         request = text or str(module.SAMPLE_REQUEST)
         if not json:
-            _tell_setting(settings, broker, home, len(cast.workers) + 2)
+            _tell_setting(settings, broker, home, len(cast.agents))
+        _came_up("broker", began, json=json)
         client = await stack.enter_async_context(session(broker.url, settings.namespace))
         await _unless_one_ends(children, _everybody(client, cast, json=json, began=began, patience=_READY))
         workflow = await _ask(client, cast.team.name, request)
@@ -128,9 +132,10 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
 def up(target: str | None, *, port: int | None, directory: Path | None, namespace: str | None, json: bool) -> Code:
     settings = settings_for(None, namespace)
     cast = _cast(target)
-    home = directory or Path(tempfile.mkdtemp(prefix="pointsman-up-"))
+    home = _folder(directory, "pointsman-up-")
     try:
-        return app.run(_up(cast, settings, home, port, json=json))
+        with _alone(home):
+            return app.run(_up(cast, settings, home, port, kept=directory is not None, json=json))
     except KeyboardInterrupt:
         return Code.OK  # the way it is meant to end
     finally:
@@ -138,14 +143,18 @@ def up(target: str | None, *, port: int | None, directory: Path | None, namespac
             shutil.rmtree(home, ignore_errors=True)
 
 
-async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, json: bool) -> Code:
+async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, kept: bool, json: bool) -> Code:
     began = time.monotonic()
     async with AsyncExitStack() as stack:
         chosen = port if port is not None else _PORT if _is_free(_PORT) else -1
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", port=chosen))
+        if port is None and chosen == -1:
+            number = broker.url.rpartition(":")[2]
+            complain(f"{_PORT} is taken, using {number}: export POINTSMAN_URL={broker.url}")
         children = await stack.enter_async_context(_children(home, broker, settings))
         if not json:
-            _tell_setting(settings, broker, home, len(cast.workers) + 2)
+            _tell_setting(settings, broker, home, len(cast.agents), kept=kept)
+        _came_up("broker", began, json=json)
         await _start(children, cast.target, cast.workers)
 
         def told(end: ChildEnded, pause: float) -> None:
@@ -156,6 +165,7 @@ async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, j
 
         async with asyncio.TaskGroup() as group:
             group.create_task(children.keep(told))
+            group.create_task(_keep(broker, home / "broker" / "nats-server.log", told))
             client = await stack.enter_async_context(session(broker.url, settings.namespace))
             await _everybody(client, cast, json=json, began=began)
             if json:
@@ -165,6 +175,52 @@ async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, j
                 console().print(Text(f"\nReady. In another terminal:\n  pointsman submit {cast.team.name} "
                                      f"'...'{where}\n  pointsman agents{where}\nCtrl-C ends it."))  # fmt: skip
     return Code.OK
+
+
+async def _keep(broker: EmbeddedBroker, log: Path, told: Callable[[ChildEnded, float], None]) -> None:
+    """Start the broker again whenever it ends. Returns only with the error of a start that failed."""
+    while True:
+        code = await broker.ended()
+        told(app.obituary("broker", code, log), _PAUSE)
+        await asyncio.sleep(_PAUSE)
+        await broker.restart()
+
+
+def _folder(directory: Path | None, prefix: str) -> Path:
+    """`directory`, made if need be, or a temporary folder."""
+    if directory is None:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder {directory} cannot be made: {error.strerror}; give --dir a place you can write to"
+        ) from None
+    return directory
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Nobody else uses `home` meanwhile: two brokers on one store destroy it. The kernel frees it with this process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    try:
+        lock = (home / "lock").open("ab")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder {home} cannot be written to: {error.strerror}; give --dir another"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another `pointsman up` or `demo` is running on {home}; end it, or give --dir another folder"
+            ) from None
+        yield
 
 
 def _cast(target: str | None) -> Cast:
@@ -213,23 +269,28 @@ async def _start(children: Processes, target: str, workers: Mapping[str, Sequenc
 
 async def _everybody(client: Client, cast: Cast, *, json: bool, began: float, patience: float = math.inf) -> None:
     """Wait, for `patience` seconds, until the team's consumers exist and the card of every agent is announced."""
-    terminal, missing = console(), {*cast.agents, "supervisor"}
+    missing = {*cast.agents, "supervisor"}
     deadline = time.monotonic() + patience
     while missing:
         there = {card.name for card in await client.agents()} & missing
         if "supervisor" in missing and await _supervised(client, cast.team.name):
             there.add("supervisor")
         for name in sorted(there):
-            if json:
-                emit({"event": "started", "name": name, "after": round(time.monotonic() - began, 3)})
-            else:
-                terminal.print(Text(f"  ✓ {name:<14} after {render.seconds(time.monotonic() - began)}", style="dim"))
+            _came_up(name, began, json=json)
         missing -= there
         if missing and time.monotonic() > deadline:
             late = ", ".join(sorted(missing))
             raise BusUnavailable(f"{late} did not come up within {patience:.0f} s; look at the logs")
         if missing:
             await asyncio.sleep(_LOOK)
+
+
+def _came_up(name: str, began: float, *, json: bool) -> None:
+    after = time.monotonic() - began
+    if json:
+        emit({"event": "started", "name": name, "after": round(after, 3)})
+    else:
+        console().print(Text(f"  ✓ {name:<14} after {render.seconds(after)}", style="dim"))
 
 
 async def _supervised(client: Client, team: str) -> bool:
@@ -255,15 +316,19 @@ async def _ask(client: Client, team: str, request: str) -> Workflow:
     return Workflow(client, workflow_id_for(team, f"sequence-{sequence}"), team)
 
 
-def _tell_setting(settings: Settings, broker: EmbeddedBroker, home: Path, count: int) -> None:
+def _tell_setting(settings: Settings, broker: EmbeddedBroker, home: Path, agents: int, *, kept: bool = True) -> None:
     terminal, model = console(), chosen_model(settings.model)
     told = "offline: deterministic, no network; OPENAI_API_KEY or ANTHROPIC_API_KEY brings a real one"
     terminal.print(Text(f"broker  {broker.url}\nmodel   {told if model == 'offline' else model}\nlogs    {home}"))
-    terminal.print(Text(f"{count} processes:", style="bold"))
+    if not kept:
+        terminal.print(Text("data    kept until Ctrl-C, logs too; --dir PATH keeps it"))
+    terminal.print(Text(f"a broker, a supervisor and {agents} agent{'' if agents == 1 else 's'}:", style="bold"))
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
+        if os.name == "posix":  # connections of the last broker linger in TIME-WAIT; on Windows it would steal the port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

@@ -1,0 +1,75 @@
+"""What `up` and `demo` refuse before anything runs, and how they tell of what ended."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointsman.app import obituary
+from pointsman.cli import serve
+from pointsman.errors import ConfigurationError
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "pointsman", "up", "--dir", str(tmp_path / "file" / "below")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "cannot be made" in ended.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
+def test_a_second_one_on_the_same_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    with serve._alone(tmp_path), pytest.raises(ConfigurationError, match="end it, or give --dir another"):  # noqa: SIM117
+        with serve._alone(tmp_path):
+            pass
+
+    with serve._alone(tmp_path):
+        pass
+
+
+def test_a_port_that_is_listened_on_is_taken_and_one_with_lingering_connections_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        taken = not serve._is_free(port)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # who closes first keeps the port in TIME-WAIT
+            assert client.recv(1) == b""
+
+    assert taken
+    assert serve._is_free(port)
+
+
+def test_a_kill_is_told_as_such_and_only_a_code_of_its_own_is_explained_by_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "billing.log"
+    log.write_text("started\nno such model\n")
+
+    assert str(obituary("billing", -9, log)) == f"the process billing was killed by signal 9; its log is {log}"
+    assert str(obituary("billing", 1, log)) == (
+        f"the process billing ended with code 1: no such model; its log is {log}"
+    )
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
+    interrupted = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pointsman.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from pointsman.__main__ import main\n"
+        "main()\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (130, "pointsman: interrupted\n")
