@@ -198,6 +198,66 @@ async def test_a_registry_watch_survives_a_restart(own_broker: EmbeddedBroker, t
         await agent.close()
 
 
+async def test_after_a_restart_with_an_empty_store_whoever_was_there_goes_on(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Nobody starts anew: the streams are made again, and what counts from lower than before is seen all the same."""
+    settings = own_settings(own_broker, heartbeat=60.0)
+    bus, agent = await connect(settings, name="bus", wait=SOON), await connect(settings, name="agent", wait=SOON)
+    await bus.set_up()
+    consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
+    following = bus.follow("log", ["own.log.>"])
+    for number in range(5):
+        await bus.publish("own.log.team.w", b"before", {})
+        await agent.registry.announce(AgentCard(name="old", instance=str(number), description="writes"))
+        await anext(following)
+    await until(lambda: _names(bus, {"old"}))
+    await until(lambda: _is_watched(bus, "KV_OWN_AGENTS"))
+    taking, next_log = asyncio.create_task(consumer.take(1)), asyncio.ensure_future(anext(following))
+    second = again(own_broker, tmp_path, "empty")
+
+    await own_broker.stop()
+    await until(lambda: not bus.connected and not agent.connected)
+    async with second:
+        await until(lambda: _there(bus, "OWN_LOG", "OWN_WORK", "KV_OWN_AGENTS"))
+        await agent.registry.announce(AgentCard(name="writer", instance="a", description="writes"))
+        await agent.publish("own.log.team.w", b"after", {})
+        await agent.publish("own.handoff.writer.w.t.1", b"work", {})
+
+        await until(lambda: _names(bus, {"old", "writer"}))  # the old ones for one time to live after the outage
+        assert (await asyncio.wait_for(next_log, SOON)).body == b"after"
+        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, SOON)] == [b"work"]
+        await following.aclose()  # type: ignore[attr-defined]
+        await bus.close()
+        await agent.close()
+
+
+async def _there(bus: JetStreamBus, *streams: str) -> bool:
+    return all(["error" not in await bus.api(f"STREAM.INFO.{stream}") for stream in streams])
+
+
+async def _is_watched(bus: JetStreamBus, stream: str) -> bool:
+    return not await _no_consumers(bus, stream)
+
+
+async def _names(bus: JetStreamBus, names: set[str]) -> bool:
+    return {card.name for card in await bus.registry.cards()} == names
+
+
+async def test_a_card_that_outstayed_its_time_at_the_broker_is_not_alive(settings: Settings, bus: JetStreamBus) -> None:
+    reader = await connect(settings.model_copy(update={"heartbeat": 0.1}), name="reader", wait=SOON)
+    for instance in ("a", "b"):
+        await bus.registry.announce(AgentCard(name="writer", instance=instance, description="writes"))
+    await asyncio.sleep(
+        0.4
+    )  # time is what is tried here: longer than a card lives for the reader, shorter than the broker keeps it
+
+    assert await reader.registry.cards() == ()
+    await bus.registry.announce(AgentCard(name="writer", instance="b", description="writes"))
+    await until(lambda: _cards(reader))
+    await reader.close()
+
+
 async def _cards(bus: JetStreamBus) -> bool:
     return [card.name for card in await bus.registry.cards()] == ["writer"]
 

@@ -115,6 +115,8 @@ class JetStreamBus:
         self._reason = ""
         self._listeners: set[Callable[[], None]] = set()
         self._consumers: set[PullConsumer] = set()
+        self._set_up_once = False
+        self._restoring: asyncio.Task[None] | None = None
         self._registry = KeyValueRegistry(self, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock)
 
     # The connection
@@ -188,6 +190,9 @@ class JetStreamBus:
         if self._closing:
             return
         self._closing = True
+        if self._restoring is not None:
+            self._restoring.cancel()
+            await asyncio.gather(self._restoring, return_exceptions=True)
         with suppress(asyncio.TimeoutError):
             async with asyncio.timeout(self._timeout):
                 await self._registry.close()
@@ -224,6 +229,15 @@ class JetStreamBus:
         self._up.set()
         url = self._nc.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
+        if self._set_up_once and not self._closing and (self._restoring is None or self._restoring.done()):
+            self._restoring = asyncio.create_task(self._restore())
+
+    async def _restore(self) -> None:
+        """Make again what `set_up` made, should the broker have come back without it: consumers and readers wait."""
+        try:
+            await self.set_up()
+        except (BusUnavailable, ConfigurationError, PeerError, UnknownOutcome) as error:
+            _log.error("streams_unsure", reason=str(error), hint="start any process of the namespace to make them")
 
     # Asking the broker
 
@@ -293,7 +307,9 @@ class JetStreamBus:
         deadline = self._clock.monotonic() + _PATIENCE
         while True:
             try:
-                return await self._set_up()
+                await self._set_up()
+                self._set_up_once = True
+                return
             except BusUnavailable as error:
                 if self.connected and not self._nc._server_info.get("jetstream"):
                     where = self._settings.servers
@@ -319,12 +335,23 @@ class JetStreamBus:
         name = wanted["name"]
         answer = await self.api(f"STREAM.INFO.{name}")
         if error_code(answer) == _NO_STREAM:
+            if self._set_up_once:
+                _log.warning(
+                    "stream_lost", stream=name, hint="the broker came back without it: it is made again, empty"
+                )
             answer = await self.api(f"STREAM.CREATE.{name}", wanted)
             if error_code(answer) == _IN_USE:  # another process was faster, with other settings
                 answer = await self.api(f"STREAM.INFO.{name}")
         if error_code(answer):
             raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
         check_fits(wanted, answer["config"])
+
+    async def now(self, stream: str) -> datetime:
+        """The clock of the broker that times the messages of `stream`."""
+        answer = await self.api(f"STREAM.INFO.{stream}")
+        if error_code(answer):
+            raise PeerError(f"the broker does not describe the stream {stream}: {said(answer)}")
+        return instant(answer["ts"])
 
     # Messages
 
@@ -461,9 +488,15 @@ class JetStreamBus:
         """What the subjects hold above `after`, then what comes.
 
         An ephemeral consumer counts its deliveries: the first number that does not follow means that something was lost
-        on the way, and a new consumer begins after the last message that was handed out.
+        on the way, and a new consumer begins after the last message that was handed out. A broker that came back with
+        less than it had counts from lower: a stream that was made anew is read from its start, one that lost its end
+        from what it has left.
         """
+        made: object = None
         while True:
+            state = await self._patiently(stream, subjects, lambda: self.api(f"STREAM.INFO.{stream}"))
+            after = min(after, state["state"]["last_seq"]) if made in (None, state["created"]) else 0
+            made = state["created"]
             name = await self._reader(stream, subjects, after)
             pull = Pull(self, stream, name)
             try:
@@ -485,10 +518,7 @@ class JetStreamBus:
                 await self.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", reply=self.new_inbox())
 
     async def _reader(self, stream: str, subjects: Sequence[str], after: int) -> str:
-        """The name of a new ephemeral consumer, however long the broker cannot or will not make one.
-
-        Each try asks for the same, so one whose answer was lost leaves none behind, and a reason reads the same twice.
-        """
+        """The name of a new ephemeral consumer. Each try asks for the same: a lost answer leaves none behind."""
         name = f"reader_{self.new_inbox().rpartition('.')[2]}"
         order = {
             "stream_name": stream,
@@ -505,12 +535,19 @@ class JetStreamBus:
                 "inactive_threshold": nanoseconds(_LINGER),
             },
         }
+        await self._patiently(stream, subjects, lambda: self.api(f"CONSUMER.CREATE.{stream}.{name}", order))
+        return name
+
+    async def _patiently(
+        self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """The answer a follower needs, however long the broker cannot or will not give it; each reason is said once."""
         reason = ""
         while True:
             try:
-                answer = await self.api(f"CONSUMER.CREATE.{stream}.{name}", order)
+                answer = await ask()
                 if not error_code(answer):
-                    return name
+                    return answer
                 refusal = said(answer)
             except BusUnavailable as error:
                 if self._closing:

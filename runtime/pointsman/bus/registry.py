@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from typing import Protocol
 
 import structlog
@@ -25,6 +26,7 @@ _AGAIN = 1.0  # seconds before a watch that broke begins again: never a hot loop
 class _Source(Protocol):
     @property
     def closed(self) -> bool: ...
+    async def now(self, stream: str) -> datetime: ...
     async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int: ...
     def read_stream(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
     def follow_stream(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
@@ -38,6 +40,9 @@ class KeyValueRegistry:
 
     An outage of the broker says nothing about who is alive: who was alive when it began is taken to be until the time
     to live has passed since it ended. Otherwise the first plans after an outage would name agents nobody knows.
+
+    A broker that was killed may keep cards for good whose time has passed: what is there at the start lives for what
+    the broker's own clock leaves of its time.
     """
 
     def __init__(self, bus: _Source, bucket: str, time_to_live: float, clock: Clock) -> None:
@@ -93,9 +98,9 @@ class KeyValueRegistry:
             await asyncio.gather(self._watch, return_exceptions=True)
 
     async def _start(self) -> None:
-        after = 0
+        after, now = 0, await self._bus.now(self._stream)
         async for stored in self._bus.read_stream(self._stream, f"{self._prefix}>", 0):
-            self._note(stored)
+            self._note(stored, max(0.0, (now - stored.at).total_seconds()))
             after = stored.sequence
         self._watch = asyncio.create_task(self._keep_current(after))
 
@@ -117,7 +122,7 @@ class KeyValueRegistry:
         if not self._away:
             self._alive = {key: entry for key, entry in self._alive.items() if entry[1] > now}
 
-    def _note(self, stored: Stored) -> None:
+    def _note(self, stored: Stored, age: float = 0.0) -> None:
         key = stored.subject.removeprefix(self._prefix)
         self._sorted = None
         if not stored.body:  # withdrawn, or expired: a marker has no body
@@ -129,7 +134,7 @@ class KeyValueRegistry:
         except ValidationError as error:
             _log.warning("card_unreadable", key=key, problems=error.error_count())
             return
-        self._alive[key] = card, self._clock.monotonic() + self._time_to_live
+        self._alive[key] = card, self._clock.monotonic() + self._time_to_live - age
 
     def _subject(self, card: AgentCard) -> str:
         return f"{self._prefix}{card.name}.{token(card.instance, 'instance')}"

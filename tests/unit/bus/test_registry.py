@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 
 from structlog.testing import capture_logs
 
@@ -20,7 +20,8 @@ LIVES = 15.0  # seconds that a card lives unless it is refreshed
 class Bucket:
     """A key-value stream without times to live: a test says when the broker lets a card go."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
         self.kept: list[Stored] = []
         self.closed = False
         self.broken: Exception | None = None
@@ -28,9 +29,12 @@ class Bucket:
 
     async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
         own = {name: value for name, value in wire.items() if not name.startswith("Nats-")}
-        self.kept.append(Stored(subject, body, own, len(self.kept) + 1, datetime.now(UTC)))
+        self.kept.append(Stored(subject, body, own, len(self.kept) + 1, self.clock.now()))
         self._grew.set()
         return len(self.kept)
+
+    async def now(self, stream: str) -> datetime:
+        return self.clock.now()
 
     async def expire(self, card: AgentCard) -> None:
         await self.store(f"$KV.cards.{card.name}.{card.instance}", b"", {"Nats-Marker-Reason": "MaxAge"})
@@ -73,7 +77,8 @@ async def alive(registry: KeyValueRegistry, clock: VirtualClock) -> list[str]:
 
 
 async def test_who_was_alive_before_an_outage_is_so_for_a_time_to_live_after_it() -> None:
-    clock, bucket = VirtualClock(), Bucket()
+    clock = VirtualClock()
+    bucket = Bucket(clock)
     async with watched(bucket, clock) as registry:
         for instance in ("a", "b", "c"):
             await registry.announce(card(instance))
@@ -103,7 +108,8 @@ async def test_who_was_alive_before_an_outage_is_so_for_a_time_to_live_after_it(
 
 
 async def test_who_was_gone_before_an_outage_stays_gone() -> None:
-    clock, bucket = VirtualClock(), Bucket()
+    clock = VirtualClock()
+    bucket = Bucket(clock)
     async with watched(bucket, clock) as registry:
         await registry.announce(card("a"))
         await clock.advance(LIVES + 1)
@@ -116,7 +122,8 @@ async def test_who_was_gone_before_an_outage_stays_gone() -> None:
 
 
 async def test_a_watch_that_ends_is_reported_and_begins_again_where_it_was() -> None:
-    clock, bucket = VirtualClock(), Bucket()
+    clock = VirtualClock()
+    bucket = Bucket(clock)
     with capture_logs() as lines:
         async with watched(bucket, clock) as registry:
             await registry.announce(card("a"))
@@ -133,7 +140,8 @@ async def test_a_watch_that_ends_is_reported_and_begins_again_where_it_was() -> 
 
 
 async def test_a_message_the_watch_cannot_bear_is_not_read_for_ever() -> None:
-    clock, bucket = VirtualClock(), Bucket()
+    clock = VirtualClock()
+    bucket = Bucket(clock)
 
     class Poisonous(bytes):
         def __bool__(self) -> bool:
@@ -151,7 +159,8 @@ async def test_a_message_the_watch_cannot_bear_is_not_read_for_ever() -> None:
 
 
 async def test_the_watch_ends_with_its_bus() -> None:
-    clock, bucket = VirtualClock(), Bucket()
+    clock = VirtualClock()
+    bucket = Bucket(clock)
     with capture_logs() as lines:
         async with watched(bucket, clock):
             bucket.closed = True
@@ -160,3 +169,24 @@ async def test_the_watch_ends_with_its_bus() -> None:
             await clock.settle()
 
     assert lines == []
+
+
+async def test_a_card_that_the_broker_forgot_to_drop_is_not_alive_and_an_older_one_lives_for_what_is_left_of_it() -> (
+    None
+):
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    writer = KeyValueRegistry(bucket, "cards", LIVES, clock)
+    await writer.announce(card("dead"))
+    await clock.advance(LIVES)
+    await writer.announce(card("old"))
+    await clock.advance(LIVES - 5)
+
+    async with watched(bucket, clock) as registry:
+        first = await alive(registry, clock)
+        await clock.advance(4)
+        then = await alive(registry, clock)
+        await clock.advance(2)
+        last = await alive(registry, clock)
+
+    assert (first, then, last) == (["old"], ["old"], [])
