@@ -104,6 +104,8 @@ class FunctionAgent(Agent, Generic[P, R]):
 
 
 def agent(
+    bare: None = None,
+    /,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -126,6 +128,8 @@ def agent(
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
     """
+    if bare is not None:
+        raise ConfigurationError("@agent has brackets; write @agent(name=..., description=...)")
     namespace = sys._getframe(1).f_locals  # types defined in a function, as tests do, are found there
 
     def make(function: Callable[P, R]) -> FunctionAgent[P, R]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
@@ -116,6 +118,13 @@ class AttemptError(Part):
     retry_after: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] | None = None
 
 
+def _text_or_object(value: object) -> object:
+    """One error for what is neither, where the union would tell one for each."""
+    if isinstance(value, str | Mapping) and value != "":
+        return value
+    raise PydanticCustomError("text_or_object", "text that is not empty, or an object, is expected")
+
+
 class Request(Event):
     """What a caller wants. `deadline` is in seconds from admission; the team is named by the subject.
 
@@ -126,7 +135,7 @@ class Request(Event):
     event_type: ClassVar[str] = "io.pointsman.request.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    input: Annotated[str, Field(min_length=1)] | dict[str, JsonValue]
+    input: Annotated[Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)]
     deadline: Annotated[float, Field(gt=0, le=2_592_000)] | None = None
     budget: Budget | None = None
     metadata: dict[str, JsonValue] = {}

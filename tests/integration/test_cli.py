@@ -157,6 +157,22 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
 
     assert run.code == 1
     assert "pointsman watch wf_" in run.err
+    assert "no supervisor of 'nobody'" in run.err
+    assert "pointsman doctor nobody" in run.err
+
+
+async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW):
+        served = await shell.json("doctor", "crew")
+    waiting = await shell.json("submit", "crew", "hello", "--timeout", "0.2")
+
+    left = await shell.json("doctor", "crew")
+
+    assert served.code == 0
+    assert waiting.lines[0]["status"] == "waiting"
+    assert left.code == 1
+    stuck = next(check for check in left.lines if "request-crew" in check["seen"])
+    assert (stuck["ok"], stuck["seen"]) == (False, "request-crew: 1 waiting, 0 in work, and nobody takes them")
 
 
 async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -> None:
@@ -176,6 +192,7 @@ async def test_a_failed_tasks_letter_of_an_ended_workflow_goes_on_as_a_new_one(s
         listed = await shell.json("dead", "list")
         letter = listed.lines[0]["id"]
         shown = await shell.json("dead", "show", letter)
+        told = await shell("dead", "show", letter)
         refused = await shell("dead", "replay", letter)
     async with running(shell.settings, TEAM, CREW) as client:
         replayed = await shell.json("dead", "replay", letter, "--as-new")
@@ -184,6 +201,7 @@ async def test_a_failed_tasks_letter_of_an_ended_workflow_goes_on_as_a_new_one(s
 
     assert (listed.lines[0]["task_id"], listed.lines[0]["cause"]["kind"]) == ("t1", "handler_error")
     assert shown.lines[0]["decoded"]["intent"] == "do this"
+    assert f"`pointsman dead replay {letter} --as-new`" in told.out
     assert refused.code == 1
     assert "--as-new" in refused.err
     assert (replayed.code, outcome.status) == (0, "completed")
@@ -216,13 +234,15 @@ async def test_a_letter_of_a_running_workflow_gets_its_task_another_attempt(shel
 async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Settings) -> None:
     async with running(settings, None) as client:
         await bury(client, "d1", "d2")
+        silent = await shell("dead", "discard", "--origin", "a")
         declined = await shell("dead", "discard", "--origin", "a", input=b"n\n")
         agreed = await shell("dead", "discard", "d1", input=b"y\n")
         quiet = await shell.json("dead", "discard", "d2", "--yes")
         nothing = await shell("dead", "discard", "--origin", "a", "--yes")
         left = await shell("dead", "list")
 
-    assert [declined.code, agreed.code, quiet.code, nothing.code] == [1, 0, 0, 3]
+    assert [silent.code, declined.code, agreed.code, quiet.code, nothing.code] == [2, 1, 0, 0, 3]
+    assert "--yes" in silent.err
     assert quiet.lines == [{"letter": "d2", "discarded": True}]
     assert left.out == "No dead letters.\n"
 

@@ -360,3 +360,11 @@ async def test_calls_within_calls_are_reported_with_their_parents() -> None:
     assert (chat.kind, chat.error, chat.usage) == ("chat", "LookupError: gone", Usage(calls=1))
     assert tool.span_id != chat.span_id
     assert context.usage == Usage(calls=1)
+
+
+def test_a_decorator_without_brackets_is_told_how_it_is_written() -> None:
+    def fit(text: str) -> str:
+        return text
+
+    with pytest.raises(ConfigurationError, match=r"write @agent\(name=\.\.\., description=\.\.\.\)"):
+        agent(fit)  # type: ignore[arg-type]

@@ -43,6 +43,23 @@ def main() -> None:
     app()
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("pointsman"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Say which it is.")
+    ] = False,
+) -> None:
+    """Teams of LLM agents over NATS JetStream."""
+
+
 @app.command()
 @command
 def demo(
@@ -197,7 +214,7 @@ def agents(url: Url = None, namespace: Namespace = None, json: Json = False) -> 
 @app.command()
 @command
 def doctor(
-    target: Annotated[Optional[str], typer.Argument(help="Also look for the agents of this team: module:name.")] = None,  # noqa: UP045
+    target: Annotated[Optional[str], typer.Argument(help="Also look for this team: name or module:name.")] = None,  # noqa: UP045
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,

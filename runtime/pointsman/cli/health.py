@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -18,15 +19,20 @@ from pointsman.cli.output import Code, console, emit, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
 from pointsman.engine.continuity import lost_log, lost_work
+from pointsman.engine.dead_letters import DeadLetters
+from pointsman.engine.loading import installed_agents
 from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.llm.selection import chosen_model
 from pointsman.ports import QueueDepth
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.team import ANY, Team
 
 __all__ = ["agents", "doctor"]
 
+_SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
+_COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
 
@@ -59,7 +65,7 @@ def agents(*, url: str | None, namespace: str | None, json: bool) -> Code:
 
 def doctor(target: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
     settings = settings_for(url, namespace, log_level="error")
-    team = load_team(target) if target else None
+    team = _team_called(target) if target else None
 
     async def run() -> Code:
         terminal, sound = console(), True
@@ -78,7 +84,19 @@ def doctor(target: str | None, *, url: str | None, namespace: str | None, json: 
     return asyncio.run(run())
 
 
-async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check]:
+def _team_called(target: str) -> Team | str:
+    """The team that is defined there; or its name alone, unless that is a module that cannot be imported."""
+    try:
+        return load_team(target)
+    except ConfigurationError as error:
+        cause = error.__cause__
+        absent = cause is None or (isinstance(cause, ModuleNotFoundError) and cause.name == target)
+        if absent and re.fullmatch(TOKEN_PATTERN, target):
+            return target
+        raise
+
+
+async def _examine(settings: Settings, team: Team | str | None) -> AsyncIterator[Check]:
     yield _model(settings)
     yield await _telemetry()
     try:
@@ -87,16 +105,17 @@ async def _examine(settings: Settings, team: Team | None) -> AsyncIterator[Check
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
+            yield await _dead(client)
     except ConfigurationError as error:
         yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
     except PointsmanError as error:
         yield Check("broker", False, str(error), "`pointsman up` starts one here; POINTSMAN_URL or --url names another")
 
 
-async def _continuity(client: Client, team: Team | None, settings: Settings) -> Check:
+async def _continuity(client: Client, team: Team | str | None, settings: Settings) -> Check:
     losses = list(await lost_log(client.bus, client.subjects, SystemClock(), settings.retention_days))
     if team is not None:
-        losses += await lost_work(client.bus, client.subjects, team.name, SystemClock())
+        losses += await lost_work(client.bus, client.subjects, _name_of(team), SystemClock())
     seen = "; ".join(losses) or "the streams hold what they vouch for in each other"
     return Check("streams", not losses, seen, "messages were lost by a disk or a restore: see docs/durability.md")
 
@@ -133,24 +152,54 @@ async def _telemetry() -> Check:
     return Check("telemetry", True, f"{shown} accepts connections")
 
 
-async def _team(client: Client, team: Team | None) -> Sequence[Check]:
+async def _dead(client: Client) -> Check:
+    count = len(await DeadLetters(client.bus, client.subjects).list(limit=_COUNTED))
+    shown = "none" if not count else f"{count}{' or more' if count == _COUNTED else ''}; `pointsman dead list`"
+    return Check("dead letters", True, shown)
+
+
+async def _supervisor(client: Client, team: str) -> Sequence[Check]:
+    """Whether somebody takes what waits. That nothing waits says nothing about who is there."""
+    durables = (f"request-{team}", f"inbox-{team}")
+    before = [await client.bus.depth(durable, "work") for durable in durables]
+    if any(depth and _stands(depth) for depth in before):
+        await asyncio.sleep(_SECOND_LOOK)
+    checks = []
+    for durable, first in zip(durables, before, strict=True):
+        depth = await client.bus.depth(durable, "work") if first and _stands(first) else first
+        seen = f"{durable}: {depth.pending} waiting, {depth.in_flight} in work" if depth else f"{durable} is not there"
+        stuck = depth is not None and _stands(depth)
+        seen += ", and nobody takes them" if stuck else ""
+        advice = f"start it: `pointsman supervisor module:name`, with the team {team}"
+        checks.append(Check("supervisor", depth is not None and not stuck, seen, advice))
+    return checks
+
+
+def _stands(depth: QueueDepth) -> bool:
+    return depth.pending > 0 and depth.in_flight == 0
+
+
+def _name_of(team: Team | str) -> str:
+    return team if isinstance(team, str) else team.name
+
+
+async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
     """Whether there is somebody for everything a workflow needs: of `team`, or of any team when none is named."""
     alive = _by_name(await client.agents())
-    if team is None:
+    checks = [] if team is None else [*await _supervisor(client, _name_of(team))]
+    if not isinstance(team, Team):
         count = sum(len(cards) for cards in alive.values())
         names = ", ".join(f"{name} ({cards[0].role.value})" for name, cards in alive.items())
         return [
+            *checks,
             Check("agents", bool(alive), f"{count} alive: {names}" if alive else "none alive",
-                  "`pointsman worker module:name` starts one; `pointsman up` starts a team")
+                  "`pointsman worker module:name` starts one; `pointsman up` starts a team"),
         ]  # fmt: skip
-    checks = []
-    for durable in (f"request-{team.name}", f"inbox-{team.name}"):
-        depth = await client.bus.depth(durable, "work")
-        seen = f"{durable}: {depth.pending} waiting, {depth.in_flight} in work" if depth else f"{durable} is not there"
-        checks.append(Check("supervisor", depth is not None, seen, f"start it: pointsman supervisor, for {team.name}"))
+    shipped = installed_agents()
     for name, why in team.needs().items():
         found = alive.get(name, [])
-        advice = f"start it: pointsman worker, for {name}"
+        place = shipped[name].module if name in shipped else "module:name"
+        advice = f"start it: `pointsman worker {place}`" + ("" if name in shipped else f", with the agent {name}")
         checks.append(Check("agent", bool(found), f"{name} ({why}): {len(found) or 'none'} alive", advice))
     if team.agents == ANY:
         workers = [name for name, cards in alive.items() if cards[0].role is Role.WORK]

@@ -12,8 +12,11 @@ from rich.text import Text
 from pointsman.cli import render
 from pointsman.cli.output import Code, clean, code_for, complain, console, emit
 from pointsman.cli.session import session
+from pointsman.client import Client
 from pointsman.engine.dead_letters import DeadLetters, Letter, NotReplayable
+from pointsman.engine.history import newest_commit
 from pointsman.errors import ConfigurationError, NotFound
+from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["discard", "list_", "replay", "show"]
 
@@ -28,7 +31,8 @@ def list_(
             for letter in found:
                 emit(letter.content)
         elif found:
-            console().print(render.letters(found))
+            terminal = console()
+            terminal.print(render.letters(found, terminal.width))
         else:
             print("No dead letters.")
         return Code.OK
@@ -40,17 +44,18 @@ def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Co
     async def run() -> Code:
         async with session(url, namespace) as client:
             letter = await DeadLetters(client.bus, client.subjects).get(name)
+            advice = "" if json else await _way_back(client, letter)
         if json:
             emit(_whole(letter))
         else:
             terminal, it = console(), letter.content
-            terminal.print(render.letters([letter]))
+            terminal.print(render.letters([letter], terminal.width))
             terminal.print(Text(f"\n{it.cause.kind}: {clean(it.cause.message)}", style="red"))
             terminal.print(Text(f"\nSubject  {clean(it.subject)}"))
             for header, value in it.headers.items():
                 terminal.print(Text(f"{clean(header)}: {clean(value)}", style="dim"))
             terminal.print(Text("\n" + render.text_of(letter.decoded, pretty=True)))
-            terminal.print(Text(f"\n`pointsman dead replay {it.id}` gives it another chance.", style="dim"))
+            terminal.print(Text(f"\n{advice}", style="dim"))
         return Code.OK
 
     return asyncio.run(run())
@@ -107,6 +112,24 @@ def discard(
     return asyncio.run(run())
 
 
+async def _way_back(client: Client, letter: Letter) -> str:
+    """The command that can work now: an ended workflow does not go on, its request can only be sent again."""
+    it = letter.content
+    if it.workflow_id is not None:
+        try:
+            _, newest = await newest_commit(client.bus, client.subjects, it.workflow_id)
+        except NotFound:
+            if not it.subject.startswith(f"{client.subjects.namespace}.request."):
+                return f"Its workflow is gone. `pointsman dead discard {it.id}` removes it."
+        else:
+            if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
+                return (
+                    f"Its workflow has ended. `pointsman dead replay {it.id} --as-new` sends the request again, as a "
+                    "new workflow."
+                )
+    return f"`pointsman dead replay {it.id}` gives it another chance."
+
+
 async def _chosen(store: DeadLetters, ids: Sequence[str], origin: str | None, workflow: str | None) -> Sequence[Letter]:
     if ids:
         return [await store.get(name) for name in ids]
@@ -122,7 +145,10 @@ def _need_a_choice(ids: Sequence[str], origin: str | None, workflow: str | None)
 
 
 def _agreed(count: int) -> bool:
-    return typer.confirm(f"Discard {count} dead letter{'' if count == 1 else 's'} for good?", err=True)
+    try:
+        return typer.confirm(f"Discard {count} dead letter{'' if count == 1 else 's'} for good?", err=True)
+    except typer.Abort:  # standard input has no answer
+        raise ConfigurationError("nobody answers, so nothing was discarded; use --yes to discard unasked") from None
 
 
 def _whole(letter: Letter) -> dict[str, Any]:

@@ -173,7 +173,10 @@ def outcome(of: Outcome) -> RenderableType:
     line = Text(of.status, style=_STYLE[of.status])
     if of.reason and of.reason not in answer(of):
         line.append(f" ({one_line(of.reason, limit=400)})")
-    line.append(f" in {seconds(of.elapsed)}; one after another: {seconds(of.sequential)}{_tokens(of.usage, '; ')}")
+    line.append(f" in {seconds(of.elapsed)}")
+    if of.sequential > of.elapsed:  # otherwise nothing was saved, and it would look like a loss
+        line.append(f"; one after another: {seconds(of.sequential)}")
+    line.append(_tokens(of.usage, "; "))
     parts.append(line)
     return Group(*parts)
 
@@ -189,8 +192,9 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime) -> RenderableType:
             Text(workflow.status, style=_STYLE.get(workflow.status, "")),
             workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             seconds(took),
-            Text(one_line(text_of(workflow.input), limit=60)),
+            Text(one_line(text_of(workflow.input), limit=60), no_wrap=True, overflow="ellipsis"),
         )
+    _keep_whole(table, 0)
     return table
 
 
@@ -243,14 +247,18 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     return Group(*parts)
 
 
-def letters(of: Sequence[Letter]) -> RenderableType:
-    """The table of `dead list`."""
-    table = _table("dead letter", "at", "origin", "workflow", "task", "tries", "cause")
+def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
+    """The table of `dead list`. Where there is room for few columns, it has the ids, the origin and the cause."""
+    narrow = width < _NARROW
+    details = () if narrow else ("at", "task", "tries")
+    table = _table("dead letter", "workflow", "origin", *details, "cause")
     for letter in of:
         it = letter.content
-        cause = Text(one_line(f"{it.cause.kind}: {it.cause.message}", limit=100))
+        cause = Text(one_line(f"{it.cause.kind}: {it.cause.message}", limit=100), no_wrap=True, overflow="ellipsis")
         at = it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(it.id, at, it.origin, it.workflow_id or "", it.task_id or "", str(it.attempts), cause)
+        more = () if narrow else (at, it.task_id or "", str(it.attempts))
+        table.add_row(it.id, it.workflow_id or "", it.origin, *more, cause)
+    _keep_whole(table, 0, 1)
     return table
 
 
@@ -337,6 +345,13 @@ def _tokens(usage: Usage, before: str) -> str:
         return ""
     cost = f", ${usage.cost:.4f}" if usage.cost else ""
     return f"{before}{usage.tokens:,} tokens{cost}"
+
+
+def _keep_whole(table: Table, *columns: int) -> None:
+    """An id that is cut off is no id: whatever has to give way, these columns do not."""
+    for index in columns:
+        column = table.columns[index]
+        column.no_wrap, column.min_width = True, max((len(str(cell)) for cell in column.cells), default=0)
 
 
 def _table(*columns: str) -> Table:

@@ -44,8 +44,16 @@ def submit(
                 async with asyncio.timeout(timeout):
                     outcome = await _outcome(client, workflow, watch=watch, json=json)
             except TimeoutError:
-                complain(f"workflow {workflow.id} is still running after {timeout} s; `pointsman watch {workflow.id}` "
-                         "follows it")  # fmt: skip
+                taken = await _taken(client, workflow)
+                if json:
+                    emit({"workflow_id": workflow.id, "status": "running" if taken else "waiting"})
+                if taken:
+                    complain(f"workflow {workflow.id} is still running after {timeout} s; "
+                             f"`pointsman watch {workflow.id}` follows it")  # fmt: skip
+                else:
+                    complain(f"no supervisor of {team!r} has taken {workflow.id} within {timeout} s; it waits in the "
+                             f"stream, and `pointsman watch {workflow.id}` follows it once one has; `pointsman doctor "
+                             f"{team}` looks for what is missing")  # fmt: skip
                 return Code.FAILED
             if not watch:
                 emit(outcome) if json else print_outcome(outcome, workflow.id)
@@ -169,11 +177,15 @@ async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: boo
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
     await asyncio.sleep(_PATIENCE)
     with suppress(BusUnavailable):  # whoever waits for the outcome goes on waiting, and says so in the end
-        taken = await client.bus.last("log", client.subjects.log(workflow.team, workflow.id))
-        if taken is not None:
+        if await _taken(client, workflow):
             return
         complain(f"nobody has taken the request of {workflow.id} yet: is a supervisor of {workflow.team!r} running? It "
-                 "waits in the stream meanwhile; `pointsman doctor` looks for what is missing")  # fmt: skip
+                 f"waits in the stream; `pointsman doctor {workflow.team}` looks for what is missing")  # fmt: skip
+
+
+async def _taken(client: Client, workflow: Workflow) -> bool:
+    """Whether a supervisor has admitted it: only then are there views of it."""
+    return await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is not None
 
 
 def _tagged(event: WorkflowEvent) -> Mapping[str, WorkflowEvent]:

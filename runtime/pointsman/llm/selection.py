@@ -28,8 +28,7 @@ def model_from(spec: str | None = None) -> Model:
     Raises:
         ConfigurationError: no such provider, or its key is not set.
     """
-    chosen = chosen_model(spec)
-    provider, _, name = chosen.partition(":")
+    provider, _, name = chosen_model(spec).partition(":")
     match provider:
         case "openai":
             from pointsman.llm.openai import OpenAIModel
@@ -39,17 +38,22 @@ def model_from(spec: str | None = None) -> Model:
             from pointsman.llm.anthropic import AnthropicModel
 
             return AnthropicModel(name)
-        case "offline":
+        case _:
             from pointsman.llm.offline import OfflineModel
 
             return OfflineModel()
-    raise ConfigurationError(f"the model is {chosen!r}; expected openai:NAME, anthropic:NAME or offline")
 
 
 def chosen_model(spec: str | None = None) -> str:
-    """What `model_from(spec)` makes, as `openai:NAME`, `anthropic:NAME` or `offline`. Nothing is loaded or checked."""
+    """What `model_from(spec)` makes, as `openai:NAME`, `anthropic:NAME` or `offline`. Nothing is loaded.
+
+    Raises:
+        ConfigurationError: no such provider. Whether its key is set is not looked at.
+    """
     spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
     provider, _, name = spec.strip().partition(":")
+    if provider not in (*DEFAULT_MODELS, "offline"):
+        raise ConfigurationError(f"the model is {spec!r}; expected openai:NAME, anthropic:NAME or offline")
     name = name.strip() or DEFAULT_MODELS.get(provider, "")
     return f"{provider}:{name}" if name else provider
 

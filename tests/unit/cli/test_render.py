@@ -9,10 +9,13 @@ from rich.console import Console, RenderableType
 from support.history import at, completed, ended, failing, started, tool
 
 from pointsman.cli import render
-from pointsman.client import WorkflowEvent
+from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
-from pointsman_schemas.events import Gap
+from pointsman.engine.dead_letters import Letter
+from pointsman_schemas.events import AttemptError, DeadLetter, Gap
 from pointsman_schemas.log import LimitReached, ResultIgnored, TimerArmed
+
+WORKFLOW = "wf_0123456789abcdef01234567"
 
 
 def plain(renderable: RenderableType, width: int = 140) -> str:
@@ -81,6 +84,30 @@ def test_the_outcome_names_every_gap_and_what_running_side_by_side_saved() -> No
 
     assert "t1 (fitter): out of bolts" in text
     assert "partial in 3.0 s; one after another: 6.0 s; 360 tokens" in text
+
+
+def test_what_ran_one_after_another_is_not_compared_with_itself() -> None:
+    text = plain(render.outcome(ended("completed", 9).outcome.model_copy(update={"sequential": 6.0})))
+
+    assert "completed in 9.0 s; 360 tokens" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_ids_are_never_cut_off(width: int) -> None:
+    summary = WorkflowSummary(WORKFLOW, "quite-a-long-team", "completed", at(0), at(1), "a long request " * 20)
+    letter = DeadLetter(
+        id="d" * 24, origin="fitter", workflow_id=WORKFLOW, task_id="t1", attempts=3, at=at(1), subject="s", body="",
+        cause=AttemptError(kind="handler_error", message="out of bolts " * 20),
+    )  # fmt: skip
+
+    lists = plain(render.summaries([summary], at(2)), width)
+    dead = plain(render.letters([Letter(1, letter)], width), width)
+
+    assert WORKFLOW in lists
+    assert "d" * 24 in dead
+    assert WORKFLOW in dead
+    if width >= 80:
+        assert len(dead.splitlines()) == 2, "the cause is shortened and not wrapped"
 
 
 def test_an_outcome_without_an_answer_says_why() -> None:

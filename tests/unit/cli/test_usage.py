@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from typer.testing import CliRunner
@@ -35,6 +36,10 @@ def test_every_command_has_help_and_speaks_json_unless_it_serves(arguments: list
 
 def test_help_names_the_exit_codes() -> None:
     assert "3 not found" in run("--help")[1]
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert run("--version") == (0, version("pointsman") + "\n", "")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,17 @@ def test_doctor_says_what_is_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatc
         "model": False, "telemetry": True, "broker": False,
     }  # fmt: skip
     assert "OPENAI_API_KEY" in checks["model"]["advice"]
+
+
+def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
+    monkeypatch.setenv("POINTSMAN_MODEL", "gpt")
+
+    model = json.loads(run("doctor", "--json", *NOWHERE)[1].splitlines()[0])
+
+    assert (model["name"], model["ok"]) == ("model", False)
+    assert "'gpt'" in model["seen"]
+    assert "openai:NAME, anthropic:NAME or offline" in model["advice"]
 
 
 def test_the_command_line_loads_nothing_of_ours_until_a_command_runs() -> None:

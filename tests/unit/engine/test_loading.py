@@ -13,6 +13,7 @@ from pointsman.agent import Agent
 from pointsman.engine import loading
 from pointsman.engine.loading import load, load_agents
 from pointsman.errors import ConfigurationError
+from pointsman_schemas.team import Team
 
 SOURCE = """
 from __future__ import annotations
@@ -117,3 +118,8 @@ def test_what_is_not_there_is_said_with_what_there_is(file: Path, spec: str, sai
 
     with pytest.raises(ConfigurationError, match=said):
         load(spec.format(file=file, folder=file.parent), Agent)  # type: ignore[type-abstract]
+
+
+def test_who_looks_for_a_team_is_not_told_to_decorate_a_function() -> None:
+    with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(name=\.\.\.\)"):
+        load("json", Team)

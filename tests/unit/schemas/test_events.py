@@ -112,3 +112,11 @@ def test_null_inside_data_is_kept_and_a_field_of_none_is_not_sent() -> None:
 
     assert sent["output"]["note"] is None
     assert "error" not in sent
+
+
+@pytest.mark.parametrize("body", [b'{"input": 5}', b'{"input": ""}', b'{"input": null}'])
+def test_a_request_that_is_neither_text_nor_an_object_is_told_so_once(body: bytes) -> None:
+    with pytest.raises(UndecodableEvent) as caught:
+        parse(Request, body)
+
+    assert str(caught.value) == "not a valid Request: input: text that is not empty, or an object, is expected"
