@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+import structlog
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from support.broker import broker, bus, namespace, settings
 
-__all__ = ["broker", "bus", "namespace", "settings"]
+from pointsman.telemetry import logs
+
+__all__ = ["broker", "bus", "logging_as_it_was", "namespace", "settings"]
 
 # A busy machine is no reason to fail: how long something may take is asserted where it matters.
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pointsman")
+
+logs.CACHED = False
+logs._install("warning")  # what a process has before it is set up, without the caching of loggers
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """What one test says about logging is no other test's affair."""
+    before, processors = structlog.get_config(), list(logs._processors)
+    yield
+    logs._processors[:] = processors
+    structlog.configure(**before)

@@ -318,7 +318,7 @@ class Size:
             info = await bus.api(f"STREAM.INFO.{config['name']}")
             consumers += info["state"]["consumer_count"]
         return cls(
-            objects=sum((type(each).__module__ or "").startswith("pointsman") for each in gc.get_objects()),
+            objects=sum(str(type(each).__module__).startswith("pointsman") for each in gc.get_objects()),
             memory=sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(_FOREIGN).traces),
             threads=threading.active_count(),
             files=len(os.listdir("/proc/self/fd")),

@@ -187,7 +187,7 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     async with timed(0, 5):
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
-        await eventually(lambda: has_started(notes, 4), within=15)  # the rude one may hold up the others
+    await eventually(lambda: has_started(notes, 4), within=10)  # the rude one may hold up the others
 
     assert code == 0
 

@@ -199,8 +199,8 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
         attempt = (address.workflow, address.task, address.attempt, address.agent)
         if stored.sequence not in world.foreign and attempt not in dispatched:
             yield f"{stored.subject} was sent, but never decided"
-        if address.agent == "leaver":
-            continue  # nobody is there to answer
+        if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
+            continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
         answer = world.subjects.result(world.team.name, address.workflow, address.agent, address.task, address.attempt)
         buried = dead_letter_id(address.workflow, world.subjects.work_stream, stored.sequence) in letters
         if not work.ends_at(answer) and not buried:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from random import Random
 from typing import Any
 from unittest import mock
@@ -122,6 +123,7 @@ class World:
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
         self.over = asyncio.Event()
+        self.over_at: datetime | None = None
         self.steps = 0
         self.seconds = 0.0
         self._checked: dict[tuple[int, str], int] = {}
@@ -165,6 +167,7 @@ class World:
                     group.create_task(self._keep(name, self._worker_of(agents), once="leaver" in agents))
                 mischief = [group.create_task(each) for each in self._mischief()]
                 await self._until_done(mischief)
+                self.over_at = self.clock.now()
                 self.over.set()
         except* BusUnavailable as errors:  # the broker itself never fails
             self.problems.append(f"the world broke: {errors!r}")

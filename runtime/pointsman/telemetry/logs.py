@@ -42,6 +42,10 @@ _DEPTH: Final = 6  # containers within containers that are cleaned; what lies de
 _REPEAT: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
 
 
+CACHED = True
+"""A logger keeps the level at which it was first used, which is cheap; tests, which set up many processes, do not."""
+
+
 def get_logger(name: str) -> FilteringBoundLogger:
     """A structlog logger whose lines carry `logger=name`, the open span's ids and whatever `bind` has bound.
 
@@ -91,7 +95,7 @@ def _install(level: str, *, as_json: bool = True) -> None:
         processors=_processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_Stderr,
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=CACHED,
     )
 
 
