@@ -498,9 +498,10 @@ class Worker:
             task.cancel()
 
     async def _close_agents(self) -> None:
-        for desk in self._desks:
-            closing = self._handlers.start(_closed(desk.agent))
-            await asyncio.wait({closing.future}, timeout=ABANDON)
+        """All together, within one bound: where one handler blocks the loop, none of them can be closed."""
+        closings = [self._handlers.start(_closed(desk.agent)) for desk in self._desks]
+        await asyncio.wait([closing.future for closing in closings], timeout=ABANDON)
+        for closing in closings:
             closing.cancel()
 
     def _desk(self, agent: Agent) -> _Desk:
