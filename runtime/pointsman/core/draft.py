@@ -64,7 +64,7 @@ def add_role_task(
     asked: PlannerInput | ClassifierInput | SynthesizerInput,
 ) -> None:
     """Give a planner, classifier or synthesizer its task, at once. What stands in the log already is left out."""
-    given: JsonValue = asked.model_dump(mode="json", exclude_defaults=True, exclude={"request", "metadata"})
+    given: JsonValue = asked.model_dump(mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"})
     draft.add(TaskAdded(at=draft.now, task_id=task_id, role=role, agent=agent, intent=intent, input=given))
     dispatch(draft, task_id)
 

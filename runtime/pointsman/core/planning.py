@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pointsman.core.draft import Draft, add_role_task, end, free_id
 from pointsman.core.outcome import could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
-from pointsman.core.state import State, Task, input_of, report
+from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
@@ -35,7 +35,6 @@ def ask_planner(
         metadata=state.metadata,
         agents=_menu(draft, only),
         agents_used=tuple(dict.fromkeys(task.agent for task in work if task.attempt)),
-        results=tuple(report(task) for task in work if task.settled),
         problems=problems,
         replan_reason=reason,
         max_tasks=state.limits.tasks,

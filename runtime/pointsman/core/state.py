@@ -132,8 +132,8 @@ def bounds(state: State) -> Mapping[str, tuple[float, float]]:
 
 
 def input_of(state: State, task: Task) -> JsonValue:
-    """What the agent at `task` is given. A log holds the request once: a role, and a task of the plan without an input
-    of its own, get it from there."""
+    """What the agent at `task` is given. A log holds the request and each result once: a role, and a task of the plan
+    without an input of its own, get them from there."""
     if task.role is Role.WORK:
         if task.input is not None:
             return task.input
@@ -141,6 +141,8 @@ def input_of(state: State, task: Task) -> JsonValue:
     asked: dict[str, JsonValue] = {"request": state.input}
     if state.metadata and task.role is not Role.SYNTHESIZE:
         asked["metadata"] = state.metadata
+    if task.role is Role.PLAN and (settled := [report(each) for each in state.work() if each.settled]):
+        asked["results"] = [each.model_dump(mode="json", exclude_defaults=True) for each in settled]
     return {**asked, **task.input} if isinstance(task.input, dict) else asked
 
 

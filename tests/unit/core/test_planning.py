@@ -263,3 +263,14 @@ def test_each_accepted_plan_has_its_revision() -> None:
     story.succeed("plan-3", plan(task("b")))
 
     assert [entry.revision for entry in story.of(PlanAccepted)] == [2, 3]
+
+
+def test_a_plan_asked_for_again_sees_the_results_and_the_log_holds_them_once() -> None:
+    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"))
+    story.succeed("a", "a large result")
+
+    story.succeed("b", "b's", replan_hint="there is a better way")
+
+    given: Any = story.handoff("plan-2").input
+    assert [each["output"] for each in given["results"]] == ["a large result", "b's"]
+    assert sum("a large result" in entry.model_dump_json() for entry in story.log) == 1
