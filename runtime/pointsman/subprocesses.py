@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Completed", "kill_groups", "run_process"]
+__all__ = ["Completed", "kill_groups", "run_process", "settled"]
 
 _ASKED = 0.75  # seconds between SIGTERM and SIGKILL: within the second that a worker waits for a handler it cancelled
 _LOOK = 0.02  # seconds between two looks whether a group is gone; nobody is told of a grandchild's end
@@ -64,6 +64,12 @@ def kill_groups() -> None:
     """End everything that runs now, at once: for a process that leaves without waiting."""
     for group in tuple(_groups):
         _signal(group, signal.SIGKILL)
+
+
+async def settled() -> None:
+    """Return when nothing is left of the commands that were ended: for a loop that is about to close."""
+    while _endings:
+        await asyncio.wait(tuple(_endings))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

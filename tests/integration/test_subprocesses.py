@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from pointsman.bus.memory import MemoryBus
 from pointsman.context import Context
 from pointsman.engine.worker import Worker
 from pointsman.settings import Settings
+from pointsman.subprocesses import settled
 from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import dump
 
@@ -41,6 +43,12 @@ from pointsman import Context, agent
 async def worker(path: str, context: Context) -> None:
     await context.run_process(sys.executable, "-c", {STUBBORN!r}, path)
 """
+
+
+@pytest.fixture(autouse=True)
+async def everything_ends_before_the_loop_does() -> AsyncIterator[None]:
+    yield
+    await settled()
 
 
 def pids(path: Path) -> list[int]:
