@@ -18,6 +18,8 @@ venv: $(STAMP)  ## make .venv with everything in it
 demo: $(STAMP)  ## a team at work on an embedded broker; needs no key
 	$(BIN)/pointsman demo
 
+# Two at a time, each file by one of them: half of what the tests do is wait for processes.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 test: check  ## all checks, then all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
-from pointsman.cli.output import Code, console, emit, one_line
+from pointsman.cli.output import Code, console, emit, hint, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
 from pointsman.engine.continuity import lost_log, lost_work
@@ -78,7 +78,7 @@ def doctor(target: str | None, *, url: str | None, namespace: str | None, json: 
             line.append(f"{check.name:<12} ", style="bold").append(one_line(check.seen, limit=400))
             terminal.print(line)
             if check.advice and not check.ok:
-                terminal.print(Text(f"     {'':<12} {one_line(check.advice, limit=400)}", style="yellow"))
+                hint(terminal, f"     {'':<12} {one_line(check.advice, limit=400)}", "yellow")
         return Code.OK if sound else Code.FAILED
 
     return asyncio.run(run())

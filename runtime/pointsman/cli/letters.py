@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from rich.text import Text
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, clean, code_for, complain, console, emit
+from pointsman.cli.output import Code, clean, code_for, complain, console, emit, hint, prose
 from pointsman.cli.session import session
 from pointsman.client import Client
 from pointsman.engine.dead_letters import DeadLetters, Letter, NotReplayable
@@ -50,12 +49,12 @@ def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Co
         else:
             terminal, it = console(), letter.content
             terminal.print(render.letters([letter], terminal.width))
-            terminal.print(Text(f"\n{it.cause.kind}: {clean(it.cause.message)}", style="red"))
-            terminal.print(Text(f"\nSubject  {clean(it.subject)}"))
+            prose(terminal, f"\n{it.cause.kind}: {clean(it.cause.message)}", style="red")
+            prose(terminal, f"\nSubject  {clean(it.subject)}")
             for header, value in it.headers.items():
-                terminal.print(Text(f"{clean(header)}: {clean(value)}", style="dim"))
-            terminal.print(Text("\n" + render.text_of(letter.decoded, pretty=True)))
-            terminal.print(Text(f"\n{advice}", style="dim"))
+                prose(terminal, f"{clean(header)}: {clean(value)}", style="dim")
+            prose(terminal, "\n" + render.text_of(letter.decoded, pretty=True))
+            hint(terminal, f"\n{advice}")
         return Code.OK
 
     return asyncio.run(run())

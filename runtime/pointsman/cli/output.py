@@ -36,6 +36,7 @@ __all__ = [
     "complain",
     "console",
     "emit",
+    "hint",
     "one_line",
     "outcome_code",
     "prose",
@@ -143,11 +144,18 @@ def say(terminal: Console, line: Text) -> None:
         terminal.print(line, soft_wrap=True)
 
 
-def prose(terminal: Console, text: str) -> None:
+def prose(terminal: Console, text: str, style: str = "") -> None:
     """Text to read: broken between words on a terminal, as it is in a file or a pipe."""
     from rich.text import Text
 
-    terminal.print(Text(text), soft_wrap=not terminal.is_terminal)
+    terminal.print(Text(text, style=style), soft_wrap=not terminal.is_terminal)
+
+
+def hint(terminal: Console, text: str, style: str = "dim") -> None:
+    """What to do next. A command in it is never broken, so that it can be copied."""
+    from rich.text import Text
+
+    terminal.print(Text(text, style=style), soft_wrap=True)
 
 
 def clean(text: str) -> str:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, complain, console, emit, outcome_code, prose, say
+from pointsman.cli.output import Code, complain, console, emit, hint, outcome_code, prose, say
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
 from pointsman.errors import BusUnavailable, ConfigurationError
@@ -163,7 +163,7 @@ def print_outcome(outcome: Outcome, workflow: str) -> None:
     terminal = console(stderr=True)
     terminal.print()
     terminal.print(render.outcome(outcome))
-    terminal.print(f"`pointsman trace {workflow}` shows who did what.", style="dim")
+    hint(terminal, f"`pointsman trace {workflow}` shows who did what.")
 
 
 async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:
