@@ -41,6 +41,10 @@ class Handlers(Protocol):
         """Run `work` with the caller's context variables."""
         ...
 
+    async def close(self, within: float) -> None:
+        """End what is left, and wait for it `within` seconds at most."""
+        ...
+
 
 class InlineHandlers:
     """Runs them on the caller's loop."""
@@ -53,6 +57,12 @@ class InlineHandlers:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return Execution(task, task.cancel)
+
+    async def close(self, within: float) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -70,16 +80,22 @@ class ThreadHandlers:
         self._owner = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop = type(self._owner)()
         self._left = asyncio.Event()
-        self._over = False
+        self._over = self._closing = False
         threading.Thread(target=self._serve, name="pointsman-handlers", daemon=True).start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close(2 * _LEAVE)
+
+    async def close(self, within: float) -> None:
+        if self._closing:
+            return
+        self._closing = True
         self._loop.call_soon_threadsafe(self._end)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._left.wait(), 2 * _LEAVE)
+            await asyncio.wait_for(self._left.wait(), within)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
         owner = asyncio.get_running_loop()

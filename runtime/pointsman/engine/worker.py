@@ -54,6 +54,7 @@ __all__ = ["Worker", "consumer_name"]
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
+_LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
 _MEASURED = ("messaging.system", "messaging.operation.name", "messaging.destination.template")  # of its span
@@ -148,11 +149,14 @@ class Worker:
                     task.cancel()
                 leaving = group.create_task(self._leave())
                 announcing.cancel()
-                await self._drain()
-                await asyncio.wait({leaving}, timeout=ABANDON)
+                await self._finish_in_grace()
+                gone = asyncio.get_running_loop().time() + _LEAVE
+                await self._hand_back()
+                await asyncio.wait({leaving}, timeout=_until(gone))
                 for task in (leaving, keeping_alive):
                     task.cancel()
-            await self._close_agents()
+            await self._close_agents(_until(gone))
+            await self._handlers.close(_until(gone))
             _log.info("worker_stopped", instance=self.instance)
 
     # Taking
@@ -479,28 +483,35 @@ class Worker:
                 if desk.announced is not None:
                     await self._bus.registry.withdraw(desk.announced)
 
-    async def _drain(self) -> None:
-        if not (running := [job.task for job in self._jobs if job.task is not None]):
+    async def _finish_in_grace(self) -> None:
+        if not (running := self._running()):
             return
         _log.info("draining", running=len(running), grace=self._settings.grace)
         sleeper = asyncio.ensure_future(self._clock.sleep(self._settings.grace))
         everything = asyncio.ensure_future(asyncio.wait(running))
         await asyncio.wait({sleeper, everything}, return_when=asyncio.FIRST_COMPLETED)
         sleeper.cancel()
-        if not everything.done():
-            for job in list(self._jobs):
-                if job.attempt is not None:
-                    job.attempt.interrupt("shutdown")
-            # A little longer than a handler has: it is cancelled first, and what is still here waits for the broker.
-            await asyncio.wait({everything}, timeout=1.25 * ABANDON)
         everything.cancel()
+
+    async def _hand_back(self) -> None:
+        """Stop what is still running. A handler that does not stop is left; what then is still here waits for the
+        broker."""
+        if not (running := self._running()):
+            return
+        for job in list(self._jobs):
+            if job.attempt is not None:
+                job.attempt.interrupt("shutdown")
+        await asyncio.wait(running, timeout=1.25 * ABANDON)
         for task in running:
             task.cancel()
 
-    async def _close_agents(self) -> None:
+    def _running(self) -> Sequence[asyncio.Task[Any]]:
+        return [job.task for job in self._jobs if job.task is not None]
+
+    async def _close_agents(self, within: float) -> None:
         """All together, within one bound: where one handler blocks the loop, none of them can be closed."""
         closings = [self._handlers.start(_closed(desk.agent)) for desk in self._desks]
-        await asyncio.wait([closing.future for closing in closings], timeout=ABANDON)
+        await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
             closing.cancel()
 
@@ -560,6 +571,11 @@ class _Job:
     delivery: Delivery
     task: asyncio.Task[Any] | None
     attempt: Attempt | None = None
+
+
+def _until(moment: float) -> float:
+    """Seconds to `moment`, by the loop's clock; none when it has passed."""
+    return max(0.0, moment - asyncio.get_running_loop().time())
 
 
 async def _closed(agent: Agent) -> None:
