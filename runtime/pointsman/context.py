@@ -1,22 +1,21 @@
-"""What a running attempt may know and say. A context speaks through a `Reporter`, so it needs no broker to exist."""
+"""What a running attempt may know and do. A context speaks through a `Reporter`, so it needs no broker to exist."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import secrets
-from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import JsonValue
 
-from pointsman.errors import InvalidToken, PointsmanError
+from pointsman.errors import InvalidToken, describe_error
+from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import names, traces
 from pointsman.telemetry.names import Attributes
@@ -28,78 +27,14 @@ from pointsman_schemas.subjects import Subjects
 if TYPE_CHECKING:
     from pointsman.tools import Tool
 
-__all__ = ["Call", "Context", "RecordingReporter", "Reporter", "describe_error"]
+__all__ = ["Context"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ERROR_LENGTH = 500  # characters of an exception's text that travel: enough for the cause, small beside any event
 _REPORTS = frozenset({"progress", "tool", "chat"})
 
 _enclosing: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
-
-
-class Reporter(Protocol):
-    """Where a context's reports go."""
-
-    def report(self, progress: Progress) -> None:
-        """Tell whoever watches. Never waits and never raises: a report is worth less than the work it is about."""
-
-    async def emit(self, event: Progress, event_id: str) -> None:
-        """Store a domain event, once for each `event_id`. Returns when it is stored."""
-
-
-@dataclass(slots=True)
-class RecordingReporter:
-    """Keeps what it is told, for tests."""
-
-    reports: list[Progress] = field(default_factory=list)
-    events: list[Progress] = field(default_factory=list)
-
-    def report(self, progress: Progress) -> None:
-        self.reports.append(progress)
-
-    async def emit(self, event: Progress, event_id: str) -> None:
-        self.events.append(event)
-
-
-@dataclass(slots=True)
-class _Ledger:
-    """What an attempt gathers on the way. Shared by a context and those it hands to tools."""
-
-    usage: Usage = field(default_factory=Usage)
-    confidence: float | None = None
-    replan_hint: str | None = None
-    cancelled: bool = False
-    counts: Counter[str] = field(default_factory=Counter)
-    processes: set[asyncio.Task[Completed]] = field(default_factory=set)
-
-
-class Call:
-    """A tool or model call while it runs: what is said here goes on its span and into its report."""
-
-    __slots__ = ("_ledger", "_span", "error", "span_id", "usage")
-
-    def __init__(self, span: traces.Span, span_id: str, ledger: _Ledger) -> None:
-        self._span = span
-        self._ledger = ledger
-        self.span_id = span_id
-        self.error: str | None = None
-        self.usage: Usage | None = None
-
-    def fail(self, kind: str, message: str) -> None:
-        """The call failed, without an exception leaving it. `kind` is a short name from a small set."""
-        self.error = self.error or f"{kind}: {message}"[:ERROR_LENGTH]
-        self._span.fail(kind, message)
-
-    def record_usage(self, usage: Usage) -> None:
-        """Count `usage` for this call and for the attempt it is part of."""
-        self.usage = usage if self.usage is None else self.usage + usage
-        self._ledger.usage += usage
-
-    def set_attributes(self, attributes: Attributes) -> None:
-        """Add attributes to the call's span. They are not in the report."""
-        self._span.set(attributes)
 
 
 class Context:
@@ -115,7 +50,7 @@ class Context:
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
-        self._ledger = _Ledger()
+        self._ledger = Ledger()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -367,14 +302,3 @@ class Context:
             data=as_json_value(data, "data") if data else None,
             **more,
         )
-
-
-def describe_error(error: BaseException) -> str:
-    """`error` in one short text that can always be sent: its type, unless it is ours, and its message."""
-    try:
-        text = str(error)
-    except Exception as unprintable:
-        text = f"its message cannot be shown: {type(unprintable).__name__}"
-    if not isinstance(error, PointsmanError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text.encode("utf-8", "replace").decode()[:ERROR_LENGTH]

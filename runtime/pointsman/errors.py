@@ -51,7 +51,11 @@ __all__ = [
     "UndecodableEvent",
     "UnknownEventType",
     "UnknownOutcome",
+    "describe_error",
 ]
+
+ERROR_LENGTH = 500
+"""Characters of an exception's text that travel: enough for the cause, small beside any event."""
 
 
 class ConfigurationError(PointsmanError):
@@ -154,3 +158,14 @@ class InvariantError(PointsmanError):
     """A bug in Pointsman: something that can never be was seen."""
 
     kind = "bug"
+
+
+def describe_error(error: BaseException) -> str:
+    """`error` in one short text that can always be sent: its type, unless it is ours, and its message."""
+    try:
+        text = str(error)
+    except Exception as unprintable:
+        text = f"its message cannot be shown: {type(unprintable).__name__}"
+    if not isinstance(error, PointsmanError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text.encode("utf-8", "replace").decode()[:ERROR_LENGTH]

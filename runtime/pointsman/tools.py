@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, c
 from pydantic.errors import PydanticUserError
 
 from pointsman.agent import first_paragraph
-from pointsman.context import Context, describe_error
-from pointsman.errors import ConfigurationError, ContractError, ModelError, PointsmanError, TaskError
+from pointsman.context import Context
+from pointsman.errors import ConfigurationError, ContractError, ModelError, PointsmanError, TaskError, describe_error
 from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
 from pointsman.telemetry import get_logger

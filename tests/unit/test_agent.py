@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from pointsman.agent import Agent, agent
-from pointsman.context import Context, RecordingReporter
+from pointsman.context import Context
 from pointsman.errors import ConfigurationError, InvalidToken, NotJson, TaskError
+from pointsman.reporting import RecordingReporter
 from pointsman_schemas.events import Handoff, TaskReport, Usage
 
 

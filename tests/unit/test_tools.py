@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, cast
 import pytest
 from pydantic import BaseModel, Field
 
-from pointsman.context import Context, RecordingReporter
+from pointsman.context import Context
 from pointsman.errors import PointsmanError, TaskError
+from pointsman.reporting import RecordingReporter
 from pointsman.tools import Tool, ToolResult, tool
 
 

@@ -11,10 +11,11 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from pointsman.agent import Agent
-from pointsman.context import Context, Reporter, describe_error
+from pointsman.context import Context
 from pointsman.engine.handlers import Execution, Handlers
-from pointsman.errors import ModelError, NotJson, Refused, TaskError
+from pointsman.errors import ModelError, NotJson, Refused, TaskError, describe_error
 from pointsman.ports import Clock
+from pointsman.reporting import Reporter
 from pointsman.telemetry import get_logger
 from pointsman_schemas.events import LONGEST_WAIT, AttemptError, ErrorKind, Handoff, Result, Usage
 from pointsman_schemas.strict_json import as_json_value

@@ -12,8 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pointsman.agent import Agent
-from pointsman.context import describe_error
-from pointsman.errors import ConfigurationError
+from pointsman.errors import ConfigurationError, describe_error
 from pointsman_schemas.ids import derived_id
 
 __all__ = ["GROUP", "installed_agents", "load", "load_agents"]

@@ -24,7 +24,6 @@ from uuid import uuid4
 
 from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
-from pointsman.context import describe_error
 from pointsman.engine.attempt import ABANDON, Attempt
 from pointsman.engine.burial import bury
 from pointsman.engine.fault_points import passed
@@ -38,6 +37,7 @@ from pointsman.errors import (
     OversizeEvent,
     UndecodableEvent,
     UnknownEventType,
+    describe_error,
 )
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Service, Stored
 from pointsman.settings import Settings

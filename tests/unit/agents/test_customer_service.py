@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, JsonValue
 
-from pointsman.context import Context, RecordingReporter
+from pointsman.context import Context
 from pointsman.errors import NotFound
 from pointsman.llm.offline import OFFLINE_NOTE, OfflineModel
 from pointsman.llm_agent import LLMAgent
+from pointsman.reporting import RecordingReporter
 from pointsman_agents.classifier import classifier
 from pointsman_agents.customer_service import SAMPLE_REQUEST, team
 from pointsman_agents.customer_service.account import account, account_state, send_reset_link

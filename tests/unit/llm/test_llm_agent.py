@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, JsonValue
 
-from pointsman.context import Context, RecordingReporter
+from pointsman.context import Context
 from pointsman.errors import ConfigurationError, ModelError, Refused, TaskError
 from pointsman.llm_agent import LONGEST_WAIT, REPEATS, TRIES, LLMAgent
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.reporting import RecordingReporter
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
 from pointsman.tools import Tool, tool
