@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from pointsman.context import Context
     from pointsman.llm_agent import LLMAgent
     from pointsman.tools import tool
-    from pointsman_schemas.team import ANY, Limits, Router, Supervisor, Team
+    from pointsman_schemas.team import ANY, Check, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
 
 __all__ = [
     "ANY",
     "Agent",
+    "Check",
     "Client",
     "Context",
+    "FanOut",
     "LLMAgent",
     "Limits",
+    "Pipeline",
     "Router",
+    "Stage",
     "Supervisor",
     "Team",
     "agent",
@@ -39,11 +43,15 @@ __all__ = [
 _HOME = {
     "ANY": "pointsman_schemas.team",
     "Agent": "pointsman.agent",
+    "Check": "pointsman_schemas.team",
     "Client": "pointsman.client",
     "Context": "pointsman.context",
+    "FanOut": "pointsman_schemas.team",
     "LLMAgent": "pointsman.llm_agent",
     "Limits": "pointsman_schemas.team",
+    "Pipeline": "pointsman_schemas.team",
     "Router": "pointsman_schemas.team",
+    "Stage": "pointsman_schemas.team",
     "Supervisor": "pointsman_schemas.team",
     "Team": "pointsman_schemas.team",
     "agent": "pointsman.agent",

@@ -89,6 +89,11 @@ class Context:
         return self.handoff.workflow_id
 
     @property
+    def feedback(self) -> str:
+        """Why the last attempt's output would not do; nothing at the first attempt."""
+        return self.handoff.feedback
+
+    @property
     def task_id(self) -> str:
         return self.handoff.task_id
 

@@ -142,7 +142,7 @@ class LLMAgent(Agent):
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         if self._input is not None:
             self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
-        turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context))]
+        turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         seen: Counter[tuple[str, str]] = Counter()
         repaired = False
         for number in range(1, self._turns + 1):

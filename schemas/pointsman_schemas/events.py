@@ -107,6 +107,7 @@ class ErrorKind(StrEnum):
     BAD_PLAN = "invalid_plan"
     CANCELLED = "cancelled"
     LIMIT = "limit"
+    INSUFFICIENT = "insufficient"
 
 
 class AttemptError(Part):
@@ -155,7 +156,10 @@ class TaskReport(Part):
 
 
 class Handoff(Event):
-    """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries."""
+    """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries.
+
+    `feedback` says why the last attempt's output would not do.
+    """
 
     event_type: ClassVar[str] = "io.pointsman.handoff.v1"
 
@@ -172,6 +176,7 @@ class Handoff(Event):
     deadline: AwareDatetime
     idempotency_key: str
     budget: Budget | None = None
+    feedback: str = ""
 
 
 class Result(Event):

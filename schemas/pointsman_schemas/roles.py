@@ -59,7 +59,10 @@ class ClassifierInput(BaseModel):
 
 
 class SynthesizerInput(BaseModel):
-    """What an answer is made for. The results are the handoff's `context`. Answers with a `Synthesis`."""
+    """What an answer is made for. The results are the handoff's `context`. Answers with a `Synthesis`.
+
+    `disagreements` are what the results say differently of the same thing, a sentence each.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,6 +71,7 @@ class SynthesizerInput(BaseModel):
     final_instruction: str = ""
     gaps: tuple[Gap, ...] = ()
     limit: str = ""
+    disagreements: tuple[str, ...] = ()
 
 
 class Synthesis(BaseModel):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, assert_never
+from typing import Annotated, Literal, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 from pointsman_schemas.ids import AgentName, TeamName
+from pointsman_schemas.strategies import Check, FanOut, Pipeline, Router, Stage, Strategy, Supervisor
 
-__all__ = ["ANY", "Limits", "Router", "Strategy", "Supervisor", "Team"]
+__all__ = ["ANY", "Check", "FanOut", "Limits", "Pipeline", "Router", "Stage", "Strategy", "Supervisor", "Team"]
 
 ANY: Literal["*"] = "*"
 """Every live agent whose role is `work`."""
@@ -38,41 +39,6 @@ class Limits(BaseModel):
     cost: float | None = None
 
 
-class _Synthesized(BaseModel):
-    """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
-
-    model_config = ConfigDict(frozen=True)
-
-    @model_serializer(mode="wrap")
-    def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"synthesizer": None, **written(self)}
-
-
-class Supervisor(_Synthesized):
-    """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
-    has failed for good or a result asks for it."""
-
-    kind: Literal["supervisor"] = "supervisor"
-    planner: AgentName = "planner"
-    synthesizer: AgentName | None = "synthesizer"
-    instructions: str = ""
-
-
-class Router(_Synthesized):
-    """A classifier picks agents. One above `threshold` answers by itself; several go to `escalate` or run side by side;
-    none goes to `fallback`, or back to the caller as a question."""
-
-    kind: Literal["router"] = "router"
-    classifier: AgentName = "classifier"
-    threshold: Annotated[float, Field(ge=0, le=1)] = 0.4
-    fallback: AgentName | None = None
-    synthesizer: AgentName | None = "synthesizer"
-    escalate: Supervisor | None = None
-
-
-Strategy: TypeAlias = Annotated[Supervisor | Router, Field(discriminator="kind")]
-
-
 class Team(BaseModel):
     """A supervisor's configuration. `agents` is a list of names, or `ANY` for every live agent."""
 
@@ -90,12 +56,16 @@ class Team(BaseModel):
         roles: list[tuple[AgentName | None, str]]
         match strategy:
             case Supervisor():
-                roles = [(strategy.planner, "plans")]
+                roles = [(strategy.planner, "plans"), (strategy.synthesizer, "synthesizes")]
             case Router():
                 roles = [(strategy.classifier, "classifies"), (strategy.fallback, "works")]
                 if strategy.escalate is not None:
                     roles.append((strategy.escalate.planner, "plans"))
+                roles.append((strategy.synthesizer, "synthesizes"))
+            case Pipeline():
+                roles = [(stage.agent, "works") for stage in strategy.stages]
+            case FanOut():
+                roles = [(strategy.synthesizer, "synthesizes")]
             case _:
                 assert_never(strategy)
-        roles.append((strategy.synthesizer, "synthesizes"))
         return {**dict.fromkeys(named, "works"), **{name: what for name, what in roles if name is not None}}

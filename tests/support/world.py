@@ -19,7 +19,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
 from pointsman_schemas.log import AttemptFailed, TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import compact, parse_json
-from pointsman_schemas.team import Limits, Router, Strategy, Supervisor
+from pointsman_schemas.team import Check, FanOut, Limits, Pipeline, Router, Stage, Strategy, Supervisor
 from support.core import WORKFLOW, Story, card, failure, messages, plan, selection, task
 
 __all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
@@ -30,6 +30,8 @@ AGENTS = (
     card("selfish", fallback="selfish"),
     card("plain"),
 )
+
+_NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
 
 _LONG_ENOUGH = 300
 """Timers until the end: more than every attempt of the largest plan drawn here can use, one after the other."""
@@ -54,7 +56,14 @@ def some_strategy(chance: Random) -> Strategy:
         synthesizer=chance.choice(["synthesizer", None]),
         escalate=chance.choice([None, supervisor]),
     )
-    drawn: list[Strategy] = [supervisor, supervisor, router]
+    stages = tuple(
+        Stage(
+            agent=chance.choice(AGENTS).name, name=f"s{number}", check=chance.choice([*[Check()] * 4, _NEVER, _ALWAYS])
+        )
+        for number in range(chance.randint(1, 4))
+    )
+    fan_out = FanOut(minimum=chance.choice([0.1, 0.5, 1]), synthesizer=chance.choice(["synthesizer", None]))
+    drawn: list[Strategy] = [supervisor, supervisor, router, Pipeline(stages=stages), fan_out]
     return chance.choice(drawn)
 
 

@@ -12,28 +12,33 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import SynthesizerInput
+from pointsman_schemas.strategies import Router, Supervisor
 from pointsman_schemas.strict_json import compact
-from pointsman_schemas.team import Router
 
-__all__ = ["bare_results", "finish", "synthesized"]
+__all__ = ["answer_or_give_up", "ask_synthesizer", "bare_results", "failures", "synthesized", "verdict"]
 
 _BARE_KEPT = 262_144
 """Bytes of results that an answer repeats as they are: a quarter of the broker's default bound for one message."""
 
 
-def finish(draft: Draft) -> None:
-    """The work is done, as far as it can be: have the answer written, or end."""
+def answer_or_give_up(draft: Draft, strategy: Supervisor | Router) -> None:
+    """Have the answer written from what was done, or say why there is none."""
     state = draft.open()
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
     if not done:
-        reason = state.limit or "; ".join(_failures(state)) or "no task was finished"
+        reason = state.limit or "; ".join(failures(state)) or "no task was finished"
         return end(
             draft, Phase.FAILED, could_not(reason, "Look at the dead letters, mend the cause and replay them."), reason
         )
-    synthesizer = state.strategy.synthesizer
-    alone = isinstance(state.strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
-    if synthesizer is None or alone:
-        return end(draft, _verdict(state), bare_results(state))
+    alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
+    if strategy.synthesizer is None or alone:
+        return end(draft, verdict(state), bare_results(state))
+    return ask_synthesizer(draft, strategy.synthesizer)
+
+
+def ask_synthesizer(draft: Draft, synthesizer: str, disagreements: tuple[str, ...] = ()) -> None:
+    """Have the answer written, by an agent that is told what is missing and what contradicts itself."""
+    state = draft.open()
     plan = state.plan or Plan()
     asked = SynthesizerInput(
         request=state.input,
@@ -41,15 +46,15 @@ def finish(draft: Draft) -> None:
         final_instruction=plan.final_instruction,
         gaps=outcome_of(state, Phase.PARTIAL, draft.now).gaps,
         limit=state.limit,
+        disagreements=disagreements,
     )
-    name = free_id(state, "synthesis")
-    return add_role_task(draft, name, Role.SYNTHESIZE, synthesizer, "Write the answer", asked)
+    add_role_task(draft, free_id(state, "synthesis"), Role.SYNTHESIZE, synthesizer, "Write the answer", asked)
 
 
 def synthesized(draft: Draft, result: Result) -> None:
     output = result.output
     answer = output["answer"] if isinstance(output, dict) and "answer" in output else output
-    end(draft, _verdict(draft.open()), answer)
+    end(draft, verdict(draft.open()), answer)
 
 
 def bare_results(state: State) -> JsonValue:
@@ -61,12 +66,14 @@ def bare_results(state: State) -> JsonValue:
     return f"The results of {', '.join(done)} are too large for one event; read them with `pointsman show`."
 
 
-def _verdict(state: State) -> Phase:
+def verdict(state: State) -> Phase:
+    """Whether every task succeeded."""
     whole = all(task.status is TaskStatus.SUCCEEDED for task in state.work())
     return Phase.COMPLETED if whole and not state.limit else Phase.PARTIAL
 
 
-def _failures(state: State) -> list[str]:
+def failures(state: State) -> list[str]:
+    """Why each failed task did, a line each."""
     return [
         f"{task.id}: {task.error.message}" for task in state.work() if task.error and task.status is TaskStatus.FAILED
     ]

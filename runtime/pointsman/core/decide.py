@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
-from pointsman.core.answers import finish, synthesized
+from pointsman.core.answers import synthesized
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.draft import Draft, dispatch, end
 from pointsman.core.inputs import (
@@ -26,8 +26,10 @@ from pointsman.core.inputs import (
 )
 from pointsman.core.limits import arm_timer, check_limits
 from pointsman.core.outcome import could_not
-from pointsman.core.planning import ask_classifier, ask_planner, classified, plan_again, planned
+from pointsman.core.pipeline import insufficient
+from pointsman.core.planning import classified, plan_again, planned
 from pointsman.core.state import State, Task
+from pointsman.core.strategies import begin, finish
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
@@ -39,7 +41,6 @@ from pointsman_schemas.log import (
     TaskSucceeded,
     WorkflowStarted,
 )
-from pointsman_schemas.team import Router, Supervisor
 
 __all__ = ["consider", "decide"]
 
@@ -91,7 +92,7 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None
     team = admission.team
     request = received.request if isinstance(received, RequestReceived) else None
     seconds = request.deadline if request and request.deadline else team.limits.deadline
-    state = draft.add(
+    draft.add(
         WorkflowStarted(
             at=draft.now,
             workflow_id=admission.workflow_id,
@@ -112,14 +113,7 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None
     if isinstance(received, RequestRefused):
         reason = f"the request could not be read: {received.error.message}"
         return end(draft, Phase.FAILED, could_not(reason, "Correct the request and publish it again."), reason)
-    match state.strategy:
-        case Supervisor() as strategy:
-            ask_planner(draft, strategy)
-        case Router() as strategy:
-            ask_classifier(draft, strategy)
-        case _:
-            assert_never(state.strategy)
-    return None
+    return begin(draft)
 
 
 def _result(draft: Draft, received: ResultReceived) -> None:
@@ -136,6 +130,9 @@ def _result(draft: Draft, received: ResultReceived) -> None:
     if task.attempt != result.attempt or not task.live:
         return _ignore(draft, received, f"attempt {task.attempt} of the task is {task.status}")
     if result.status == "succeeded":
+        if lacks := insufficient(state, task, result.output):
+            error = AttemptError(kind=ErrorKind.INSUFFICIENT, message=lacks, retryable=True)
+            return attempt_failed(draft, task, error, received.event_id, result)
         return _succeeded(draft, task, received)
     kind = ErrorKind.REFUSED if result.status == "refused" else ErrorKind.HANDLER
     error = result.error or AttemptError(kind=kind, message="the agent gave no reason")

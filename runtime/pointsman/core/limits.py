@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pointsman.core.answers import finish
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.draft import Draft
 from pointsman.core.state import State, Task, bounds
+from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (

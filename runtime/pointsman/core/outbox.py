@@ -107,6 +107,7 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         deadline=task.deadline or state.deadline,
         idempotency_key=f"{state.workflow_id}.{task.id}",
         budget=_left(state),
+        feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",
     )
 
 

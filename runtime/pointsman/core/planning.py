@@ -16,7 +16,17 @@ from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput
 from pointsman_schemas.team import Router, Supervisor
 
-__all__ = ["ask_classifier", "ask_planner", "classified", "keep_plan", "plan_again", "planned", "route_to_fallback"]
+__all__ = [
+    "accept_plan",
+    "ask_classifier",
+    "ask_planner",
+    "classified",
+    "keep_plan",
+    "menu",
+    "plan_again",
+    "planned",
+    "route_to_fallback",
+]
 
 
 def ask_planner(
@@ -33,7 +43,7 @@ def ask_planner(
     asked = PlannerInput(
         request=state.input,
         metadata=state.metadata,
-        agents=_menu(draft, only),
+        agents=menu(draft, only),
         agents_used=tuple(dict.fromkeys(task.agent for task in work if task.attempt)),
         problems=problems,
         replan_reason=reason,
@@ -48,7 +58,7 @@ def ask_classifier(draft: Draft, strategy: Router, number: int = 1) -> None:
     """Have the router's classifier choose among the live agents."""
     state = draft.open()
     asked = ClassifierInput(
-        request=state.input, metadata=state.metadata, agents=_menu(draft), threshold=strategy.threshold
+        request=state.input, metadata=state.metadata, agents=menu(draft), threshold=strategy.threshold
     )
     name = free_id(state, f"classify-{number}")
     add_role_task(draft, name, Role.CLASSIFY, strategy.classifier, "Choose who can serve the request", asked)
@@ -60,7 +70,7 @@ def planned(draft: Draft, task: Task, result: Result) -> None:
     plan = read_plan(result.output)
     problems = plan if isinstance(plan, tuple) else ()
     if isinstance(plan, Plan):
-        names = {item.name for item in _menu(draft)}
+        names = {item.name for item in menu(draft)}
         started = {
             each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
             for each in state.tasks.values()
@@ -70,11 +80,12 @@ def planned(draft: Draft, task: Task, result: Result) -> None:
         if not problems and _same_again(plan, state):
             problems = ("the plan repeats tasks that have failed for good; choose other agents or another way",)
         if not problems:
-            return _accept_plan(draft, plan)
+            return accept_plan(draft, plan)
     return _reject_plan(draft, task, problems, raw_text(result.output))
 
 
-def _accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> None:
+def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> None:
+    """The plan is right: its tasks are the workflow's, and those that wait for nothing start."""
     state = draft.open()
     if not plan.tasks:
         if state.plan is not None:
@@ -150,7 +161,7 @@ def classified(draft: Draft, task: Task, result: Result) -> None:
     state = draft.open()
     assert isinstance(state.strategy, Router)
     strategy = state.strategy
-    names = {item.name for item in _menu(draft)}
+    names = {item.name for item in menu(draft)}
     selection = read_selection(result.output)
     if not isinstance(selection, Selection):
         if route_to_fallback(draft):
@@ -170,7 +181,7 @@ def route_to_fallback(draft: Draft) -> bool:
     """Hand the request to the router's fallback, if it has one that is alive."""
     state = draft.open()
     fallback = state.strategy.fallback if isinstance(state.strategy, Router) else None
-    if fallback is None or not _menu(draft, [fallback]):
+    if fallback is None or not menu(draft, [fallback]):
         return False
     _route(draft, [SelectedAgent(agent=fallback, confidence=0.0)])
     return True
@@ -186,10 +197,10 @@ def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
         PlannedTask(id=free_id(state, each.agent), agent=each.agent, intent=each.intent or "Serve the request")
         for each in chosen
     )
-    return _accept_plan(draft, Plan(goal="Serve the request", tasks=tasks), revision=1)
+    return accept_plan(draft, Plan(goal="Serve the request", tasks=tasks), revision=1)
 
 
-def _menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:
+def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:
     """The live agents this workflow may use, one item a name."""
     state = draft.open()
     items: dict[str, MenuItem] = {}

@@ -43,6 +43,8 @@ def next_try(workflow_id: str, task: Task, error: AttemptError, limits: Limits, 
 
 def _pause(workflow_id: str, task: Task, error: AttemptError, limits: Limits) -> timedelta:
     """Doubling from `limits.backoff`; what the other side asked for comes first. The jitter follows from the ids."""
+    if error.kind == ErrorKind.INSUFFICIENT:
+        return timedelta()  # nothing has to recover: the agent is told what was missing
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
     seconds = min(limits.backoff * 2 ** (task.attempt - 1), _LONGEST_BACKOFF)

@@ -317,6 +317,8 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
         f"This could not be done: {intents.get(gap.task_id, gap.task_id)}. The reason: {gap.reason.rstrip('.')}."
         for gap in asked.gaps
     ]
+    if asked.disagreements:
+        paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
     if told:
         paragraphs.append(told[0].upper() + told[1:])
     if asked.limit:

@@ -1,0 +1,45 @@
+"""Where results contradict each other, as far as it shows in data: fields of one name with different short values.
+
+Prose is for the synthesizer to compare; what is said here holds without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+
+from pointsman_schemas.events import TaskReport
+
+__all__ = ["disagreements"]
+
+_SHORT = 60
+"""Characters up to which a text is a verdict rather than prose: two agents never write a sentence alike."""
+
+
+def disagreements(reports: Iterable[TaskReport]) -> tuple[str, ...]:
+    """One sentence for each field that at least two of the succeeded `reports` fill differently, such as
+    `verdict: legal says yes; risk says no`."""
+    said: dict[str, dict[str, str]] = {}
+    for report in reports:
+        if report.status == "succeeded" and isinstance(report.output, dict):
+            for field, value in report.output.items():
+                if (short := _short(value)) is not None:
+                    said.setdefault(field, {})[report.task_id] = short
+    return tuple(
+        f"{field}: {'; '.join(f'{who} says {what}' for who, what in values.items())}"
+        for field, values in said.items()
+        if len({what.casefold() for what in values.values()}) > 1
+    )
+
+
+def _short(value: JsonValue) -> str | None:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return f"{value:.10g}"
+        case str() if 0 < len(value.strip()) <= _SHORT:
+            return value.strip()
+        case _:
+            return None

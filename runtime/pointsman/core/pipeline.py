@@ -1,0 +1,95 @@
+"""A pipeline: stages in a fixed order, each told what the ones before it made, each output checked before it counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from pydantic import JsonValue
+
+from pointsman.core.answers import bare_results
+from pointsman.core.draft import Draft, end
+from pointsman.core.outcome import could_not
+from pointsman.core.planning import accept_plan
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import Phase, TaskStatus
+from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.strategies import Check, Pipeline
+
+__all__ = ["begin_pipeline", "finish_pipeline", "insufficient"]
+
+
+def begin_pipeline(draft: Draft, strategy: Pipeline) -> None:
+    """The stages are the plan: each waits for all before it, and gets their results."""
+    names = [stage.name for stage in strategy.stages]
+    tasks = tuple(
+        PlannedTask(
+            id=stage.name,
+            agent=stage.agent,
+            intent=stage.intent or f"Do the stage {stage.name} of serving the request",
+            depends_on=tuple(names[:number]),
+        )
+        for number, stage in enumerate(strategy.stages)
+    )
+    accept_plan(draft, Plan(goal="Serve the request, stage by stage", tasks=tasks), revision=1)
+
+
+def finish_pipeline(draft: Draft, strategy: Pipeline) -> None:
+    """The last stage's output is the answer; without it, the reason names the stage that failed."""
+    state = draft.open()
+    last = state.tasks[strategy.stages[-1].name]
+    if last.result is not None and last.status is TaskStatus.SUCCEEDED:
+        return end(draft, Phase.COMPLETED, last.result.output)
+    stages = [state.tasks[stage.name] for stage in strategy.stages]
+    stuck = next(stage for stage in stages if stage.status is not TaskStatus.SUCCEEDED)
+    reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_why(state, stuck)}"
+    done = stages[: stages.index(stuck)]
+    if not done:
+        answer = could_not(reason, f"Look at the dead letter of {stuck.id}, mend the cause and replay it.")
+        return end(draft, Phase.FAILED, answer, reason)
+    return end(draft, Phase.PARTIAL, bare_results(state), f"{reason}; done before it: {_timings(done)}")
+
+
+def insufficient(state: State, task: Task, output: JsonValue) -> str:
+    """Why `output` does not pass the check of its stage; nothing when it does, or when `task` is no stage."""
+    if not isinstance(state.strategy, Pipeline):
+        return ""
+    check = next((stage.check for stage in state.strategy.stages if stage.name == task.id), Check())
+    return "; ".join(_problems(check, output))
+
+
+def _problems(check: Check, output: JsonValue) -> Iterator[str]:
+    if check.fields:
+        if not isinstance(output, dict):
+            yield f"the output is not a JSON object; expected one with {', '.join(check.fields)}"
+        elif missing := [name for name in check.fields if output.get(name) in (None, "", [], {})]:
+            yield f"the output lacks {', '.join(missing)}, or has nothing there"
+    text = " ".join(_texts(output))
+    if check.states and not any(_states(text, word) for word in check.states):
+        yield f"the output must state one of: {', '.join(check.states)}"
+    if len(text) < check.min_length:
+        yield f"the output has {len(text)} characters; at least {check.min_length} are expected"
+
+
+def _states(text: str, word: str) -> bool:
+    return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for part in value.values():
+                yield from _texts(part)
+        case list():
+            for part in value:
+                yield from _texts(part)
+
+
+def _why(state: State, stage: Task) -> str:
+    return state.limit or stage.cause or (stage.error.message if stage.error else f"it is {stage.status}")
+
+
+def _timings(stages: Sequence[Task]) -> str:
+    return ", ".join(f"{stage.id} ({stage.busy:.2f} s)" for stage in stages)

@@ -1,0 +1,42 @@
+"""How each strategy begins and ends a workflow: the two tables that a new one is added to."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pointsman.core.answers import answer_or_give_up
+from pointsman.core.draft import Draft
+from pointsman.core.fan_out import begin_fan_out, finish_fan_out
+from pointsman.core.pipeline import begin_pipeline, finish_pipeline
+from pointsman.core.planning import ask_classifier, ask_planner
+from pointsman_schemas.strategies import FanOut, Pipeline, Router, Supervisor
+
+__all__ = ["begin", "finish"]
+
+
+def begin(draft: Draft) -> None:
+    """Get a plan, or ask for one."""
+    match draft.open().strategy:
+        case Supervisor() as strategy:
+            ask_planner(draft, strategy)
+        case Router() as strategy:
+            ask_classifier(draft, strategy)
+        case Pipeline() as strategy:
+            begin_pipeline(draft, strategy)
+        case FanOut() as strategy:
+            begin_fan_out(draft, strategy)
+        case _ as never:
+            assert_never(never)
+
+
+def finish(draft: Draft) -> None:
+    """The work is done, as far as it can be: have the answer written, or end."""
+    match draft.open().strategy:
+        case Supervisor() | Router() as strategy:
+            answer_or_give_up(draft, strategy)
+        case Pipeline() as strategy:
+            finish_pipeline(draft, strategy)
+        case FanOut() as strategy:
+            finish_fan_out(draft, strategy)
+        case _ as never:
+            assert_never(never)

@@ -1,0 +1,106 @@
+"""Where a workflow's plan comes from and how it ends: one value for each strategy, told apart by its `kind`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from pointsman_schemas.ids import AgentName, TaskId
+
+__all__ = ["Check", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
+
+
+class _Synthesized(BaseModel):
+    """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"synthesizer": None, **written(self)}
+
+
+class Supervisor(_Synthesized):
+    """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
+    has failed for good or a result asks for it."""
+
+    kind: Literal["supervisor"] = "supervisor"
+    planner: AgentName = "planner"
+    synthesizer: AgentName | None = "synthesizer"
+    instructions: str = ""
+
+
+class Router(_Synthesized):
+    """A classifier picks agents. One above `threshold` answers by itself; several go to `escalate` or run side by side;
+    none goes to `fallback`, or back to the caller as a question."""
+
+    kind: Literal["router"] = "router"
+    classifier: AgentName = "classifier"
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.4
+    fallback: AgentName | None = None
+    synthesizer: AgentName | None = "synthesizer"
+    escalate: Supervisor | None = None
+
+
+class Check(BaseModel):
+    """What a stage's output must be like. What is left out is not asked for.
+
+    `fields` must be in the object and not empty; the text must state one of `states` (words, in any case) and have
+    `min_length` characters. The text of an object is that of its values.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    fields: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    min_length: Annotated[int, Field(ge=0)] = 0
+
+
+class Stage(BaseModel):
+    """One stage of a pipeline: an agent that gets the request and what the stages before it made.
+
+    `name` is the agent's unless given. An output that fails `check` is asked for again, told why, as often as
+    `Limits.attempts` allows.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: AgentName
+    name: TaskId = ""
+    intent: str = ""
+    check: Check = Check()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        return {**given, "name": given.get("name") or given.get("agent")} if isinstance(given, dict) else given
+
+
+class Pipeline(BaseModel):
+    """Stages, one after the other. The last one's output is the answer; a stage that fails for good ends it there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["pipeline"] = "pipeline"
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _apart(self) -> Pipeline:
+        names = [stage.name for stage in self.stages]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two stages are called {', '.join(twice)}; give one of them another name")
+        return self
+
+
+class FanOut(_Synthesized):
+    """All of the team's agents get the same request at once. A share of `minimum` must succeed; the synthesizer merges
+    what they said, and is told where they disagree."""
+
+    kind: Literal["fan_out"] = "fan_out"
+    minimum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    synthesizer: AgentName | None = "synthesizer"
+    intent: str = ""
+
+
+Strategy: TypeAlias = Annotated[Supervisor | Router | Pipeline | FanOut, Field(discriminator="kind")]

@@ -1,0 +1,45 @@
+"""A running system in one process over the in-memory bus: supervisors for any number of teams, one worker, a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from pointsman.agent import Agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.settings import Settings
+from pointsman_schemas.team import Team
+from support.system import until
+
+__all__ = ["on_memory"]
+
+
+@asynccontextmanager
+async def on_memory(teams: Team | Sequence[Team], agents: Sequence[Agent]) -> AsyncIterator[Client]:
+    """A client of these teams and agents. Everybody is announced when it begins, and has drained when it ends."""
+    broker, settings, stop = MemoryBroker(), Settings(ack_wait=2), asyncio.Event()
+    chosen = [teams] if isinstance(teams, Team) else teams
+    engines = [SupervisorEngine(broker.connect(), team, settings, SystemClock()) for team in chosen]
+    worker = Worker(broker.connect(), agents, settings)
+    tasks = [asyncio.create_task(part.run(stop)) for part in (*engines, worker)]
+    client = Client(broker.connect())
+
+    async def everybody() -> bool:
+        for task in tasks:
+            if task.done():
+                task.result()
+        there = {card.name for card in await client.agents()}
+        return {agent.card.name for agent in agents} <= there and all(engine.ready for engine in engines)
+
+    try:
+        await until(everybody)
+        yield client
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)

@@ -1,0 +1,127 @@
+"""A fan-out asks every member the same, needs a share of them, and has their answers merged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.core import Story, card, cards
+
+from pointsman.core.disagreements import disagreements
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import TaskReport
+from pointsman_schemas.team import FanOut
+
+THREE = cards("legal", "risk", "sales")
+
+
+def asked(strategy: FanOut | None = None, **given: Any) -> Story:
+    return Story(strategy=strategy or FanOut(), cards=THREE, **given).start("may we?")
+
+
+def test_every_live_member_gets_the_request_at_once() -> None:
+    story = Story(strategy=FanOut(), cards=(*THREE, card("planner", role=Role.PLAN))).start("may we?")
+
+    assert story.statuses() == {"legal": "running", "risk": "running", "sales": "running"}
+    assert {story.handoff(name).input["request"] for name in story.statuses()} == {"may we?"}  # type: ignore[index,call-overload]
+
+
+def test_a_member_that_is_named_is_asked_whether_it_lives_or_not() -> None:
+    assert asked(agents=("legal", "ghost")).statuses() == {"legal": "running", "ghost": "running"}
+
+
+def test_the_merge_is_told_what_contradicts_itself() -> None:
+    story = asked()
+    story.succeed("legal", {"verdict": "yes", "because": "x" * 80})
+    story.succeed("risk", {"verdict": "No", "because": "y" * 80})
+    story.succeed("sales", {"verdict": "yes"})
+
+    given: Any = story.handoff("synthesis").input
+    assert given["disagreements"] == ["verdict: legal says yes; risk says No; sales says yes"]
+    story.succeed("synthesis", {"answer": "two of three say yes"})
+    assert (story.outcome.status, story.outcome.answer) == ("completed", "two of three say yes")
+
+
+def test_enough_members_are_an_answer_with_gaps() -> None:
+    story = asked()
+    story.fail("legal")
+    story.succeed("risk")
+    story.succeed("sales")
+
+    story.succeed("synthesis", {"answer": "both"})
+
+    assert story.outcome.status == "partial"
+    assert [gap.agent for gap in story.outcome.gaps] == ["legal"]
+
+
+def test_too_few_members_are_no_answer() -> None:
+    story = asked()
+    story.fail("legal")
+    story.fail("risk")
+    story.succeed("sales")
+
+    assert story.outcome.status == "failed"
+    assert story.outcome.reason.startswith("1 of 3 members succeeded, and at least 2 must: legal: provider_error")
+
+
+@pytest.mark.parametrize(("minimum", "status"), [(1.0, "failed"), (0.6, "partial")])
+def test_the_share_is_the_teams_to_choose(minimum: float, status: str) -> None:
+    story = asked(FanOut(minimum=minimum, synthesizer=None))
+    story.fail("legal")
+    story.succeed("risk")
+    story.succeed("sales")
+
+    assert story.outcome.status == status
+
+
+def test_without_a_synthesizer_the_answer_is_each_members_own() -> None:
+    story = asked(FanOut(synthesizer=None))
+    for name in story.statuses():
+        story.succeed(name, f"{name} agrees")
+
+    assert story.outcome.answer == {name: f"{name} agrees" for name in ("legal", "risk", "sales")}
+
+
+def test_the_outcome_has_the_time_of_every_member() -> None:
+    story = asked(FanOut(synthesizer=None))
+    story.wait(2).succeed("legal")
+    story.wait(3).succeed("risk")
+    story.wait(1).succeed("sales")
+
+    assert {each.agent: each.elapsed for each in story.outcome.tasks} == {"legal": 2, "risk": 5, "sales": 6}
+
+
+def test_nobody_to_ask_is_said_at_once() -> None:
+    story = Story(strategy=FanOut(), cards=()).start()
+
+    assert story.outcome.reason == "no agent is alive that could take the request"
+
+
+def reports(*outputs: Any) -> list[TaskReport]:
+    return [
+        TaskReport(task_id=f"t{number}", agent="a", intent="say", status="succeeded", output=output)
+        for number, output in enumerate(outputs, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "found"),
+    [
+        ([{"ok": True}, {"ok": False}], ("ok: t1 says yes; t2 says no",)),
+        ([{"price": 1.0}, {"price": 1}], ()),
+        ([{"verdict": "Yes"}, {"verdict": "yes "}], ()),
+        ([{"why": "a" * 61}, {"why": "b" * 61}], ()),
+        ([{"a": 1}, {"b": 2}], ()),
+        (["yes", "no"], ()),
+        ([{"list": [1]}, {"list": [2]}], ()),
+    ],
+)
+def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any], found: tuple[str, ...]) -> None:
+    assert disagreements(reports(*outputs)) == found
+
+
+def test_what_did_not_succeed_contradicts_nobody() -> None:
+    failed = reports({"ok": True}, {"ok": False})
+    failed[1] = failed[1].model_copy(update={"status": "failed"})
+
+    assert disagreements(failed) == ()

@@ -1,0 +1,154 @@
+"""A pipeline's stages run in order, are checked, told why, and its end says how far it came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from support.core import Story, cards, failure
+
+from pointsman_schemas.log import AttemptFailed
+from pointsman_schemas.team import Check, Limits, Pipeline, Stage
+
+STAGES = Pipeline(
+    stages=(
+        Stage(agent="extract", check=Check(fields=("customer",))),
+        Stage(agent="decide", check=Check(states=("approved", "denied"))),
+        Stage(agent="write", check=Check(min_length=20)),
+    )
+)
+LONG = "Your refund was approved and is on its way."
+
+
+def begun(**given: Any) -> Story:
+    return Story(strategy=STAGES, cards=cards("extract", "decide", "write"), **given).start("refund me")
+
+
+def test_stages_run_in_order_and_each_is_given_what_was_made_before_it() -> None:
+    story = begun()
+
+    assert story.statuses() == {"extract": "running", "decide": "waiting", "write": "waiting"}
+    story.succeed("extract", {"customer": "C-1"})
+    story.succeed("decide", "approved")
+
+    handoff = story.handoff("write")
+    assert [(report.task_id, report.output) for report in handoff.context] == [
+        ("extract", {"customer": "C-1"}),
+        ("decide", "approved"),
+    ]
+    assert handoff.input == {"request": "refund me"}
+
+
+def test_the_last_stage_gives_the_answer() -> None:
+    story = begun()
+    story.succeed("extract", {"customer": "C-1"})
+    story.succeed("decide", "approved")
+
+    story.succeed("write", LONG)
+
+    assert (story.outcome.status, story.outcome.answer) == ("completed", LONG)
+
+
+def test_an_insufficient_output_is_asked_for_again_at_once_and_told_why() -> None:
+    story = begun()
+
+    story.succeed("extract", {"customer": ""})
+
+    handoff = story.handoff("extract")
+    assert (handoff.attempt, handoff.feedback) == (2, "the output lacks customer, or has nothing there")
+    assert story.task("extract").not_before == story.now
+    assert story.of(AttemptFailed)[0].error.kind == "insufficient"
+
+
+def test_what_an_insufficient_attempt_used_is_counted() -> None:
+    story = begun()
+    story.succeed("extract", "nothing")
+    story.succeed("extract", {"customer": "C-1"})
+
+    assert story.state.usage.calls == 2
+
+
+def test_feedback_is_of_the_check_alone() -> None:
+    story = begun()
+
+    story.fail("extract", failure(retryable=True))
+
+    assert story.handoff("extract").feedback == ""
+
+
+@pytest.mark.parametrize(
+    ("check", "output", "why"),
+    [
+        (Check(fields=("a", "b")), "text", "the output is not a JSON object; expected one with a, b"),
+        (Check(fields=("a", "b")), {"a": 0, "b": []}, "the output lacks b, or has nothing there"),
+        (Check(states=("approved", "denied")), {"approved": False}, "the output must state one of: approved, denied"),
+        (Check(states=("approved",)), "disapproved", "the output must state one of: approved"),
+        (Check(min_length=5), {"say": ["no"]}, "the output has 2 characters; at least 5 are expected"),
+    ],
+)
+def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> None:
+    story = Story(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
+
+    story.succeed("worker", output)
+
+    assert story.handoff("worker").feedback == why
+
+
+@pytest.mark.parametrize(
+    ("check", "output"),
+    [
+        (Check(), None),
+        (Check(fields=("a",)), {"a": False}),
+        (Check(states=("approved", "denied")), {"verdict": "DENIED: too late"}),
+        (Check(min_length=5), "12345"),
+    ],
+)
+def test_a_check_lets_pass_what_has_all_it_asks_for(check: Check, output: Any) -> None:
+    story = Story(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
+
+    story.feed(story.result("worker", output))
+
+    assert (story.outcome.status, story.outcome.answer) == ("completed", output)
+
+
+def test_a_stage_that_never_suffices_ends_the_pipeline_with_what_was_done_and_how_long_it_took() -> None:
+    story = begun(limits=Limits(attempts=2))
+    story.succeed("extract", {"customer": "C-1"})
+
+    story.succeed("decide", "hm")
+    story.succeed("decide", "hm again")
+
+    assert story.outcome.status == "partial"
+    assert story.outcome.answer == {"customer": "C-1"}
+    assert story.outcome.reason == (
+        "the stage decide of 3 could not be done: the output must state one of: approved, denied; "
+        "done before it: extract (2.00 s)"
+    )
+    assert [gap.task_id for gap in story.outcome.gaps] == ["decide", "write"]
+
+
+def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
+    story = begun()
+
+    story.fail("extract")
+
+    assert story.outcome.status == "failed"
+    assert story.outcome.reason.startswith("the stage extract of 3 could not be done: provider_error")
+
+
+def test_the_deadline_is_named_with_the_stage_it_came_in() -> None:
+    story = begun(limits=Limits(deadline=10, task_timeout=60))
+    story.succeed("extract", {"customer": "C-1"})
+
+    story.fire()
+
+    assert story.outcome.status == "partial"
+    assert "the stage decide of 3 could not be done: the deadline of 10 s was reached" in story.outcome.reason
+
+
+def test_two_stages_of_one_agent_need_names() -> None:
+    with pytest.raises(ValidationError, match="two stages are called write"):
+        Pipeline(stages=(Stage(agent="write"), Stage(agent="write")))
+
+    assert Pipeline(stages=(Stage(agent="write"), Stage(agent="write", name="again"))).stages[1].name == "again"
