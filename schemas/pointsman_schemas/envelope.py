@@ -165,6 +165,7 @@ def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes)
 
 def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelope:
     if (version := attributes.get("specversion")) != _SPEC_VERSION:
+        version = version and version[:80]
         raise UndecodableEvent(f"CloudEvents specversion is {version!r}; expected {_SPEC_VERSION!r}")
     for name in ("id", "type", "source"):
         if not attributes.get(name):

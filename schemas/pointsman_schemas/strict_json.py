@@ -1,4 +1,5 @@
-"""JSON in and out is strict: no NaN or Infinity, no lone surrogates, bounded depth, every digit of an integer kept."""
+"""JSON in and out is strict: no NaN or Infinity, no lone surrogates, no key twice in an object, bounded depth, every
+digit of an integer kept."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from enum import Enum
 from typing import Any, TypeVar
 from uuid import UUID
 
+import jiter
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import from_json, to_json
 
@@ -45,22 +47,30 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
     if body.count(b"[") + body.count(b"{") > depth:
         _check_depth(body, depth)
     try:
-        return model.model_validate_json(body)
+        made = model.model_validate_json(body)
     except ValidationError as error:
         raise UndecodableEvent(f"not a valid {model.__name__}: {describe(error)}") from None
+    _read(body)  # pydantic takes the last of a repeated key; others take the first, and would see another event
+    return made
 
 
 def parse_json(body: bytes) -> JsonValue:
     """`body` as plain JSON data. Raises `UndecodableEvent` when it is not strict JSON."""
-    try:
-        value: JsonValue = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise UndecodableEvent(f"not JSON: {error}; send one UTF-8 encoded JSON value") from None
+    value = _read(body)
     if _may_not_be_finite(body):
         try:
             as_json_value(value)
         except NotJson as error:
             raise UndecodableEvent(f"not strict JSON: {error}") from None
+    return value
+
+
+def _read(body: bytes) -> JsonValue:
+    """By pydantic-core's own parser, which on its own can tell repeated keys: a fifth of what a model costs."""
+    try:
+        value: JsonValue = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
+    except ValueError as error:
+        raise UndecodableEvent(f"not JSON: {_shown(str(error), 200)}; send one UTF-8 encoded JSON value") from None
     return value
 
 
@@ -160,8 +170,8 @@ def _dumped(model: BaseModel, path: str) -> Any:
         ) from None
 
 
-def _shown(path: str) -> str:
-    return path if len(path) <= 80 else path[:80] + "..."
+def _shown(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def _key(key: Any, path: str) -> str:

@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Protocol
 
 import structlog
-from pydantic import ValidationError
 
 from pointsman.bus.streams import MARKER
 from pointsman.ports import Clock, Stored
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import parse
 
 __all__ = ["KeyValueRegistry"]
 
@@ -130,9 +131,9 @@ class KeyValueRegistry:
                 self._alive.pop(key, None)
             return
         try:
-            card = AgentCard.model_validate_json(stored.body)
-        except ValidationError as error:
-            _log.warning("card_unreadable", key=key, problems=error.error_count())
+            card = parse(AgentCard, stored.body)
+        except ContractError as error:
+            _log.warning("card_unreadable", key=key, error=str(error))
             return
         self._alive[key] = card, self._clock.monotonic() + self._time_to_live - age
 

@@ -23,6 +23,7 @@ __all__ = ["RAW_KEPT", "check_plan", "raw_text", "read_plan", "read_selection"]
 RAW_KEPT = 4_000
 """Characters of a refused plan that its log entry keeps: enough to see what the model did, too few to fill the log."""
 
+_TOLD = 20  # problems: a planner that made more has not understood, and the rest would only fill its prompt and the log
 _VAGUE = 3  # characters: shorter intents say nothing to the agent
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -71,6 +72,8 @@ def check_plan(
     problems.extend(_twins(plan))
     if not problems:
         problems.extend(_shape_problems(plan, limits))
+    if (more := len(problems) - _TOLD) > 0:
+        problems[_TOLD:] = [f"and {more} more problems of this kind"]
     return tuple(problems)
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.core import plan, task
+from support.mutations import at_most, mutated
 
 from pointsman.core.plans import RAW_KEPT, check_plan, raw_text, read_plan, read_selection
+from pointsman.llm.reading import find_json
 from pointsman_schemas.plan import Plan
+from pointsman_schemas.strict_json import compact
 from pointsman_schemas.team import Limits
 
 AGENTS = frozenset({"worker", "other"})
@@ -130,3 +135,82 @@ def test_an_answer_that_is_no_selection_is_described(output: Any) -> None:
 def test_a_refused_answer_is_kept_as_text_of_bounded_length() -> None:
     assert raw_text("a" * RAW_KEPT) == "a" * RAW_KEPT
     assert len(raw_text({"long": "ä" * 2 * RAW_KEPT})) == RAW_KEPT + 3
+
+
+names = st.sampled_from(("a", "b", "worker", " worker ", "", ">", "a.b", "x" * 300, "\x00", "\r\nPUB")) | st.text(
+    max_size=5
+)
+junk = st.none() | st.booleans() | st.integers() | st.text(max_size=10) | st.lists(st.none(), max_size=2)
+some_tasks = st.fixed_dictionaries(
+    {"id": names | junk, "agent": names | junk},
+    optional={
+        "intent": st.text(max_size=10) | junk,
+        "input": junk,
+        "depends_on": st.lists(names, max_size=3) | junk,
+        "optional_dependencies": st.lists(names, max_size=3) | junk,
+        "unknown": junk,
+    },
+)
+some_plans = st.fixed_dictionaries(
+    {"tasks": st.lists(some_tasks | junk, max_size=8) | junk}, optional={"goal": junk, "cannot": junk}
+)
+BODIES = (compact(plan(task("a"), task("b", "other", needs=["a"]))), b'```json\n{"tasks": []}\n```')
+steady = settings(
+    max_examples=400,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def checked(output: Any) -> None:
+    with at_most(0.2):
+        read = read_plan(output)
+        problems = read if isinstance(read, tuple) else check_plan(read, AGENTS, Limits(), {"a": True})
+        read_selection(output)
+        raw_text(output)
+    assert all(len(problem) < 3_000 for problem in problems)
+    if not problems and isinstance(read, Plan):
+        assert all(each.agent in AGENTS for each in read.tasks)
+
+
+@steady
+@given(some_plans | junk)
+def test_any_answer_is_a_plan_or_has_problems(output: Any) -> None:
+    checked(output)
+
+
+@steady
+@given(mutated(BODIES) | st.binary(max_size=300))
+def test_any_text_of_a_planner_is_read_in_little_time(body: bytes) -> None:
+    with at_most(0.2):
+        found = find_json(body.decode("utf-8", "replace"))
+
+    for output in found:
+        checked(output)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " " * 200_000,
+        "{" * 200_000,
+        '{"a":' * 40_000,
+        '"' * 200_000,
+        "[" * 200_000,
+        '{"' + "\\" * 199_999,
+        "{}" * 100_000,
+    ],
+    ids=lambda text: text[:6],
+)
+def test_a_text_of_200_kb_holds_up_nobody(text: str) -> None:
+    with at_most(0.2):
+        find_json(text)
+
+
+def test_a_plan_of_very_many_wrong_tasks_is_refused_in_few_words() -> None:
+    problems = problems_of(*(task(f"t{number}", "ghost") for number in range(20_000)))
+
+    assert len(problems) <= 21
+    assert problems[-1] == "and 19981 more problems of this kind"

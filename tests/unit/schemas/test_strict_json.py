@@ -174,6 +174,11 @@ NOT_STRICT = {
     "100,000 open brackets": b"[" * 100_000,
     "single quotes": b"{'value': 1}",
     "a byte order mark": b'\xef\xbb\xbf{"value": 1}',
+    "a key twice": b'{"value": 1, "value": 1}',
+    "a key twice, deep within": b'{"value": [{"a": 1, "b": {"c": 1, "d": 2, "c": 3}}]}',
+    "a key twice, once escaped": b'{"value": 1, "\\u0076alue": 2}',
+    "a long key twice": b'{"value": {"' + b"k" * 5000 + b'": 1, "' + b"k" * 5000 + b'": 2}}',
+    "a key twice that the model does not know": b'{"value": 1, "x": 1, "x": 2}',
     "pickle": b"\x80\x04K\x01.",
 }
 
@@ -186,6 +191,12 @@ def test_a_body_that_is_not_strict_json_is_refused(body: bytes) -> None:
         parse_json(body)
 
     assert len(str(refused.value)) < 600
+
+
+def test_the_same_key_in_two_objects_is_no_key_twice() -> None:
+    body = b'{"value": [{"a": 1}, {"a": 2}, "{\\"a\\": 1, \\"a\\": 2}"]}'
+
+    assert parse(Box, body).value == [{"a": 1}, {"a": 2}, '{"a": 1, "a": 2}']
 
 
 def test_numbers_and_words_that_only_look_like_overflow_are_taken() -> None:
