@@ -126,7 +126,11 @@ class Client:
             raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
         workflow = workflow_id_for(team, chosen_id)
         name, attributes = publish_request(
-            self.subjects.namespace, team, message_id=chosen_id, correlation_id=correlation_id or chosen_id
+            self.subjects.namespace,
+            team,
+            message_id=chosen_id,
+            source=self.source,
+            correlation_id=correlation_id or chosen_id,
         )
         with span(name, kind="producer", attributes=attributes) as publishing:
             traceparent = publishing.context.traceparent if publishing.context else None

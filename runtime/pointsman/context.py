@@ -266,7 +266,7 @@ class Context:
         outer = _enclosing.get()
         if not outer and (surrounding := traces.current()) is not None:
             outer = surrounding.span_id
-        with traces.span(title, kind=span_kind, attributes=attributes) as span:
+        with traces.span(title, kind=span_kind, attributes=attributes, alone=kind == "chat") as span:
             # With tracing off the span's context is the surrounding one: the report needs an id of its own.
             recorded = span.context if traces.tracing() else None
             call = Call(span, recorded.span_id if recorded else secrets.token_hex(8), self._ledger)

@@ -27,7 +27,7 @@ from pointsman.llm.reading import find_json
 from pointsman.llm.selection import model_from
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.shapes import Shape
-from pointsman.telemetry import metrics, names
+from pointsman.telemetry import content, metrics, names
 from pointsman.tools import Tool
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import ErrorKind, Handoff
@@ -207,8 +207,10 @@ class LLMAgent(Agent):
                 structured=request.output_schema is not None,
                 attempt=attempt,
             ) as call:
+                call.set_attributes(content.of_request(request))
                 reply = _sendable(await model.complete(request))
                 call.record_usage(reply.usage)
+                call.set_attributes(content.of_reply(reply))
                 call.set_attributes(
                     names.chat_answer(
                         model=reply.model,

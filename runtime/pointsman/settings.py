@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     """The address they are answered on."""
     model: str | None = None
     """`openai:NAME`, `anthropic:NAME` or `offline`, for the shipped agents. Unset: chosen by the keys that are set."""
+    capture_content: Literal["none", "redacted", "full"] | None = None
+    """Whether prompts, answers and tool arguments stand on spans. Unset: as
+    `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, by default not."""
+    redact_emails: bool = False
+    """Where they are redacted: hide e-mail addresses as well as keys, tokens and passwords."""
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
 

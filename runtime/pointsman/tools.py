@@ -17,7 +17,7 @@ from pointsman.context import Context
 from pointsman.errors import ConfigurationError, ContractError, ModelError, PointsmanError, TaskError, describe_error
 from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
-from pointsman.telemetry import get_logger
+from pointsman.telemetry import content, get_logger
 from pointsman.threads import in_thread
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.ids import token
@@ -120,10 +120,13 @@ class Tool(Generic[P, R]):
         return f"<tool {self.name}>"
 
     async def _reported(self, read: Callable[[], BaseModel], context: Context, call_id: str) -> JsonValue:
-        async with context.tool(self.name, call_id=call_id, description=self.spec.description):
+        async with context.tool(self.name, call_id=call_id, description=self.spec.description) as call:
             checked = read()
             key = context.count_key("tool", self.name, checked.model_dump_json(fallback=repr))
-            return await self._tries(checked, context.with_key(key))
+            value = await self._tries(checked, context.with_key(key))
+            if content.captured():
+                call.set_attributes(content.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value))
+            return value
 
     async def _tries(self, checked: BaseModel, context: Context) -> JsonValue:
         pause = _FIRST_PAUSE

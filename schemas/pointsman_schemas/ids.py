@@ -62,6 +62,6 @@ def workflow_id_for(team: str, request_id: str) -> WorkflowId:
     return "wf_" + derived_id("workflow", team, request_id)
 
 
-def span_id_for(workflow: str, part: str) -> str:
-    """16 hexadecimal digits: the span of one part of a workflow, `workflow` itself or a task id."""
-    return derived_id("span", workflow, part, length=16)
+def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
+    """16 hexadecimal digits: the span of one part of a workflow, a task id, or of one attempt at it."""
+    return derived_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)

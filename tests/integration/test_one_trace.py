@@ -151,7 +151,11 @@ async def _spans_of(collector: OtlpCollector, trace_id: str, *, callers_span: st
 
 
 def _drawn(spans: list[ReceivedSpan], namespace: str) -> str:
-    """The tree, one span a line, children in the order of their lines."""
+    """The tree, one span a line, children in the order of their lines.
+
+    Inputs that happened to reach the supervisor together have a span as well, which says so; it is left out.
+    """
+    spans = [span for span in spans if not span.name.startswith(f"process {namespace}.inbox.")]
 
     def below(parent: str | None, depth: int) -> list[str]:
         return [

@@ -21,6 +21,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
+from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
     AttemptFailed,
     Entry,
@@ -120,7 +121,7 @@ class _Attempt:
         if result is not None:
             self.started_at, self.ended_at, self.usage = result.started_at, result.ended_at, result.usage
 
-    def node(self, task_id: str) -> TraceNode:
+    def node(self, workflow_id: str, task_id: str) -> TraceNode:
         spans = {report.span_id for report in self.reports if report.span_id}
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
@@ -137,7 +138,7 @@ class _Attempt:
             agent=self.agent,
             task_id=task_id,
             attempt=self.number,
-            span_id=next((report.parent_span_id for report in tops if report.parent_span_id), ""),
+            span_id=span_id_for(workflow_id, task_id, self.number),
             usage=self.usage,
             children=tuple(calls),
         )
@@ -189,7 +190,7 @@ class _Task:
                 # Until a result comes an attempt has no end of its own: it ends with its task.
                 attempt.end(max(at, attempt.started_at), status, None, detail)
 
-    def node(self) -> TraceNode:
+    def node(self, workflow_id: str) -> TraceNode:
         attempts = [self.attempts[number] for number in sorted(self.attempts)]
         usage = Usage()
         for attempt in attempts:
@@ -207,7 +208,7 @@ class _Task:
             attempt=len(attempts) or None,
             span_id=self.span_id,
             usage=usage,
-            children=tuple(attempt.node(self.id) for attempt in attempts),
+            children=tuple(attempt.node(workflow_id, self.id) for attempt in attempts),
         )
 
 
@@ -282,7 +283,7 @@ class _View:
     def tree(self) -> TraceNode:
         started, ended = self._started, self._ended
         by_start = sorted(self._tasks.values(), key=lambda task: task.started_at or _NOT_YET)
-        children = [task.node() for task in by_start]
+        children = [task.node(started.workflow_id) for task in by_start]
         usage = Usage()
         for child in children:
             usage += child.usage

@@ -1,25 +1,42 @@
-"""The spans a supervisor owns: the workflow's and its tasks', exported by whoever commits their end."""
+"""The spans a supervisor owns: the workflow's and its tasks', exported by whoever commits their end.
+
+Their ids and times stand in the log, so it does not matter who that is. A supervisor that is given an input which
+another one left behind, committed but not acknowledged, exports what that commit has ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
+from pointsman.core.evolve import apply
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
-from pointsman.telemetry import TraceContext, metrics, names, record, tracing
-from pointsman_schemas.card import Role
+from pointsman.engine.history import commit_of
+from pointsman.errors import PointsmanError
+from pointsman.ports import Bus, Clock, Delivery
+from pointsman.telemetry import Happening, TraceContext, metrics, names, parse_traceparent, record, reserve, tracing
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import (
+    AttemptFailed,
     Entry,
+    LimitReached,
+    PlanRejected,
+    ResultIgnored,
     RetryScheduled,
     TaskAbandoned,
+    TaskAdded,
     TaskFailed,
+    TaskReopened,
     TaskSucceeded,
     TraceOrigin,
     WorkflowEnded,
 )
+from pointsman_schemas.subjects import Subjects
 
-__all__ = ["log_ids", "record_spans", "trace_context"]
+__all__ = ["Spans", "log_ids", "trace_context"]
 
 
 def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
@@ -33,25 +50,163 @@ def log_ids(state: State) -> dict[str, str]:
     return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
-def record_spans(state: State, entries: Iterable[Entry]) -> None:
-    """Export a span for each task and workflow that `entries` ended, and measure them."""
+class Spans:
+    """Exports the spans of one team's workflows, and measures them. Nothing it does fails the work."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+
+    async def ended(self, state: State, entries: Sequence[Entry]) -> None:
+        """A span for each task and workflow that `entries`, committed just now, have ended."""
+        if not any(isinstance(entry, TaskSucceeded | TaskFailed | TaskAbandoned | RetryScheduled | WorkflowEnded)
+                   for entry in entries):  # fmt: skip
+            return
+        history: Sequence[Entry] = entries
+        if tracing() and state.trace.flags & 1 and _eventful(state, entries):
+            with suppress(PointsmanError):  # then the spans have no events
+                log = self._subjects.log(self._team, state.workflow_id)
+                history = [entry async for stored in self._bus.read("log", log) for entry in commit_of(stored).entries]
+        _record(state, entries, history, await self._bus.registry.cards() if tracing() else ())
+
+    async def left_behind(self, workflow: str, event_ids: Container[str]) -> None:
+        """A span for each end that was committed for one of `event_ids` by a supervisor that did not acknowledge it."""
+        history: list[Entry] = []
+        cards = await self._bus.registry.cards()
+        state: State | None = None
+        with suppress(PointsmanError):
+            async for stored in self._bus.read("log", self._subjects.log(self._team, workflow)):
+                commit = commit_of(stored)
+                state = apply(state, commit)
+                history += commit.entries
+                envelope, _ = decode(stored.headers, stored.body)
+                causes = {envelope.causation_id if envelope else None}
+                causes |= {getattr(entry, "event_id", None) for entry in commit.entries}
+                if any(cause is not None and cause in event_ids for cause in causes):
+                    _record(state, commit.entries, history, cards)
+
+    def processed(self, state: State, deliveries: Sequence[Delivery], started: datetime, consumer: str) -> None:
+        """A span for inputs that were dealt with together, or came again: it links to each of them.
+
+        One input that comes for the first time needs none: it is the end of the span that sent it.
+        """
+        again = max(delivery.delivered for delivery in deliveries)
+        if not tracing() or not state.trace.flags & 1 or (len(deliveries) == 1 and again == 1):
+            return
+        name, attributes = names.process_inputs(
+            self._subjects.namespace,
+            self._team,
+            subject=deliveries[0].message.subject,
+            workflow_id=state.workflow_id,
+            count=len(deliveries),
+            delivered=again,
+            correlation_id=state.correlation_id,
+            consumer=consumer,
+        )
+        workflow = trace_context(state.trace)
+        record(
+            name,
+            context=reserve(workflow),
+            parent_span_id=workflow.span_id,
+            kind="consumer",
+            started=started,
+            ended=self._clock.now(),
+            attributes=attributes,
+            happenings=[Happening(names.REDELIVERED, started, {names.DELIVERED: again})] if again > 1 else (),
+            links=[sent for delivery in deliveries if (sent := _sent_from(delivery)) is not None],
+        )
+
+
+def _sent_from(delivery: Delivery) -> TraceContext | None:
+    """Where the message was made."""
+    headers = {name.lower(): value for name, value in delivery.message.headers.items()}
+    return parse_traceparent(headers.get("ce-traceparent") or headers.get("traceparent"), headers.get("tracestate"))
+
+
+def _eventful(state: State, entries: Iterable[Entry]) -> bool:
+    """Whether anything happened on the way to these ends that their spans should tell: it is in the log."""
+    for entry in entries:
+        match entry:
+            case TaskSucceeded() | TaskFailed() | TaskAbandoned():
+                if state.tasks[entry.task_id].attempt > 1:
+                    return True
+            case WorkflowEnded():
+                if state.revision > 1 or state.limit or state.rejections:
+                    return True
+            case _:
+                pass
+    return False
+
+
+def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], cards: Sequence[AgentCard]) -> None:
     ended: set[str] = set()  # an answer that came and was refused is one end
     for entry in entries:
         match entry:
             case TaskSucceeded() | TaskFailed() | TaskAbandoned():
                 task = state.tasks[entry.task_id]
                 if task.started_at is not None and task.id not in ended:
-                    _task_ended(state, task, task.started_at, entry.at)
+                    card = next((card for card in cards if card.name == task.agent), None)
+                    _task_ended(state, task, task.started_at, entry.at, card, _of_task(history, task.id))
                 ended.add(task.id)
             case RetryScheduled():
                 metrics.count(names.RETRIES, attributes={names.AGENT_NAME: entry.agent})
             case WorkflowEnded():
-                _workflow_ended(state, entry.at)
+                _workflow_ended(state, entry.at, _of_workflow(history))
             case _:
                 pass
 
 
-def _task_ended(state: State, task: Task, started: datetime, ended: datetime) -> None:
+def _of_task(history: Iterable[Entry], task_id: str) -> list[Happening]:
+    found: list[Happening] = []
+    for entry in history:
+        if getattr(entry, "task_id", None) != task_id:
+            continue
+        match entry:
+            case AttemptFailed():
+                failed: names.Attributes = {names.ATTEMPT: entry.attempt, names.ERROR_TYPE: entry.error.kind}
+                found.append(Happening(names.ATTEMPT_FAILED, entry.at, failed))
+            case RetryScheduled():
+                retry: names.Attributes = {
+                    names.ATTEMPT: entry.attempt,
+                    names.AGENT_NAME: entry.agent,
+                    "pointsman.delay": max(0.0, (entry.not_before - entry.at).total_seconds()),
+                }
+                found.append(Happening(names.RETRIED, entry.at, retry))
+            case TaskReopened():
+                found.append(Happening(names.REOPENED, entry.at, {}))
+            case ResultIgnored():
+                ignored: names.Attributes = {names.ATTEMPT: entry.attempt, names.REASON: entry.reason}
+                found.append(Happening(names.RESULT_IGNORED, entry.at, ignored))
+            case _:
+                pass
+    return found
+
+
+def _of_workflow(history: Iterable[Entry]) -> list[Happening]:
+    found: list[Happening] = []
+    planned = False
+    for entry in history:
+        match entry:
+            case TaskAdded(role=Role.PLAN):
+                if planned:
+                    found.append(Happening(names.PLANNED_AGAIN, entry.at, {names.TASK_ID: entry.task_id}))
+                planned = True
+            case PlanRejected():
+                said: names.Attributes = {"pointsman.problems": entry.problems}
+                found.append(Happening(names.PLAN_REFUSED, entry.at, said))
+            case LimitReached():
+                limit: names.Attributes = {"pointsman.limit": entry.limit, names.REASON: entry.detail}
+                found.append(Happening(names.LIMIT_REACHED, entry.at, limit))
+            case _:
+                pass
+    return found
+
+
+def _task_ended(
+    state: State, task: Task, started: datetime, ended: datetime, card: AgentCard | None, happenings: list[Happening]
+) -> None:
     seconds = (ended - started).total_seconds()
     metrics.observe(names.TASK_DURATION, seconds, {names.AGENT_NAME: task.agent, names.STATUS: task.status.value})
     if not tracing():
@@ -64,6 +219,8 @@ def _task_ended(state: State, task: Task, started: datetime, ended: datetime) ->
         attempts=task.attempt,
         correlation_id=state.correlation_id,
         status=task.status.value,
+        model=card.model if card else None,
+        version=card.version if card else None,
     )
     trace = state.trace
     error = (task.error.kind, task.error.message) if task.error and task.status is TaskStatus.FAILED else None
@@ -76,10 +233,11 @@ def _task_ended(state: State, task: Task, started: datetime, ended: datetime) ->
         ended=ended,
         attributes=attributes,
         error=error,
+        happenings=happenings,
     )
 
 
-def _workflow_ended(state: State, ended: datetime) -> None:
+def _workflow_ended(state: State, ended: datetime, happenings: list[Happening]) -> None:
     seconds = (ended - state.started_at).total_seconds()
     metrics.observe(names.WORKFLOW_DURATION, seconds, {names.TEAM: state.team, names.STATUS: state.phase.value})
     if not tracing():
@@ -98,4 +256,5 @@ def _workflow_ended(state: State, ended: datetime) -> None:
         ended=ended,
         attributes=attributes,
         error=(state.phase.value, reason) if state.phase is Phase.FAILED else None,
+        happenings=happenings,
     )

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pointsman.core.decide import consider
 from pointsman.core.inputs import (
@@ -30,7 +30,7 @@ from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_w
 from pointsman.engine.fault_points import passed
 from pointsman.engine.intake import read_inbox, read_request, unreadable_result
 from pointsman.engine.sending import Sender
-from pointsman.engine.spans import log_ids, record_spans
+from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
 from pointsman.errors import (
     BusUnavailable,
@@ -43,7 +43,7 @@ from pointsman.errors import (
 )
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
 from pointsman.settings import Settings
-from pointsman.telemetry import bind, get_logger, metrics, names
+from pointsman.telemetry import bind, get_logger, metrics, names, tracing
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, ErrorKind, Outcome
 from pointsman_schemas.log import Entry, WorkflowEnded
@@ -94,6 +94,7 @@ class SupervisorEngine:
         self._subjects = Subjects(settings.namespace)
         self._logs = WorkflowLog(bus, self._subjects, clock, team.name)
         self._sender = Sender(bus, self._subjects, clock, team.name)
+        self._spans = Spans(bus, self._subjects, clock, team.name)
         self._watch = LogWatch(bus, self._subjects, clock, settings, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -255,12 +256,14 @@ class SupervisorEngine:
     async def _turn(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
         """Load, decide, commit, emit, acknowledge."""
         passed("supervisor.received")
+        started = self._clock.now()
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
         if workflow in self._ended and not again:
             self._admitted.discard(workflow)
             return await self._settle(workflow, arrivals)
         head = self._heads.get(workflow)
         recovering = head is None or again
+        left_behind = head is None and again
         if head is None:
             head = await self._logs.load(workflow)
             recovering = head.state is not None
@@ -275,6 +278,12 @@ class SupervisorEngine:
         else:
             await self._sender.send_new(head.state, entries)
         passed("supervisor.emitted")
+        await self._spans.ended(head.state, entries)
+        if left_behind and tracing():
+            await self._spans.left_behind(workflow, {arrival.event_id for arrival in arrivals})
+        self._spans.processed(
+            head.state, [arrival.delivery for arrival in arrivals], started, f"inbox-{self._team.name}"
+        )
         await self._settle(workflow, arrivals, head.state)
         passed("supervisor.acked")
         self._note(head.state, entries)
@@ -303,21 +312,25 @@ class SupervisorEngine:
                 head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
                 self._watch.wrote(head.sequence)
                 passed("supervisor.committed")
-                record_spans(state, entries)
                 return head, entries, raced
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
                 raced = True
                 if isinstance(error, UnknownOutcome):
                     await self._clock.sleep(_UNKNOWN)
+                committed = replace(state, commits=state.commits + 1)
                 head = await self._reload(workflow, head, error)
+                if isinstance(error, UnknownOutcome) and head.state == committed:
+                    return head, entries, raced  # it was stored, and is ours
             except OversizeEvent as error:
                 if len(arrivals) == 1:
                     _cut_down(arrivals[0], error)
                     continue
+                apart: tuple[Entry, ...] = ()
                 for arrival in arrivals:
-                    head, _, _ = await self._commit(workflow, head, [arrival])
-                return head, (), True
+                    head, made, _ = await self._commit(workflow, head, [arrival])
+                    apart += made
+                return head, apart, True
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
 
     async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:

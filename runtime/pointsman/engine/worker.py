@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_tr
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Result
-from pointsman_schemas.ids import derived_id, token
+from pointsman_schemas.ids import derived_id, span_id_for, token
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
@@ -289,17 +289,25 @@ class Worker:
             attempt=handoff.attempt,
             delivered=delivery.delivered,
             message_id=envelope.id,
+            source=envelope.source,
             correlation_id=envelope.correlation_id,
             consumer=consumer_name(desk.name),
             role=handoff.role,
         )
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
+        again = delivery.delivered > 1
         began = self._clock.monotonic()
         with (
             bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
                  correlation_id=envelope.correlation_id),
-            span(title, kind="consumer", parent=parent, attributes=attributes) as spot,
+            span(title, kind="consumer", parent=parent, attributes=attributes,
+                 # An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it.
+                 span_id=span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt),
+                 links=(parent,) if again and parent else ()) as spot,
+            _left_when_unsettled(spot),
         ):  # fmt: skip
+            if again:
+                spot.note(names.REDELIVERED, {names.DELIVERED: delivery.delivered})
             reporter = BusReporter(
                 self._bus,
                 self._subjects,
@@ -308,12 +316,14 @@ class Worker:
                 causation_id=envelope.id,
             )
             job.attempt = attempt = Attempt(desk.agent, handoff, reporter, self._handlers, self._clock)
-            if delivery.delivered > 1 and await self._has_result(handoff):
+            if again and await self._has_result(handoff):
+                spot.leave()
                 await delivery.ack()
                 return
             passed("worker.received")
             result = self._given_up(job, attempt) or await attempt.run()
             if result is None:
+                spot.leave()
                 _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
                 await delivery.nak()
                 return
@@ -576,6 +586,16 @@ class _Job:
 def _until(moment: float) -> float:
     """Seconds to `moment`, by the loop's clock; none when it has passed."""
     return max(0.0, moment - asyncio.get_running_loop().time())
+
+
+@contextmanager
+def _left_when_unsettled(spot: Span) -> Iterator[None]:
+    """What an exception ends is delivered again, and its span is ended then."""
+    try:
+        yield
+    except BaseException:
+        spot.leave()
+        raise
 
 
 async def _closed(agent: Agent) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from pointsman.settings import Settings
-from pointsman.telemetry import logs, metrics, names
+from pointsman.telemetry import content, logs, metrics, names
 from pointsman.telemetry.export import Pipeline, start_metrics, start_traces
-from pointsman.telemetry.logs import bind, get_logger, scrub
+from pointsman.telemetry.logs import bind, get_logger
+from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import (
+    Carried,
+    Happening,
     Kind,
     Span,
     TraceContext,
@@ -21,11 +24,14 @@ from pointsman.telemetry.traces import (
 )
 
 __all__ = [
+    "Carried",
+    "Happening",
     "Kind",
     "Span",
     "Telemetry",
     "TraceContext",
     "bind",
+    "content",
     "current",
     "get_logger",
     "metrics",
@@ -72,4 +78,5 @@ def setup(service_name: str, *, instance: str = "", settings: Settings) -> Telem
     `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
     """
     logs.configure(settings)
+    content.use(content.mode_of(settings), emails=settings.redact_emails)
     return Telemetry(start_traces(service_name, instance), start_metrics(service_name, instance))

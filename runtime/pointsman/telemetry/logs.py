@@ -20,21 +20,10 @@ from opentelemetry.trace import get_current_span
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from pointsman.settings import Settings
+from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub
 
-__all__ = ["bind", "configure", "get_logger", "scrub"]
+__all__ = ["bind", "configure", "get_logger"]
 
-_HIDDEN: Final = "[hidden]"
-_SECRET_KEY: Final = re.compile(
-    r"(?i)(?:^|[._-])(?:api[._-]?key|authorization|token|password|passwd|secret|credentials?|cookie|seed|jwt)(?:$|[._-])"
-)
-_SECRET_VALUE: Final = re.compile(
-    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"  # model providers' keys
-    r"|\b(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
-    r"|\bS[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
-    r"|\b(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
-    r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
-)
 # C0, C1 and DEL end or rewrite lines, U+2028 and U+2029 end them for some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -68,11 +57,6 @@ def bind(**ids: object) -> Iterator[None]:
         # By value, not by token: a generator that is left early ends in another context, where tokens do not fit.
         structlog.contextvars.unbind_contextvars(*(name for name in bound if name not in before))
         structlog.contextvars.bind_contextvars(**{name: before[name] for name in bound if name in before})
-
-
-def scrub(text: str) -> str:
-    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`."""
-    return _SECRET_VALUE.sub(_HIDDEN, text)
 
 
 def configure(settings: Settings) -> None:
@@ -154,14 +138,9 @@ def _escape_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDi
 
 def _clean_mapping(mapping: Mapping[Any, Any], text: Callable[[str], str], depth: int) -> dict[str, Any]:
     return {
-        text(key): _HIDDEN if _is_secret(key, value) else _clean_value(value, text, depth + 1)
+        text(key): HIDDEN if is_secret(key, value) else _clean_value(value, text, depth + 1)
         for key, value in ((str(key), value) for key, value in mapping.items())
     }
-
-
-def _is_secret(key: str, value: object) -> bool:
-    # Numbers are shown: a token count is not a token.
-    return not (value is None or isinstance(value, int | float)) and _SECRET_KEY.search(key) is not None
 
 
 def _clean_value(value: Any, text: Callable[[str], str], depth: int) -> Any:

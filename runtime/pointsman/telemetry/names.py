@@ -15,17 +15,27 @@ from typing import Final, TypeAlias
 __all__ = [
     "AGENT_NAME",
     "ATTEMPT",
+    "ATTEMPT_FAILED",
     "COMMIT_CONFLICTS",
     "CONVERSATION_ID",
     "COST",
     "DEAD_LETTERS",
+    "DELIVERED",
     "ERROR_TYPE",
+    "LIMIT_REACHED",
     "MODEL_DURATION",
     "OPERATION_NAME",
     "ORIGIN",
+    "PLANNED_AGAIN",
+    "PLAN_REFUSED",
     "PROCESS_DURATION",
     "PROVIDER_NAME",
+    "REASON",
+    "REDELIVERED",
+    "REOPENED",
     "REQUEST_MODEL",
+    "RESULT_IGNORED",
+    "RETRIED",
     "RETRIES",
     "ROLE",
     "STATUS",
@@ -44,6 +54,7 @@ __all__ = [
     "execute_tool",
     "invoke_workflow",
     "process_handoff",
+    "process_inputs",
     "publish_request",
     "task",
 ]
@@ -72,8 +83,20 @@ ATTEMPT: Final = "pointsman.attempt"
 ROLE: Final = "pointsman.role"
 STATUS: Final = "pointsman.status"
 ORIGIN: Final = "pointsman.origin"
+REASON: Final = "pointsman.reason"
+DELIVERED: Final = "pointsman.delivered"
 COST: Final = "pointsman.usage.cost"
 """US dollars. The conventions have no attribute for money."""
+
+# Span events
+ATTEMPT_FAILED: Final = "pointsman.attempt_failed"
+RETRIED: Final = "pointsman.retried"
+REOPENED: Final = "pointsman.reopened"
+REDELIVERED: Final = "pointsman.redelivered"
+RESULT_IGNORED: Final = "pointsman.result_ignored"
+PLAN_REFUSED: Final = "pointsman.plan_refused"
+PLANNED_AGAIN: Final = "pointsman.planned_again"
+LIMIT_REACHED: Final = "pointsman.limit_reached"
 
 # Metrics
 PROCESS_DURATION: Final = "messaging.process.duration"
@@ -89,7 +112,12 @@ _NATS: Final = "nats"  # not among the conventions' systems yet; a value of one'
 
 
 def publish_request(
-    namespace: str, team: str, *, message_id: str | None = None, correlation_id: str | None = None
+    namespace: str,
+    team: str,
+    *,
+    message_id: str | None = None,
+    source: str | None = None,
+    correlation_id: str | None = None,
 ) -> tuple[str, Attributes]:
     """A caller publishes a request. Kind: producer."""
     subject = f"{namespace}.request.{team}"
@@ -97,6 +125,7 @@ def publish_request(
         **_messaging(
             "publish", "send", template=subject, subject=subject, message_id=message_id, correlation_id=correlation_id
         ),
+        **_cloudevent(message_id, source, "io.pointsman.request.v1"),
         TEAM: team,
     }
 
@@ -124,17 +153,23 @@ def task(
     attempts: int | None = None,
     correlation_id: str | None = None,
     status: str | None = None,
+    model: str | None = None,
+    version: str | None = None,
 ) -> tuple[str, Attributes]:
-    """A task of any role, over all its attempts, from dispatch to result. Kind: client.
+    """A task of any role, over all its attempts, from dispatch to result. Kind: client, and internal for `plan`.
 
     `work` is an `invoke_agent`, `plan` is a `plan`; the roles no convention knows are named by themselves, and are an
-    `invoke_agent` for whoever reads operation names. The conventions ask for the model's provider here too: a
-    supervisor does not know it, only the agent does, and it is on the spans of its model calls.
+    `invoke_agent` for whoever reads operation names. `model` is as the agent's card has it, `openai:gpt-5` or
+    `offline`; an agent without a model has no provider, so the attribute the conventions ask for is left out there.
     """
+    provider, _, named = (model or "").partition(":")
     operation = "plan" if role == "plan" else "invoke_agent"
     return f"{operation if role in ('work', 'plan') else role} {agent}", {
         OPERATION_NAME: operation,
+        PROVIDER_NAME: provider or None,
+        REQUEST_MODEL: named or provider or None,
         AGENT_NAME: agent,
+        "gen_ai.agent.version": version,
         ROLE: role,
         WORKFLOW_ID: workflow_id,
         TASK_ID: task_id,
@@ -154,6 +189,7 @@ def process_handoff(
     attempt: int,
     delivered: int = 1,
     message_id: str | None = None,
+    source: str | None = None,
     correlation_id: str | None = None,
     consumer: str | None = None,
     role: str | None = None,
@@ -163,12 +199,13 @@ def process_handoff(
     Its parent is the task's span: a handoff is taken one at a time, which is when the conventions allow the message's
     context to be the parent rather than a link.
     """
-    template = f"{namespace}.handoff.{agent}"
-    return f"process {template}", {
+    name = f"{namespace}.handoff.{agent}"
+    return f"process {name}", {
+        **_cloudevent(message_id, source, "io.pointsman.handoff.v1"),
         **_messaging(
             "process",
             "process",
-            template=template,
+            template=f"{name}.{{workflow}}.{{task}}.{{attempt}}",
             subject=subject,
             message_id=message_id,
             correlation_id=correlation_id,
@@ -180,7 +217,39 @@ def process_handoff(
         WORKFLOW_ID: workflow_id,
         TASK_ID: task_id,
         ATTEMPT: attempt,
-        "pointsman.delivered": delivered,
+        DELIVERED: delivered,
+    }
+
+
+def process_inputs(
+    namespace: str,
+    team: str,
+    *,
+    subject: str,
+    workflow_id: str,
+    count: int,
+    delivered: int = 1,
+    correlation_id: str | None = None,
+    consumer: str | None = None,
+) -> tuple[str, Attributes]:
+    """A supervisor deals with `count` inputs of one workflow at once. Kind: consumer. It links to each of them."""
+    kind = subject.removeprefix(f"{namespace}.").partition(".")[0]
+    name = f"{namespace}.{kind}.{team}"
+    return f"process {name}", {
+        **_messaging(
+            "process",
+            "process",
+            template=name if kind == "request" else f"{name}.{{workflow}}.{{kind}}.{{name}}",
+            subject=subject,
+            message_id=None,
+            correlation_id=correlation_id,
+            consumer=consumer,
+        ),
+        "messaging.batch.message_count": count if count > 1 else None,
+        TEAM: team,
+        WORKFLOW_ID: workflow_id,
+        CONVERSATION_ID: correlation_id,
+        DELIVERED: delivered,
     }
 
 
@@ -240,6 +309,17 @@ def execute_tool(
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
+    }
+
+
+def _cloudevent(event_id: str | None, source: str | None, event_type: str) -> dict[str, Value | None]:
+    if not event_id or not source:
+        return {}
+    return {
+        "cloudevents.event_id": event_id,
+        "cloudevents.event_source": source,
+        "cloudevents.event_spec_version": "1.0",
+        "cloudevents.event_type": event_type,
     }
 
 

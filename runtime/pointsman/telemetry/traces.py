@@ -12,22 +12,25 @@ import asyncio
 import re
 import secrets
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 from opentelemetry.trace.span import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
 from pointsman.errors import PointsmanError
-from pointsman.telemetry.logs import scrub
 from pointsman.telemetry.names import ERROR_TYPE, Attributes, Value
+from pointsman.telemetry.scrubber import scrub
 
 __all__ = [
+    "Carried",
+    "Happening",
     "Kind",
     "Span",
     "TraceContext",
@@ -39,6 +42,9 @@ __all__ = [
     "tracing",
     "use",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
@@ -56,8 +62,12 @@ _STACK_LENGTH: Final = 8_000  # characters of a traceback on a span: enough for 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
+# What the instrumentations of model SDKs and of HTTP clients look for before they make a span: the OpenTelemetry one,
+# which OpenInference shares, and that of OpenLLMetry.
+_SUPPRESSING: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
+
 _tracer: otel.Tracer | None = None
-_chosen: ContextVar[tuple[int, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
+_chosen: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +88,24 @@ class TraceContext:
         return bool(self.flags & _SAMPLED)
 
 
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that happened within a span: what OpenTelemetry calls a span event."""
+
+    name: str
+    at: datetime
+    attributes: Attributes
+
+
 class Span:
     """A span that is open, or a stand-in for one while tracing is off. Only the code inside `span` uses it."""
 
-    __slots__ = ("_failed", "_span", "context")
+    __slots__ = ("_failed", "_left", "_span", "context")
 
     def __init__(self, span: otel.Span) -> None:
         self._span = span
         self._failed = False
+        self._left = False
         self.context: TraceContext | None = _from_otel(span.get_span_context())
         """What to send along so that others become children: this span, or the surrounding one while tracing is off."""
 
@@ -98,6 +118,15 @@ class Span:
         """Add attributes; those that are None are left out."""
         if self._span.is_recording():
             self._span.set_attributes(_attributes({**(attributes or {}), **more}))
+
+    def note(self, name: str, attributes: Attributes | None = None) -> None:
+        """Something happened now: a span event."""
+        if self._span.is_recording():
+            self._span.add_event(name, _attributes(attributes))
+
+    def leave(self) -> None:
+        """Do not export it: another process will end it, under the same id."""
+        self._left = True
 
     def fail(self, error_type: str, message: str = "") -> None:
         """Mark it as failed. The first one to say so is heard. `error_type` is a short name from a small set."""
@@ -143,25 +172,38 @@ def span(
     *,
     kind: Kind = "internal",
     parent: TraceContext | None = None,
+    span_id: str | None = None,
     attributes: Attributes | None = None,
+    links: Sequence[TraceContext] = (),
+    alone: bool = False,
 ) -> Iterator[Span]:
     """A span around the block, under `parent` or, without one, under the innermost open span.
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
+    `span_id` is the id it must have, because another process knows it. `alone` says that it stands for all that the
+    block does: instrumented libraries make no spans of their own within.
     """
     before = otel_context.get_current()
     within = _under(parent) if parent is not None else before
     tracer = _tracer
     if tracer is not None:
-        inner = tracer.start_span(
-            name,
-            within,
-            _KINDS[kind],
-            _attributes(attributes),
-            record_exception=False,
-            set_status_on_exception=False,
-        )
+        token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
+        try:
+            inner = tracer.start_span(
+                name,
+                within,
+                _KINDS[kind],
+                _attributes(attributes),
+                [otel.Link(_to_otel(link)) for link in links],
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        finally:
+            _chosen.reset(token)
         within = otel.set_span_in_context(inner, within)
+        if alone:
+            for key in _SUPPRESSING:
+                within = otel_context.set_value(key, True, within)
     else:
         inner = otel.get_current_span(within)
     opened = Span(inner) if tracer is not None else _Passing(inner)
@@ -180,7 +222,7 @@ def span(
         # and OpenTelemetry logs an error. There, what is current is not ours, and there is nothing to restore.
         if within is not before and otel_context.get_current() is within:
             otel_context.attach(before)
-        if tracer is not None:
+        if tracer is not None and not opened._left:
             inner.end()
 
 
@@ -207,6 +249,8 @@ def record(
     ended: datetime,
     attributes: Attributes | None = None,
     error: tuple[str, str] | None = None,
+    happenings: Sequence[Happening] = (),
+    links: Sequence[TraceContext] = (),
 ) -> None:
     """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
 
@@ -226,10 +270,13 @@ def record(
             within,
             _KINDS[kind],
             _attributes(attributes),
+            [otel.Link(_to_otel(link)) for link in links],
             start_time=_nanoseconds(started),
         )
     finally:
         _chosen.reset(token)
+    for happening in happenings:
+        finished.add_event(happening.name, _attributes(happening.attributes), _nanoseconds(happening.at))
     if error is not None:
         _fail(finished, *error)
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
@@ -249,6 +296,24 @@ def use(provider: otel.TracerProvider | None, version: str = "") -> None:
     _tracer = tracer
 
 
+class Carried(Generic[P, T]):
+    """`function` for another process, as in `pool.submit(Carried(function), ...)`: its spans there are children of the
+    span that is open here. It pickles when the function does; the other process sets up its own telemetry."""
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        self._function = function
+        self._parent = current()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        before = otel_context.get_current()
+        if self._parent is not None:
+            otel_context.attach(_under(self._parent))
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            otel_context.attach(before)  # a pool's process is used again
+
+
 class _Passing(Span):
     """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
 
@@ -259,6 +324,7 @@ class _Passing(Span):
         return False
 
     def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None: ...
+    def note(self, name: str, attributes: Attributes | None = None) -> None: ...
     def fail(self, error_type: str, message: str = "") -> None: ...
 
 
@@ -270,7 +336,8 @@ class _ChosenIds:
 
     def generate_trace_id(self) -> int:
         chosen = _chosen.get()
-        return int(self._ids.generate_trace_id()) if chosen is None else chosen[0]
+        trace_id = chosen[0] if chosen else None
+        return int(self._ids.generate_trace_id()) if trace_id is None else trace_id
 
     def generate_span_id(self) -> int:
         chosen = _chosen.get()

@@ -8,6 +8,7 @@ import pytest
 from support.history import at, completed, failing, started, tool
 
 from pointsman.core.trace import TraceNode, build
+from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import TaskReopened
 
 
@@ -111,7 +112,7 @@ def test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other() -
         ["chat offline"],
         ["execute_tool find_bolts", ["execute_tool look_into_drawer"]],
     ]
-    assert attempt.span_id == "process"
+    assert attempt.span_id == span_id_for(started().workflow_id, str(attempt.task_id), 1)
     assert (attempt.children[1].status, attempt.children[1].detail) == ("failed", "none left")
 
 

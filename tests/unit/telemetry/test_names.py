@@ -40,7 +40,10 @@ def test_no_span_name_holds_an_id() -> None:
         (names.publish_request("ns", "t"), {"messaging.system": "nats", "messaging.operation.name": "publish"}),
         (
             names.process_handoff("ns", "a", subject="ns.handoff.a.w.t.1", workflow_id="w", task_id="t", attempt=1),
-            {"messaging.operation.type": "process", "messaging.destination.template": "ns.handoff.a"},
+            {
+                "messaging.operation.type": "process",
+                "messaging.destination.template": "ns.handoff.a.{workflow}.{task}.{attempt}",
+            },
         ),
         (names.chat("openai", "m"), {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai"}),
         (names.execute_tool("x", call_id="c"), {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "x"}),

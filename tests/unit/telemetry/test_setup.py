@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
@@ -9,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from pointsman import telemetry
 from pointsman.settings import Settings
-from pointsman.telemetry import export, traces
+from pointsman.telemetry import content, export, traces
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,24 @@ def test_what_the_user_says_of_the_resource_goes_above_what_we_say(monkeypatch: 
 
 def test_the_public_names_are_these() -> None:
     assert all(hasattr(telemetry, name) for name in telemetry.__all__)
+
+
+@pytest.mark.parametrize(
+    ("ours", "standard", "mode"),
+    [
+        (None, "", "none"),
+        (None, "true", "full"),
+        (None, "SPAN_ONLY", "full"),
+        (None, "redacted", "redacted"),
+        (None, "false", "none"),
+        (None, "nonsense", "none"),
+        ("none", "true", "none"),
+        ("redacted", "true", "redacted"),
+    ],
+)
+def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
+    monkeypatch: pytest.MonkeyPatch, ours: Any, standard: str, mode: str
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", standard)
+
+    assert content.mode_of(Settings(capture_content=ours)) == mode

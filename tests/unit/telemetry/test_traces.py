@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import multiprocessing
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -18,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
-from pointsman.telemetry.traces import TraceContext, current, parse_traceparent, record, reserve, span
+from pointsman.telemetry.traces import Carried, TraceContext, current, parse_traceparent, record, reserve, span
 from pointsman.threads import in_thread
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -226,6 +228,27 @@ class TestSpan:
 
         assert [finished.name for finished in exported.get_finished_spans()] == ["stream", "outer"]
         assert [entry.getMessage() for entry in caplog.records if entry.name.startswith("opentelemetry")] == []
+
+    def test_a_process_of_a_pool_goes_on_with_the_trace(self, exported: InMemorySpanExporter) -> None:
+        spawning = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawning) as pool, span("work") as opened:
+            there = pool.submit(Carried(current)).result(30)
+            after = pool.submit(current).result(30)
+
+        assert (there, after) == (opened.context, None)
+
+    def test_a_span_that_is_left_is_not_exported_and_the_one_that_ends_it_has_its_id(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        with span("work", parent=REMOTE, span_id=SPAN[::-1]) as opened:
+            opened.leave()
+        with span("work", parent=REMOTE, span_id=SPAN[::-1], links=(REMOTE,)) as opened:
+            opened.note("again", {"n": 2})
+
+        (finished,) = exported.get_finished_spans()
+        assert ids(finished) == (TRACE, SPAN[::-1], SPAN)
+        assert [event.name for event in finished.events] == ["again"]
+        assert [link.context.span_id for link in finished.links] == [int(SPAN, 16)]
 
     def test_spans_of_other_instrumentation_join_ours(self, exported: InMemorySpanExporter) -> None:
         with span("ours") as ours:

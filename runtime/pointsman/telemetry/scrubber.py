@@ -1,0 +1,59 @@
+"""What looks like a secret is not shown, wherever the text comes from: a log line, a prompt, an exception."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pydantic import JsonValue
+
+__all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json"]
+
+HIDDEN: Final = "[hidden]"
+
+_SECRET_KEY: Final = re.compile(
+    r"(?i)(?:^|[._-])(?:(?:api|private)[._-]?key|authorization|(?:access|refresh|auth|id)?token"
+    r"|password|passwd|(?:client)?secret|credentials?|cookie|seed|jwt)(?:$|[._-])"
+)
+_SECRET_VALUE: Final = re.compile(
+    r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
+    r"|\b(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
+    r"|\bS[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
+    r"|\bAIza[A-Za-z0-9_-]{35}"  # Google API keys
+    r"|\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"  # source hosts
+    r"|\bhf_[A-Za-z0-9]{20,}"  # model hubs
+    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"  # chat workspaces
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
+    r"|\b(?i:aws_secret_access_key|aws_session_token)\s*[=:]\s*\S+"
+    r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
+)
+_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
+
+
+def scrub(text: str, *, emails: bool = False) -> str:
+    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`."""
+    text = _SECRET_VALUE.sub(HIDDEN, text)
+    return _EMAIL.sub(HIDDEN, text) if emails else text
+
+
+def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:
+    """`value` with its texts scrubbed, and what stands under a key such as `password` replaced."""
+    match value:
+        case str():
+            return scrub(value, emails=emails)
+        case dict():
+            return {
+                key: HIDDEN if is_secret(key, each) else scrub_json(each, emails=emails) for key, each in value.items()
+            }
+        case list():
+            return [scrub_json(each, emails=emails) for each in value]
+        case _:
+            return value
+
+
+def is_secret(key: str, value: object) -> bool:
+    """Whether what stands under `key` is to be hidden. Numbers are shown: a token count is not a token."""
+    return not (value is None or isinstance(value, int | float)) and _SECRET_KEY.search(key) is not None

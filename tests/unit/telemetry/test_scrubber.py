@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.telemetry.scrubber import HIDDEN, scrub, scrub_json
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-abcdefghijklmnop",
+        "sk-proj-abcdefghijkl_mnop-1234567890",
+        "sk-ant-api03-abcdefghijklmnop",
+        "sk_live_abcdefghijklmnop",
+        "AKIAIOSFODNN7EXAMPLE",
+        "ASIAIOSFODNN7EXAMPLE",
+        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+        "ghp_abcdefghijklmnopqrstuvwxyz012345",
+        "github_pat_11ABCDEFG0abcdefghijkl",
+        "glpat-abcdefghij0123456789",
+        "hf_abcdefghijklmnopqrstuvwx",
+        "xoxb-1234567890-abcdefghij",
+        "Bearer abcdef1234567890",
+        "bearer abcdef1234567890",
+        "Basic dXNlcjpwYXNzd29yZDE=",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-_DEF",
+        "SUAIBDPBAUTWCWBKIO6XHQNINK5FWJW4OHLXC3HQ2KFE4PEJUA44CNHTC4",
+        "password=hunter2!",
+        KEY,
+    ],
+)
+def test_a_secret_is_hidden_and_what_stands_around_it_stays(secret: str) -> None:
+    assert scrub(f"before {secret} after") == f"before {HIDDEN} after"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I was charged twice on my card ending 4242",
+        "the basic plan and the bearer of bad news",
+        "task-1 asks sk-8 and risk-assessment-of-the-quarter",
+        "https://example.com/a?b=c#d",
+        "12345 tokens at $0.0021",
+        "ask ada@example.com",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert scrub(text) == text
+
+
+def test_the_address_of_a_server_stays_without_the_password_in_it() -> None:
+    assert scrub("nats://ada:secret1@broker:4222") == f"nats://{HIDDEN}@broker:4222"
+
+
+def test_addresses_are_hidden_where_that_is_asked_for() -> None:
+    assert scrub("ask ada.l+x@mail.example.com.", emails=True) == f"ask {HIDDEN}."
+
+
+def test_data_is_scrubbed_by_its_texts_and_by_its_keys_at_any_depth() -> None:
+    value = {
+        "headers": [
+            {"Authorization": "abc"},
+            {"api_key": "x", "apiKey": "y", "accessToken": "z", "client_secret": "w"},
+        ],
+        "tokens": 17,
+        "max_token": 5,
+        "note": "use sk-abcdefghijklmnop",
+    }
+
+    assert scrub_json(value) == {  # type: ignore[arg-type]
+        "headers": [
+            {"Authorization": HIDDEN},
+            dict.fromkeys(("api_key", "apiKey", "accessToken", "client_secret"), HIDDEN),
+        ],
+        "tokens": 17,
+        "max_token": 5,
+        "note": f"use {HIDDEN}",
+    }
+
+
+@given(st.text(max_size=200))
+def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
+    assert scrub(scrub(text)) == scrub(text)
