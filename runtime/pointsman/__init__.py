@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from pointsman.context import Context
     from pointsman.llm_agent import LLMAgent
     from pointsman.tools import tool
-    from pointsman_schemas.team import ANY, Check, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+    from pointsman_schemas.team import ANY, Adaptive, Check, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
 
 __all__ = [
     "ANY",
+    "Adaptive",
     "Agent",
     "Check",
     "Client",
@@ -42,6 +43,7 @@ __all__ = [
 
 _HOME = {
     "ANY": "pointsman_schemas.team",
+    "Adaptive": "pointsman_schemas.team",
     "Agent": "pointsman.agent",
     "Check": "pointsman_schemas.team",
     "Client": "pointsman.client",

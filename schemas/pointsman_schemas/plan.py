@@ -26,7 +26,8 @@ class PlannedTask(BaseModel):
 
 
 class Plan(BaseModel):
-    """What is to be done. With no tasks, `cannot` says why nothing here can serve the request."""
+    """What is to be done. With no tasks, `cannot` says why nothing here can serve the request, and `done`, to an
+    adaptive team, that nothing remains to be done."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,6 +35,7 @@ class Plan(BaseModel):
     tasks: tuple[PlannedTask, ...] = ()
     final_instruction: str = ""
     cannot: str = ""
+    done: bool = False
 
 
 class SelectedAgent(BaseModel):

@@ -31,7 +31,8 @@ class PlannerInput(BaseModel):
     """Everything a planner may know. Answers with a `Plan`.
 
     `problems` says why its last plan was refused; `results` and `agents_used` are set when it plans again, and
-    `replan_reason` says why it must.
+    `replan_reason` says why it must. With `adaptive` it plans the next tasks only, is told every result, and says
+    `done` when nothing remains; `plans_left` is how often it will be asked again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +45,8 @@ class PlannerInput(BaseModel):
     problems: tuple[str, ...] = ()
     replan_reason: str = ""
     max_tasks: int = 1_000
+    adaptive: bool = False
+    plans_left: int | None = None
     instructions: str = ""
 
 

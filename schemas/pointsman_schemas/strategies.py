@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from pointsman_schemas.ids import AgentName, TaskId
 
-__all__ = ["Check", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
+__all__ = ["Adaptive", "Check", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
 
 
 class _Synthesized(BaseModel):
@@ -29,6 +29,17 @@ class Supervisor(_Synthesized):
     planner: AgentName = "planner"
     synthesizer: AgentName | None = "synthesizer"
     instructions: str = ""
+
+
+class Adaptive(_Synthesized):
+    """A planner agent plans the next tasks only, is asked again after every result, and says when it is done. It may
+    write `plans` plans; a synthesizer writes the answer."""
+
+    kind: Literal["adaptive"] = "adaptive"
+    planner: AgentName = "planner"
+    synthesizer: AgentName | None = "synthesizer"
+    instructions: str = ""
+    plans: Annotated[int, Field(ge=1)] = 20
 
 
 class Router(_Synthesized):
@@ -103,4 +114,4 @@ class FanOut(_Synthesized):
     intent: str = ""
 
 
-Strategy: TypeAlias = Annotated[Supervisor | Router | Pipeline | FanOut, Field(discriminator="kind")]
+Strategy: TypeAlias = Annotated[Supervisor | Adaptive | Router | Pipeline | FanOut, Field(discriminator="kind")]

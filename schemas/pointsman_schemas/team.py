@@ -8,9 +8,21 @@ from typing import Annotated, Literal, assert_never
 from pydantic import BaseModel, ConfigDict, Field
 
 from pointsman_schemas.ids import AgentName, TeamName
-from pointsman_schemas.strategies import Check, FanOut, Pipeline, Router, Stage, Strategy, Supervisor
+from pointsman_schemas.strategies import Adaptive, Check, FanOut, Pipeline, Router, Stage, Strategy, Supervisor
 
-__all__ = ["ANY", "Check", "FanOut", "Limits", "Pipeline", "Router", "Stage", "Strategy", "Supervisor", "Team"]
+__all__ = [
+    "ANY",
+    "Adaptive",
+    "Check",
+    "FanOut",
+    "Limits",
+    "Pipeline",
+    "Router",
+    "Stage",
+    "Strategy",
+    "Supervisor",
+    "Team",
+]
 
 ANY: Literal["*"] = "*"
 """Every live agent whose role is `work`."""
@@ -55,7 +67,7 @@ class Team(BaseModel):
         strategy, named = self.strategy, () if self.agents == ANY else self.agents
         roles: list[tuple[AgentName | None, str]]
         match strategy:
-            case Supervisor():
+            case Supervisor() | Adaptive():
                 roles = [(strategy.planner, "plans"), (strategy.synthesizer, "synthesizes")]
             case Router():
                 roles = [(strategy.classifier, "classifies"), (strategy.fallback, "works")]

@@ -19,7 +19,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
 from pointsman_schemas.log import AttemptFailed, TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import compact, parse_json
-from pointsman_schemas.team import Check, FanOut, Limits, Pipeline, Router, Stage, Strategy, Supervisor
+from pointsman_schemas.team import Adaptive, Check, FanOut, Limits, Pipeline, Router, Stage, Strategy, Supervisor
 from support.core import WORKFLOW, Story, card, failure, messages, plan, selection, task
 
 __all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
@@ -62,8 +62,9 @@ def some_strategy(chance: Random) -> Strategy:
         )
         for number in range(chance.randint(1, 4))
     )
+    adaptive = Adaptive(plans=chance.randint(1, 4), synthesizer=chance.choice(["synthesizer", None]))
     fan_out = FanOut(minimum=chance.choice([0.1, 0.5, 1]), synthesizer=chance.choice(["synthesizer", None]))
-    drawn: list[Strategy] = [supervisor, supervisor, router, Pipeline(stages=stages), fan_out]
+    drawn: list[Strategy] = [supervisor, supervisor, router, Pipeline(stages=stages), fan_out, adaptive, adaptive]
     return chance.choice(drawn)
 
 
@@ -127,7 +128,8 @@ class World:
                 bad = plan(task("x", "ghost"), task("x", needs=["x"]))
                 cannot = {"tasks": [], "cannot": "there is no way"}
                 again = a_plan(chance, chance.choice(["t", f"{name}-"]))
-                return story.result(name, chance.choices([again, bad, "hm", cannot], [8, 1, 1, 0.5])[0])
+                answers = [again, bad, "hm", cannot, {"done": True}]
+                return story.result(name, chance.choices(answers, [8, 1, 1, 0.5, 1])[0])
             case Role.CLASSIFY:
                 sure = selection(*((agent.name, chance.random()) for agent in AGENTS))
                 return story.result(name, chance.choices([sure, "hm"], [9, 1])[0])

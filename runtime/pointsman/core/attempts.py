@@ -51,7 +51,9 @@ def _task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
             draft.moved.extend(state.dependants.get(task.id, ()))
         case Role.PLAN | Role.CLASSIFY:
             if state.plan is not None:
-                return keep_plan(draft)  # it was to be a plan after the first: go on with the one there is
+                return keep_plan(
+                    draft, f"{task.agent} could not {task.role}: {error.message}"
+                )  # it was to be a plan after the first: go on with the one there is
             if task.role is Role.CLASSIFY and route_to_fallback(draft):
                 return None
             reason = f"{task.agent} could not {task.role}: {error.message}"

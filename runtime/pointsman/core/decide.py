@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
+from pointsman.core.adaptive import next_step
 from pointsman.core.answers import synthesized
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.draft import Draft, dispatch, end
@@ -199,6 +200,8 @@ def _control(draft: Draft, received: ControlReceived) -> None:
 
 def _advance(draft: Draft) -> None:
     """Dispatch or skip what can be; when the plan is done, finish."""
+    if draft.open().phase is Phase.RUNNING and next_step(draft):
+        return
     while draft.moved and draft.open().phase is Phase.RUNNING:
         _start_or_skip(draft, draft.moved.pop(0))
     state = draft.open()
@@ -206,7 +209,8 @@ def _advance(draft: Draft) -> None:
         failed = next((task for task in state.work() if task.status is TaskStatus.FAILED), None)
         if failed and not state.limit and plan_again(draft, f"{failed.agent} could not do {failed.id}"):
             return
-        finish(draft)
+        if not next_step(draft):
+            finish(draft)
 
 
 def _start_or_skip(draft: Draft, task_id: str) -> None:

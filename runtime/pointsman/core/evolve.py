@@ -163,6 +163,7 @@ def _task_added(state: State, entry: TaskAdded) -> State:
         _moved(state, _PHASE_OF_ROLE.get(entry.role, state.phase)),
         tasks={**state.tasks, task.id: task},
         revision=state.revision + plans,
+        told=sum(1 for task in state.work() if task.settled) if plans else state.told,
         replans=state.replans + (plans if state.phase is Phase.RUNNING else 0),
     )
 

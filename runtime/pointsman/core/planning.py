@@ -11,10 +11,10 @@ from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
-from pointsman_schemas.log import PlanAccepted, PlanRejected, TaskFailed
+from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected, TaskFailed
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput
-from pointsman_schemas.team import Router, Supervisor
+from pointsman_schemas.strategies import Adaptive, Router, Supervisor
 
 __all__ = [
     "accept_plan",
@@ -29,9 +29,13 @@ __all__ = [
 ]
 
 
+_FAILED = "the plan repeats tasks that have failed for good; choose other agents or another way"
+_REPEATED = "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
+
+
 def ask_planner(
     draft: Draft,
-    strategy: Supervisor,
+    strategy: Supervisor | Adaptive,
     *,
     problems: tuple[str, ...] = (),
     reason: str = "",
@@ -49,6 +53,8 @@ def ask_planner(
         replan_reason=reason,
         max_tasks=state.limits.tasks,
         instructions=strategy.instructions,
+        adaptive=isinstance(strategy, Adaptive),
+        plans_left=max(strategy.plans - state.replans - 2, 0) if isinstance(strategy, Adaptive) else None,
     )
     name = free_id(state, f"plan-{state.revision + 1}")
     add_role_task(draft, name, Role.PLAN, strategy.planner, "Plan the request", asked)
@@ -78,7 +84,7 @@ def planned(draft: Draft, task: Task, result: Result) -> None:
         }
         problems = check_plan(plan, names, state.limits, started)
         if not problems and _same_again(plan, state):
-            problems = ("the plan repeats tasks that have failed for good; choose other agents or another way",)
+            problems = (_REPEATED if isinstance(state.strategy, Adaptive) else _FAILED,)
         if not problems:
             return accept_plan(draft, plan)
     return _reject_plan(draft, task, problems, raw_text(result.output))
@@ -88,6 +94,10 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> Non
     """The plan is right: its tasks are the workflow's, and those that wait for nothing start."""
     state = draft.open()
     if not plan.tasks:
+        if isinstance(state.strategy, Adaptive) and state.plan is not None:
+            done = plan.model_copy(update={"done": True})
+            draft.add(PlanAccepted(at=draft.now, revision=state.revision, plan=done))
+            return None
         if state.plan is not None:
             return keep_plan(draft)
         return end(
@@ -106,16 +116,16 @@ def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) 
     state = draft.add(PlanRejected(at=draft.now, revision=max(before.revision, 1), problems=problems, raw=raw))
     if state.rejections <= state.limits.plan_repairs:
         match state.strategy:
-            case Supervisor() as strategy:
+            case Supervisor() | Adaptive() as strategy:
                 return ask_planner(draft, strategy, problems=problems)
             case Router(escalate=Supervisor() as strategy) if task.role is Role.PLAN:
                 shown = PlannerInput.model_validate(input_of(before, task)).agents
                 return ask_planner(draft, strategy, problems=problems, only=[item.name for item in shown])
             case Router() as strategy:
                 return ask_classifier(draft, strategy, state.rejections + 1)
-    if state.plan is not None:
-        return keep_plan(draft)
     reason = f"no valid plan after {state.rejections} tries: {'; '.join(problems)}"
+    if state.plan is not None:
+        return keep_plan(draft, reason)
     error = AttemptError(kind=ErrorKind.BAD_PLAN, message=reason)
     draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
     return end(
@@ -126,9 +136,12 @@ def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) 
     )
 
 
-def keep_plan(draft: Draft) -> None:
-    """No better plan could be had: what has not started of the present one goes on, and is skipped if it must be."""
+def keep_plan(draft: Draft, reason: str = "") -> None:
+    """No better plan could be had: what has not started of the present one goes on, and is skipped if it must be. An
+    adaptive workflow ends after that, for `reason`: nobody says what would come next."""
     state = draft.open()
+    if isinstance(state.strategy, Adaptive) and not state.limit:
+        state = draft.add(LimitReached(at=draft.now, limit="planning", detail=reason))
     left = tuple(
         PlannedTask(
             id=task.id,
@@ -219,5 +232,11 @@ def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...
 
 
 def _same_again(plan: Plan, state: State) -> bool:
-    failed = {(task.agent, task.intent) for task in state.work() if task.status is TaskStatus.FAILED}
-    return bool(failed and plan.tasks) and all((task.agent, task.intent) in failed for task in plan.tasks)
+    """What failed for good is not tried again as it was; an adaptive planner does not go in circles, either."""
+    adaptive = isinstance(state.strategy, Adaptive)
+    tried = {
+        (task.agent, task.intent)
+        for task in state.work()
+        if task.status is TaskStatus.FAILED or (adaptive and task.attempt)
+    }
+    return bool(tried and plan.tasks) and all((task.agent, task.intent) in tried for task in plan.tasks)

@@ -57,9 +57,8 @@ def check_plan(
     new task may still wait for them.
     """
     if not plan.tasks:
-        return (
-            () if plan.cannot else ("the plan has no tasks; give at least one, or say in `cannot` why there is none",)
-        )
+        said = plan.cannot or (plan.done and any(existing.values()))
+        return () if said else ("the plan has no tasks; give at least one, or say in `cannot` why there is none",)
     problems: list[str] = []
     if len(plan.tasks) > limits.tasks:
         problems.append(f"the plan has {len(plan.tasks)} tasks; at most {limits.tasks} are allowed")

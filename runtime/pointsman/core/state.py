@@ -99,6 +99,8 @@ class State:
     """Plans refused in a row."""
     replans: int = 0
     """Plans asked for while one was running; refused ones sent back do not count again."""
+    told: int = 0
+    """Settled tasks that the newest planner was told of."""
     timer: str = ""
     timer_due: datetime | None = None
     timers: int = 0

@@ -9,7 +9,7 @@ from pointsman.core.draft import Draft
 from pointsman.core.fan_out import begin_fan_out, finish_fan_out
 from pointsman.core.pipeline import begin_pipeline, finish_pipeline
 from pointsman.core.planning import ask_classifier, ask_planner
-from pointsman_schemas.strategies import FanOut, Pipeline, Router, Supervisor
+from pointsman_schemas.strategies import Adaptive, FanOut, Pipeline, Router, Supervisor
 
 __all__ = ["begin", "finish"]
 
@@ -17,7 +17,7 @@ __all__ = ["begin", "finish"]
 def begin(draft: Draft) -> None:
     """Get a plan, or ask for one."""
     match draft.open().strategy:
-        case Supervisor() as strategy:
+        case Supervisor() | Adaptive() as strategy:
             ask_planner(draft, strategy)
         case Router() as strategy:
             ask_classifier(draft, strategy)
@@ -32,7 +32,7 @@ def begin(draft: Draft) -> None:
 def finish(draft: Draft) -> None:
     """The work is done, as far as it can be: have the answer written, or end."""
     match draft.open().strategy:
-        case Supervisor() | Router() as strategy:
+        case Supervisor() | Adaptive() | Router() as strategy:
             answer_or_give_up(draft, strategy)
         case Pipeline() as strategy:
             finish_pipeline(draft, strategy)

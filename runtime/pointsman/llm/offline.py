@@ -65,6 +65,11 @@ class OfflineModel:
 
 def _plan(task: TaskPrompt) -> Plan:
     asked = PlannerInput.model_validate(task.input)
+    plan = _whole_plan(asked)
+    return _next_step(plan, asked) if asked.adaptive else plan
+
+
+def _whole_plan(asked: PlannerInput) -> Plan:
     text = _text(asked.request)
     if asked.problems:
         return Plan(
@@ -89,13 +94,15 @@ def _plan(task: TaskPrompt) -> Plan:
             shares[last].append(clause)
         elif len(stems(clause)) >= _MEANS_SOMETHING:
             unserved.append(clause)
-    if not shares and asked.results and asked.replan_reason:
-        used = {*asked.agents_used, *(report.agent for report in asked.results)}
-        if best := _best(matcher, asked.replan_reason, without=used):
-            shares[best], unserved = [asked.replan_reason], []
+    if (asked.adaptive or not shares) and (best := _suggested(matcher, asked)):
+        shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
     unserved += [clause for agent in list(shares)[asked.max_tasks :] for clause in shares.pop(agent)]
+    instruction = "Answer every part of the request."
+    if unserved:
+        instruction = f"{_TELL}nobody here can help with: " + "; ".join(f'"{clause}"' for clause in unserved) + "."
     if not shares:
-        return Plan(goal=text, cannot=_nobody(text, asked.agents, done=bool(asked.results)))
+        cannot = _nobody(text, asked.agents, done=bool(asked.results))
+        return Plan(goal=text, cannot=cannot, final_instruction=instruction)
     first = _next_number(asked.results)
     tasks: list[PlannedTask] = []
     for number, (agent, parts) in enumerate(shares.items(), first):
@@ -108,10 +115,21 @@ def _plan(task: TaskPrompt) -> Plan:
                 depends_on=(tasks[-1].id,) if tasks and _THEN.search(text[: text.find(parts[0])]) else (),
             )
         )
-    instruction = "Answer every part of the request."
-    if unserved:
-        instruction = f"{_TELL}nobody here can help with: " + "; ".join(f'"{clause}"' for clause in unserved) + "."
     return Plan(goal=text, tasks=tuple(tasks), final_instruction=instruction)
+
+
+def _next_step(plan: Plan, asked: PlannerInput) -> Plan:
+    """The first of the plan's tasks, knowing all that was done; without any, the work is done."""
+    done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
+    if plan.tasks:
+        return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
+    return plan.model_copy(update={"done": True, "cannot": ""}) if done else plan
+
+
+def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
+    """Who fits best what a result suggests, of those who were not asked yet."""
+    used = {*asked.agents_used, *(report.agent for report in asked.results)}
+    return _best(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
 
 
 def _menu(agents: Sequence[MenuItem]) -> Matcher:

@@ -1,0 +1,149 @@
+"""An adaptive planner hears of every result, plans what comes next, and is stopped when it goes in circles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.core import Story, cards, failure, plan, task
+
+from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected
+from pointsman_schemas.team import Adaptive, Limits
+
+CREW = cards("code", "ops", "comms")
+DONE = plan(done=True)
+
+
+def begun(*first: dict[str, Any], strategy: Adaptive | None = None, **given: Any) -> Story:
+    story = Story(strategy=strategy or Adaptive(), cards=CREW, **given).start("find the bug")
+    story.succeed("plan-1", plan(*first))
+    return story
+
+
+def told(story: Story, planner: str) -> Any:
+    return story.handoff(planner).input
+
+
+def test_the_first_plan_is_asked_for_step_by_step() -> None:
+    story = Story(strategy=Adaptive(plans=5), cards=CREW).start()
+
+    assert (told(story, "plan-1")["adaptive"], told(story, "plan-1")["plans_left"]) == (True, 3)
+
+
+def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains() -> None:
+    story = begun(task("t1", "code", intent="find the bug"))
+
+    story.succeed("t1", "there is no bug", replan_hint="it looks like configuration")
+
+    given = told(story, "plan-2")
+    assert given["request"] == "find the bug"
+    assert given["agents_used"] == ["code"]
+    assert [(each["task_id"], each["output"]) for each in given["results"]] == [("t1", "there is no bug")]
+    assert {item["name"] for item in given["agents"]} - set(given["agents_used"]) == {"ops", "comms"}
+    assert given["replan_reason"] == "code suggests it: it looks like configuration"
+
+
+def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> None:
+    story = begun(task("t1", "code"))
+    story.succeed("t1", "no bug")
+    story.succeed("plan-2", plan(task("t2", "ops", needs=["t1"])))
+    story.succeed("t2", "the limit was too low")
+
+    story.succeed("plan-3", DONE)
+
+    assert [report.task_id for report in story.handoff("synthesis").context] == ["t1", "t2"]
+    story.succeed("synthesis", {"answer": "it was the limit"})
+    assert (story.outcome.status, story.outcome.answer) == ("completed", "it was the limit")
+    assert [len(entry.plan.tasks) for entry in story.of(PlanAccepted)] == [1, 1, 0]
+
+
+def test_a_failure_is_a_result_too() -> None:
+    story = begun(task("t1", "code"))
+
+    story.fail("t1")
+
+    assert told(story, "plan-2")["results"][0]["error"]["kind"] == "provider_error"
+
+
+def test_tasks_that_have_not_started_give_way_to_the_new_plan() -> None:
+    story = begun(task("t1", "code"), task("t2", "comms", needs=["t1"]))
+    story.succeed("t1", "no bug")
+
+    assert story.statuses() == {"t1": "succeeded", "t2": "waiting"}
+    story.succeed("plan-2", plan(task("t3", "ops")))
+    assert story.statuses() == {"t1": "succeeded", "t3": "running"}
+
+
+def test_without_a_better_plan_the_rest_of_the_last_one_is_done() -> None:
+    story = begun(task("t1", "code"), task("t2", "comms", needs=["t1"]), strategy=Adaptive(plans=1, synthesizer=None))
+
+    story.succeed("t1", "one")
+    assert story.statuses() == {"t1": "succeeded", "t2": "running"}
+    story.succeed("t2", "two")
+
+    assert story.outcome.reason.startswith("the limit of 1 plans was reached")
+
+
+def test_what_comes_while_the_planner_thinks_is_told_next_time() -> None:
+    story = begun(task("t1", "code"), task("t2", "comms"))
+    story.succeed("t1", "one")
+
+    story.succeed("t2", "two")
+    story.succeed("plan-2", plan(task("t3", "ops")))
+
+    assert [each["task_id"] for each in told(story, "plan-3")["results"]] == ["t1", "t2"]
+
+
+def test_what_runs_when_the_planner_is_done_may_finish_and_nobody_is_asked_again() -> None:
+    story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
+    story.succeed("t1", "one")
+
+    story.succeed("plan-2", DONE)
+    assert story.statuses() == {"t1": "succeeded", "t2": "running"}
+    story.succeed("t2", "two")
+
+    assert (story.outcome.status, story.outcome.answer) == ("completed", {"t1": "one", "t2": "two"})
+
+
+def test_a_planner_that_is_done_at_once_has_done_nothing_and_is_told_so() -> None:
+    story = Story(strategy=Adaptive(), cards=CREW).start()
+
+    story.succeed("plan-1", DONE)
+
+    assert "the plan has no tasks" in told(story, "plan-2")["problems"][0]
+
+
+def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_what_there_is() -> None:
+    story = begun(task("t1", "code", intent="find the bug"), limits=Limits(plan_repairs=1))
+    story.succeed("t1", "no bug")
+
+    story.succeed("plan-2", plan(task("t2", "code", intent="find the bug")))
+    assert "repeats tasks that were tried before" in told(story, "plan-3")["problems"][0]
+    story.succeed("plan-3", plan(task("t3", "code", intent="find the bug")))
+
+    assert len(story.of(PlanRejected)) == 2
+    assert story.handoff("synthesis").input["limit"].startswith("no valid plan after 2 tries")  # type: ignore[index,call-overload,union-attr]
+    story.succeed("synthesis", {"answer": "no bug was found"})
+    assert story.outcome.status == "partial"
+
+
+def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
+    story = begun(task("t1", "code"), strategy=Adaptive(plans=2, synthesizer=None))
+    story.succeed("t1", "one")
+    story.succeed("plan-2", plan(task("t2", "ops")))
+
+    story.succeed("t2", "two")
+
+    assert story.of(LimitReached)[0].limit == "plans"
+    assert story.outcome.status == "partial"
+    assert story.outcome.reason == "the limit of 2 plans was reached before the planner said that it was done"
+    assert story.outcome.answer == {"t1": "one", "t2": "two"}
+
+
+def test_a_planner_that_fails_later_ends_it_with_what_there_is() -> None:
+    story = begun(task("t1", "code"), strategy=Adaptive(synthesizer=None))
+    story.succeed("t1", "one")
+
+    story.fail("plan-2", failure())
+
+    assert story.outcome.status == "partial"
+    assert story.outcome.reason == "planner could not plan: provider_error was seen"
