@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format schemas simulate chaos bench bench-smoke constraints clean
+.PHONY: help venv demo test check format schemas simulate chaos bench bench-smoke constraints backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -60,8 +60,17 @@ constraints: $(STAMP)  ## resolve constraints.txt anew, to the newest versions p
 		--only-binary :all: --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet \
 		--output-file constraints.txt
 
+# An environment of its own: 650 MB, and its requirements would rule over ours.
+PHOENIX := .venv-phoenix/bin/phoenix
+backend: $(STAMP) $(PHOENIX)  ## a run with a crash and a retry, read back from a real telemetry backend (650 MB)
+	PHOENIX_EXECUTABLE=$(CURDIR)/$(PHOENIX) $(BIN)/pytest tests/integration/test_backend.py
+
+$(PHOENIX): $(STAMP)
+	$(PYTHON) -m venv .venv-phoenix
+	$(BIN)/uv pip install --python .venv-phoenix/bin/python --only-binary :all: 'arize-phoenix>=20'
+
 clean:  ## remove what was built or measured here
-	rm -rf $(VENV) dist build bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-phoenix dist build bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Dependencies are wheels only: nothing is ever compiled here. The project itself is a folder, which uv always builds.

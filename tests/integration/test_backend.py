@@ -1,0 +1,131 @@
+"""The team as separate processes, one of which is killed and one of which fails at first, as a real backend has it.
+
+The backend, Arize Phoenix, brings 650 MB of packages: `make backend` installs it beside the rest and runs this. Without
+it the test is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+from support.broker import remove_streams
+from support.phoenix import Phoenix, SeenSpan
+from support.processes import System
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.settings import Settings
+from pointsman_agents.customer_service import SAMPLE_REQUEST
+
+EXECUTABLE = os.environ.get("PHOENIX_EXECUTABLE") or shutil.which("phoenix")
+TEAM = "customer-service"
+SHAKY = """
+from pointsman import Agent
+from pointsman.errors import TaskError
+import pointsman_agents.customer_service.account as shipped
+
+
+class Shaky(Agent):
+    card = shipped.account.card
+
+    async def run(self, handoff, context):
+        if context.attempt == 1:
+            raise TaskError("the directory is away", retryable=True)
+        return await shipped.account.run(handoff, context)
+
+
+account = Shaky()
+"""
+TREE = {
+    ("invoke_workflow customer-service", "publish request"),
+    ("plan planner", "invoke_workflow customer-service"),
+    ("process planner", "plan planner"),
+    ("chat offline", "process planner"),
+    ("invoke_agent technical", "invoke_workflow customer-service"),
+    ("process technical", "invoke_agent technical"),
+    ("chat offline", "process technical"),
+    ("execute_tool rate_limits", "process technical"),
+    ("execute_tool service_status", "process technical"),
+    ("invoke_agent billing", "invoke_workflow customer-service"),
+    ("process billing", "invoke_agent billing"),
+    ("chat offline", "process billing"),
+    ("execute_tool find_charges", "process billing"),
+    ("execute_tool request_refund", "process billing"),
+    ("invoke_agent account", "invoke_workflow customer-service"),
+    ("process account", "invoke_agent account"),
+    ("chat offline", "process account"),
+    ("execute_tool account_state", "process account"),
+    ("execute_tool send_reset_link", "process account"),
+    ("synthesize synthesizer", "invoke_workflow customer-service"),
+    ("process synthesizer", "synthesize synthesizer"),
+    ("chat offline", "process synthesizer"),
+}
+
+
+@pytest.mark.skipif(EXECUTABLE is None, reason="Arize Phoenix is not installed; `make backend` does it")
+@pytest.mark.timeout(300)
+async def test_a_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2)
+    async with Phoenix(tmp_path / "phoenix", EXECUTABLE or "") as backend:
+        async with System(tmp_path / "system", settings, **backend.environment) as system:
+            system.environment["POINTSMAN_FAULT"] = "worker.ran:1"
+            dying = await system.worker("pointsman_agents.customer_service.technical")
+            del system.environment["POINTSMAN_FAULT"]
+            await asyncio.gather(
+                system.supervisor("pointsman_agents.customer_service"),
+                *(system.worker(f"pointsman_agents.{role}") for role in ("planner", "synthesizer")),
+                system.worker("pointsman_agents.customer_service.billing"),
+                system.worker(system.write("shaky.py", SHAKY)),
+            )
+            asking = asyncio.ensure_future(system.command("submit", TEAM, SAMPLE_REQUEST, "--json", seconds=90))
+
+            assert await asyncio.wait_for(dying.ended(), 60) == -9
+            await system.worker("pointsman_agents.customer_service.technical")
+            asked = await asking
+            assert asked.code == 0, asked.errors
+            trace_id = asked.documents[-1]["trace_id"]
+            spans = await backend.trace(trace_id, until=_whole)
+        await remove_streams(settings)
+
+    assert len({span.span_id for span in spans}) == len(spans)
+    assert [span.name for span in spans if span.parent_id is None] == [f"publish {settings.namespace}.request.{TEAM}"]
+    assert _tree(spans) == TREE
+    (task,) = [span for span in spans if span.name == "invoke_agent account"]
+    assert task.events == ("pointsman.attempt_failed", "pointsman.retried")
+    assert sorted(span.status for span in _attempts(spans, "account")) == ["error", "unset"]
+    (crashed,) = _attempts(spans, "technical")
+    assert "pointsman.redelivered" in crashed.events
+    assert task.attributes["gen_ai.provider.name"] == "offline"
+
+
+def _attempts(spans: list[SeenSpan], agent: str) -> list[SeenSpan]:
+    return [span for span in spans if span.name.endswith(f".handoff.{agent}")]
+
+
+def _whole(spans: list[SeenSpan]) -> bool:
+    known = {span.span_id for span in spans}
+    orphans = [span for span in spans if span.parent_id is not None and span.parent_id not in known]
+    return not orphans and _tree(spans) >= TREE
+
+
+def _tree(spans: list[SeenSpan]) -> set[tuple[str, str]]:
+    """Every span under its parent. Those of inputs that happened to come together, or again, are left out."""
+    names = {span.span_id: _short(span.name) for span in spans}
+    return {
+        (_short(span.name), names.get(span.parent_id, "?"))
+        for span in spans
+        if span.parent_id is not None and ".inbox." not in span.name and ".request." not in span.name
+    }
+
+
+def _short(name: str) -> str:
+    if name.startswith("publish"):
+        return "publish request"
+    operation, _, rest = name.partition(" ")
+    return f"{operation} {rest.rpartition('.')[2]}" if operation == "process" else name
