@@ -25,6 +25,7 @@ from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
 
 if TYPE_CHECKING:
+    from pointsman.journal import Journal
     from pointsman.tools import Tool
 
 __all__ = ["Context"]
@@ -43,10 +44,14 @@ class Context:
     A function gets it by annotating a parameter with `Context`. In a tool, `idempotency_key` is that of the call.
     """
 
-    def __init__(self, handoff: Handoff, reporter: Reporter, *, agent: str | None = None) -> None:
+    def __init__(
+        self, handoff: Handoff, reporter: Reporter, *, agent: str | None = None, journal: Journal | None = None
+    ) -> None:
         self.handoff = handoff
         self.reporter = reporter
         self.agent = agent or handoff.to_agent
+        self.journal = journal
+        """Where a tool loop keeps its steps; None where nobody keeps them."""
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
@@ -65,6 +70,7 @@ class Context:
         intent: str = "test",
         results: Iterable[TaskReport] = (),
         reporter: Reporter | None = None,
+        journal: Journal | None = None,
     ) -> Context:
         """A context with no broker behind it. Give it a `RecordingReporter` to see what was reported."""
         handoff = Handoff(
@@ -80,7 +86,7 @@ class Context:
             deadline=datetime.now(UTC) + timedelta(hours=1),
             idempotency_key="wf_test-T1",
         )
-        return cls(handoff, RecordingReporter() if reporter is None else reporter)
+        return cls(handoff, RecordingReporter() if reporter is None else reporter, journal=journal)
 
     # What was handed over
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from pointsman.agent import Agent, make_card
 from pointsman.bus.clock import SystemClock
 from pointsman.context import Context
 from pointsman.errors import ConfigurationError, ModelError, Refused, TaskError
+from pointsman.journal import Steps
 from pointsman.llm.prompt import DATA_RULE, write_task
 from pointsman.llm.reading import find_json
 from pointsman.llm.selection import model_from
@@ -61,6 +62,10 @@ class LLMAgent(Agent):
     An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
     bounds one answer. `timeout`, in seconds, bounds an attempt.
 
+    With `durable`, each answer that calls tools and each tool's result is kept on the bus before it is acted on: a
+    worker that gets the attempt after another has died goes on from there. A tool that was under way then is run again
+    if it is `idempotent`; otherwise the attempt ends with `outcome_unknown`.
+
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
     """
@@ -88,6 +93,7 @@ class LLMAgent(Agent):
         tokens: int | None = None,
         max_tokens: int = 8192,
         temperature: float | None = None,
+        durable: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self._input = Shape[Any](input, f"agent {name}") if input is not None else None
@@ -120,6 +126,7 @@ class LLMAgent(Agent):
         self._tokens = tokens
         self._max_tokens = max_tokens
         self._temperature = temperature
+        self._durable = durable
         self._clock = clock or SystemClock()
 
     @cached_property
@@ -145,13 +152,15 @@ class LLMAgent(Agent):
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         seen: Counter[tuple[str, str]] = Counter()
         repaired = False
+        done = Steps(context, context.journal if self._durable else None)
+        await done.load()
         for number in range(1, self._turns + 1):
-            reply = await self._ask(tuple(turns), context)
+            reply = await done.answer(number, partial(self._ask, tuple(turns), context))
             _accept(reply, self._card.name)
             if reply.calls:
                 calls = _told_apart(reply.calls, number)
                 turns.append(Turn("assistant", reply.text, calls))
-                turns.extend(await self._use(calls, seen, context))
+                turns.extend(await self._use(calls, seen, number, done, context))
                 continue
             value, problem = self._read(reply)
             if not problem:
@@ -244,28 +253,42 @@ class LLMAgent(Agent):
 
     # Using tools
 
-    async def _use(self, calls: Sequence[ToolCall], seen: Counter[tuple[str, str]], context: Context) -> list[Turn]:
+    async def _use(
+        self, calls: Sequence[ToolCall], seen: Counter[tuple[str, str]], turn: int, done: Steps, context: Context
+    ) -> list[Turn]:
         """The results of `calls`, in their order, run side by side. None is lost when another fails."""
         seen.update({(call.name, call.arguments) for call in calls})
+        for place in done.unknown(turn, range(len(calls))):
+            if (tool := self._tools.get(calls[place].name)) is not None and not tool.idempotent:
+                raise TaskError(
+                    f"the tool {tool.name} was under way when its worker died, and may have done its work or not; find "
+                    "out, or declare it idempotent=True if it may run again",
+                    kind=ErrorKind.OUTCOME_UNKNOWN,
+                )
         async with asyncio.TaskGroup() as group:
             running = [
-                group.create_task(self._result(call, place, seen[call.name, call.arguments], context))
+                group.create_task(self._result(call, (turn, place), seen[call.name, call.arguments], done, context))
                 for place, call in enumerate(calls)
             ]
         return [task.result() for task in running]
 
-    async def _result(self, call: ToolCall, place: int, times: int, context: Context) -> Turn:
+    async def _result(self, call: ToolCall, place: tuple[int, int], times: int, done: Steps, context: Context) -> Turn:
         tool = self._tools.get(call.name)
+        if (kept := done.result(*place)) is not None:
+            if tool is not None:
+                tool.skip(call.arguments, context)
+            return Turn("tool", kept[0], call_id=call.id, is_error=kept[1])
         if tool is None:
             known = ", ".join(self._tools) or "none"
             problem = f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
         elif times > REPEATS:
             problem = f"{call.name} was called with these arguments {REPEATS} times already; answer with what you have"
-        elif place >= PARALLEL:
+        elif place[1] >= PARALLEL:
             problem = f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it"
         else:
             result = await tool.call(call.arguments, context, call_id=call.id)
-            return Turn("tool", _capped(result.text), call_id=call.id, is_error=result.is_error)
+            text, is_error = await done.keep_result(*place, _capped(result.text), result.is_error)
+            return Turn("tool", text, call_id=call.id, is_error=is_error)
         async with context.tool(call.name[:64], call_id=call.id) as refused:
             refused.fail("refused_call", problem)
         return Turn("tool", problem, call_id=call.id, is_error=True)

@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
     """How long the log and the dead letters are kept. What is to be done is kept for 7 days at most."""
+    journal: bool = True
+    """Whether the steps of an agent's tool loop are kept on the bus, so that another worker continues an attempt whose
+    worker has died. False saves a message for each of them; such an attempt then begins anew."""
     health_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Where `/healthz` and `/readyz` are answered. 0 is a free port, which the log names; unset: nowhere."""
     health_host: str = "127.0.0.1"

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -113,6 +114,11 @@ class Tool(Generic[P, R]):
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
         return await self._reported(lambda: self._check(arguments), context, "")
 
+    def skip(self, arguments: str, context: Context) -> None:
+        """Count a call that was made before and is not made again: the next equal one keeps its idempotency key."""
+        with suppress(TaskError):
+            self._key(self._parse(arguments), context)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
@@ -122,11 +128,13 @@ class Tool(Generic[P, R]):
     async def _reported(self, read: Callable[[], BaseModel], context: Context, call_id: str) -> JsonValue:
         async with context.tool(self.name, call_id=call_id, description=self.spec.description) as call:
             checked = read()
-            key = context.count_key("tool", self.name, checked.model_dump_json(fallback=repr))
-            value = await self._tries(checked, context.with_key(key))
+            value = await self._tries(checked, context.with_key(self._key(checked, context)))
             if content.captured():
                 call.set_attributes(content.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value))
             return value
+
+    def _key(self, checked: BaseModel, context: Context) -> str:
+        return context.count_key("tool", self.name, checked.model_dump_json(fallback=repr))
 
     async def _tries(self, checked: BaseModel, context: Context) -> JsonValue:
         pause = _FIRST_PAUSE

@@ -20,6 +20,7 @@ from pointsman_schemas.events import (
     Progress,
     Request,
     Result,
+    Step,
     Timer,
 )
 from pointsman_schemas.ids import TOKEN_PATTERN
@@ -31,6 +32,7 @@ __all__ = ["EVENTS", "document"]
 EVENTS: tuple[type[Event], ...] = (
     Request,
     Handoff,
+    Step,
     Result,
     Control,
     Cancellation,
@@ -96,6 +98,16 @@ _CHANNELS = (
         (("agent", "Do the task; publish its result on `return_to`; then acknowledge."),),
         queue="agent-{agent}",
         consumes=_S.handoffs_of("_agent_"),
+    ),
+    _Channel(
+        "step",
+        _S.step("_workflow_", "_task_", _LARGEST, "_name_"),
+        "WORK",
+        "What a model answered or a tool gave within an attempt. Publish with `Nats-Expected-Last-Subject-Sequence: 0` "
+        "before acting on it; an attempt that is delivered again goes on from its steps.",
+        (Step,),
+        (("agent", "Keep a step of a tool loop."),),
+        (("agent", "Continue an attempt whose worker has died."),),
     ),
     _Channel(
         "result",

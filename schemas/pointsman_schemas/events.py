@@ -28,6 +28,8 @@ __all__ = [
     "Progress",
     "Request",
     "Result",
+    "Step",
+    "StepCall",
     "TaskReport",
     "TaskSummary",
     "Timer",
@@ -108,6 +110,7 @@ class ErrorKind(StrEnum):
     CANCELLED = "cancelled"
     LIMIT = "limit"
     INSUFFICIENT = "insufficient"
+    OUTCOME_UNKNOWN = "outcome_unknown"
 
 
 class AttemptError(Part):
@@ -197,6 +200,38 @@ class Result(Event):
     replan_hint: str | None = None
     started_at: AwareDatetime
     ended_at: AwareDatetime
+
+
+class StepCall(Part):
+    """A model's wish to use a tool. `arguments` is the text it wrote."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Step(Event):
+    """What a model answered or a tool gave within an attempt, kept before it is acted on.
+
+    `name` says which: `answer-2` is that of the second turn, `result-2-0` that of the first tool it called. Whoever
+    continues an attempt whose worker has died asks and runs again only what has no step.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.step.v1"
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: Annotated[int, Field(ge=1)]
+    agent: AgentName
+    name: Token
+    text: str = ""
+    calls: tuple[StepCall, ...] = ()
+    data: JsonValue = None
+    is_error: bool = False
+    finish: str = ""
+    model: str = ""
+    usage: Usage = Usage()
+    at: AwareDatetime
 
 
 class Control(Event):

@@ -4,6 +4,7 @@
 |---|---|
 | `{ns}.request.{team}` | requests |
 | `{ns}.handoff.{agent}.{workflow}.{task}.{attempt}` | handoffs |
+| `{ns}.step.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt |
 | `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
 | `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay |
 | `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
@@ -90,6 +91,11 @@ class Subjects:
         token(task, "task")
         return f"{self.namespace}.handoff.{agent}.{workflow}.{task}.{attempt}"
 
+    def step(self, workflow: str, task: str, attempt: int, name: str) -> str:
+        token(workflow, "workflow")
+        token(task, "task")
+        return f"{self.namespace}.step.{workflow}.{task}.{attempt}.{token(name, 'step')}"
+
     def result(self, team: str, workflow: str, agent: str, task: str, attempt: int) -> str:
         token(team, "team")
         token(workflow, "workflow")
@@ -140,6 +146,9 @@ class Subjects:
 
     def handoffs_of(self, agent: str) -> str:
         return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
+
+    def steps_of(self, workflow: str, task: str, attempt: int) -> str:
+        return f"{self.namespace}.step.{token(workflow, 'workflow')}.{token(task, 'task')}.{attempt}.*"
 
     def inbox_of(self, team: str) -> str:
         return f"{self.namespace}.inbox.{token(team, 'team')}.>"

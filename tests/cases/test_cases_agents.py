@@ -35,6 +35,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.log import AttemptFailed, PlanAccepted, PlanRejected, TaskDispatched
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis
+from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Supervisor, Team
 
 pytestmark = pytest.mark.timeout(120)
@@ -70,9 +71,17 @@ from pointsman import Context, LLMAgent, tool
 
 here = pathlib.Path(__file__).parent
 
-@tool
+@tool(idempotent=True)
 async def step(task: str, n: int, slow: bool, context: Context) -> str:
     """One step of the work."""
+    return await take(task, n, slow, context)
+
+@tool
+async def pay(task: str, n: int, slow: bool, context: Context) -> str:
+    """A step that may be taken once."""
+    return await take(task, n, slow, context)
+
+async def take(task, n, slow, context):
     def note(what):
         with open(here / "steps", "a") as file:
             line = {"what": what, "task": task, "n": n, "key": context.idempotency_key, "pid": os.getpid()}
@@ -84,7 +93,7 @@ async def step(task: str, n: int, slow: bool, context: Context) -> str:
     return f"step {n} is done"
 
 thinker = LLMAgent(
-    name="thinker", description="Takes steps", instructions="Take the steps.", tools=[step], model="openai:gpt-4.1"
+    name="thinker", description="Takes steps", instructions="Take the steps.", tools=[step, pay], model="openai:gpt-4.1"
 )
 '''
 
@@ -96,6 +105,7 @@ async def test_a_worker_killed_amid_its_tools_is_followed_by_one_whose_history_p
         "only": [[-1]],
         "serial": [[1], [-2], [3]],
         "parallel": [[1, -2, 3]],
+        "once": [[-1]],
     }
 
     def think(call: Call) -> Answer:
@@ -104,7 +114,8 @@ async def test_a_worker_killed_amid_its_tools_is_followed_by_one_whose_history_p
         if round_ == len(plans[task]):
             return Answer(f"{task} is done")
         wanted = [{"task": task, "n": abs(n), "slow": n < 0} for n in plans[task][round_]]
-        return Answer(calls=tuple(("step", arguments) for arguments in wanted))
+        name = "pay" if task == "once" else "step"
+        return Answer(calls=tuple((name, arguments) for arguments in wanted))
 
     def noted(what: str) -> list[dict[str, Any]]:
         path = tmp_path / "steps"
@@ -112,8 +123,10 @@ async def test_a_worker_killed_amid_its_tools_is_followed_by_one_whose_history_p
         return [line for line in lines if line["what"] == what]
 
     async def all_amid() -> bool:
+        kept = Subjects(settings.namespace).step(workflow.id, "parallel", 1, "result-1-2")
+        all_kept = await system.client.bus.last("work", kept) is not None
         begun, ended = ({(line["task"], line["n"]) for line in noted(what)} for what in ("start", "end"))
-        return begun - ended == {("only", 1), ("serial", 2), ("parallel", 2)} and ("parallel", 3) in ended
+        return begun - ended == {("only", 1), ("serial", 2), ("parallel", 2), ("once", 1)} and all_kept
 
     async with FakeProvider() as provider:
         provider.when("", think)
@@ -135,11 +148,20 @@ async def test_a_worker_killed_amid_its_tools_is_followed_by_one_whose_history_p
     keys: dict[tuple[str, int], set[str]] = {}
     for line in noted("start"):
         keys.setdefault((line["task"], line["n"]), set()).add(line["key"])
-    assert (outcome.status, outcome.answer) == ("completed", "only is done parallel is done serial is done")
+    assert (outcome.status, outcome.answer) == (
+        "partial",
+        "only is done parallel is done serial is done (once is missing)",
+    )
+    assert [(gap.task_id, "may have done its work or not" in gap.reason) for gap in outcome.gaps] == [("once", True)]
     assert {task.attempts for task in outcome.tasks} == {1}
     assert [unpaired(call) for call in provider.calls if unpaired(call)] == []
     assert all(len(of_a_step) == 1 for of_a_step in keys.values())  # run again under the key of the first time
-    assert len({key for of_a_step in keys.values() for key in of_a_step}) == len(keys) == 7
+    assert len({key for of_a_step in keys.values() for key in of_a_step}) == len(keys) == 8
+    ended = Counter((line["task"], line["n"]) for line in noted("end"))
+    assert set(ended.values()) == {1}  # what was finished is not run again
+    assert ("once", 1) not in ended  # nor what may have been
+    rounds = sum(len(each) + 1 for name, each in plans.items() if name != "once") + 1
+    assert len(provider.calls) == rounds  # and nothing is asked for twice
     assert {line["pid"] for line in noted("start")} > {first.pid}
 
 

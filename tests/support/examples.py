@@ -18,6 +18,8 @@ from pointsman_schemas.events import (
     Progress,
     Request,
     Result,
+    Step,
+    StepCall,
     TaskReport,
     TaskSummary,
     Timer,
@@ -83,6 +85,18 @@ _RESULT = Result(
     started_at=_AT,
     ended_at=_LATER,
 )
+_STEP = Step(
+    workflow_id="wf_1",
+    task_id="charges",
+    attempt=2,
+    agent="billing",
+    name="answer-1",
+    calls=(StepCall(id="call_1", name="find_charges", arguments='{"invoice": 7}'),),
+    finish="tool_calls",
+    model="gpt-4.1-mini",
+    usage=_USAGE,
+    at=_AT,
+)
 _OUTCOME = Outcome(
     workflow_id="wf_1",
     team="customer-service",
@@ -114,6 +128,7 @@ _OUTCOME = Outcome(
 EVENTS: dict[str, Event] = {
     "request": _REQUEST,
     "handoff": _HANDOFF,
+    "step": _STEP,
     "result": _RESULT,
     "failed result": _RESULT.model_copy(update={"status": "failed", "output": None, "error": _ERROR}),
     "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada"),

@@ -41,6 +41,7 @@ _DUPLICATE_WINDOW = 120.0  # seconds, as the real streams are created
 _STREAM_OF: Mapping[str, StreamKind] = {
     "request": "work",
     "handoff": "work",
+    "step": "work",
     "inbox": "work",
     "schedule": "work",
     "log": "log",

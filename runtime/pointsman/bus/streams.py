@@ -54,7 +54,7 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
             "allow_msg_schedules": True,
             "allow_msg_ttl": True,
             "allow_rollup_hdrs": True,
-            "subjects": [f"{ns}.{kind}.>" for kind in ("request", "handoff", "inbox", "schedule")],
+            "subjects": [f"{ns}.{kind}.>" for kind in ("request", "handoff", "step", "inbox", "schedule")],
         },
         {
             **common,

@@ -16,7 +16,9 @@ __all__ = ["Retry", "next_try"]
 _LONGEST_BACKOFF = 300.0  # seconds: five minutes, the longest pause that providers commonly ask for
 _JITTER = 0.2  # spread of the pause, so that tasks that failed together do not come back together
 
-_NO_FALLBACK = frozenset({ErrorKind.REFUSED, ErrorKind.CANCELLED, ErrorKind.LIMIT, ErrorKind.BAD_PLAN})
+_NO_FALLBACK = frozenset(
+    {ErrorKind.REFUSED, ErrorKind.CANCELLED, ErrorKind.LIMIT, ErrorKind.BAD_PLAN, ErrorKind.OUTCOME_UNKNOWN}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from pointsman.engine.attempt import ABANDON, Attempt
 from pointsman.engine.burial import bury
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
+from pointsman.engine.journal import BusJournal
 from pointsman.engine.reports import BusReporter
 from pointsman.errors import (
     BusUnavailable,
@@ -315,7 +316,8 @@ class Worker:
                 correlation_id=envelope.correlation_id,
                 causation_id=envelope.id,
             )
-            job.attempt = attempt = Attempt(desk.agent, handoff, reporter, self._handlers, self._clock)
+            journal = self._journal(job, handoff, envelope) if self._settings.journal else None
+            job.attempt = attempt = Attempt(desk.agent, handoff, reporter, self._handlers, self._clock, journal)
             if again and await self._has_result(handoff):
                 spot.leave()
                 await delivery.ack()
@@ -355,6 +357,17 @@ class Worker:
                 names.AGENT_NAME: desk.name,
                 names.ERROR_TYPE: kind,
             },
+        )
+
+    def _journal(self, job: _Job, handoff: Handoff, envelope: Envelope) -> BusJournal:
+        return BusJournal(
+            self._bus,
+            self._subjects,
+            handoff,
+            source=self._source(job.desk),
+            correlation_id=envelope.correlation_id,
+            causation_id=envelope.id,
+            fresh=job.delivery.delivered == 1,
         )
 
     def _given_up(self, job: _Job, attempt: Attempt) -> Result | None:

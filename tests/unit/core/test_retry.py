@@ -158,6 +158,14 @@ def test_a_refusal_does_not_go_to_the_fallback() -> None:
     assert story.statuses() == {"a": "failed"}
 
 
+def test_what_may_have_been_done_is_not_done_again_by_the_fallback() -> None:
+    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+
+    story.fail("a", failure("outcome_unknown"))
+
+    assert story.statuses() == {"a": "failed"}
+
+
 def test_a_fallback_that_is_not_alive_gets_nothing() -> None:
     story = Story(cards=WITH_FALLBACK).planned(task("a"))
     story.cards = cards("worker")

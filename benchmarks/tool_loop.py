@@ -1,0 +1,110 @@
+"""What the journal of a tool loop costs: the same loop with and without it, in turns, on a real broker.
+
+`python -m benchmarks.tool_loop` runs an agent whose model answers at once: five rounds of one tool, then the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.engine.worker import Worker
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ModelReply, ModelRequest
+from pointsman.settings import Settings
+from pointsman.testing.models import calling, saying
+from pointsman.tools import tool
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Handoff
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["main"]
+
+TURNS = 5  # rounds of one call: a loop of the usual length
+ATTEMPTS = 40  # one after the other, in each round
+ROUNDS = 5
+
+
+@tool(idempotent=True)
+async def look(number: int) -> str:
+    """Looks something up."""
+    return "x" * 200
+
+
+class Prompt:
+    """A model that answers at once: it uses the tool `TURNS` times."""
+
+    provider = "prompt"
+    name = "prompt"
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        done = sum(turn.role == "tool" for turn in request.turns)
+        return calling(("look", {"number": done})) if done < TURNS else saying("done")
+
+    async def close(self) -> None:
+        pass
+
+
+async def main() -> None:
+    settings = Settings(log_level="error")
+    async with EmbeddedBroker() as broker:
+        taken: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(ROUNDS):
+            for journal in (False, True):
+                own = settings.model_copy(
+                    update={"url": broker.url, "namespace": f"b{uuid4().hex[:8]}", "journal": journal}
+                )
+                taken[journal].append(await measure(own))
+    without, with_ = (statistics.median(taken[journal]) * 1000 for journal in (False, True))
+    print(f"an attempt of {TURNS} turns: {without:.1f} ms without the journal, {with_:.1f} ms with it, "
+          f"{(with_ - without) / (2 * TURNS):.2f} ms a step")  # fmt: skip
+
+
+async def measure(settings: Settings) -> float:
+    """Seconds an attempt takes, from its handoff to its result."""
+    bus = await connect(settings, name="bench", wait=10.0)
+    await bus.set_up()
+    agent = LLMAgent(name="looper", description="d", instructions="i", tools=[look], model=Prompt())
+    stop = asyncio.Event()
+    running = asyncio.create_task(Worker(bus, [agent], settings, own_loop=True).run(stop))
+    try:
+        await attempt(bus, settings, 0)
+        began = time.perf_counter()
+        for number in range(1, ATTEMPTS + 1):
+            await attempt(bus, settings, number)
+        return (time.perf_counter() - began) / ATTEMPTS
+    finally:
+        stop.set()
+        await running
+        await bus.close()
+
+
+async def attempt(bus: JetStreamBus, settings: Settings, number: int) -> None:
+    subjects, workflow = Subjects(settings.namespace), f"wf_{number}"
+    handoff = Handoff(
+        workflow_id=workflow, task_id="T1", attempt=1, from_agent="bench", to_agent="looper", intent="loop",
+        return_to=subjects.result("bench", workflow, "looper", "T1", 1), deadline=datetime.now(UTC) + timedelta(60),
+        idempotency_key=workflow,
+    )  # fmt: skip
+    envelope = Envelope(
+        id=workflow, type=Handoff.event_type, source="/bench", time=datetime.now(UTC), subject=workflow,
+        correlation_id=workflow,
+    )  # fmt: skip
+    answered = asyncio.Event()
+
+    async def heard(_: object) -> None:
+        answered.set()
+
+    async with await bus.listen(handoff.return_to, heard):
+        await bus.publish(subjects.handoff("looper", workflow, "T1", 1), dump(handoff), encode(envelope))
+        await asyncio.wait_for(answered.wait(), 30)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

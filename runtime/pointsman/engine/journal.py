@@ -1,0 +1,112 @@
+"""The journal of one attempt on the bus: a subject for each step, written once, by whoever is first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from pointsman.errors import BusUnavailable, Conflict, ContractError
+from pointsman.ports import Bus, Stored
+from pointsman.telemetry import get_logger
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import Handoff, Step
+from pointsman_schemas.ids import derived_id
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["BusJournal"]
+
+T = TypeVar("T")
+
+_PAUSE = 0.5  # seconds between tries while the broker is away; the attempt's deadline ends them
+
+_log = get_logger(__name__)
+
+
+class BusJournal:
+    """The `Journal` of `handoff`. It speaks to the bus on the loop it was made on, whatever loop asks.
+
+    `fresh`: the handoff came for the first time, so that there is nothing to recall, and nothing is read.
+    """
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, handoff: Handoff, *, source: str, correlation_id: str | None,
+        causation_id: str, fresh: bool
+    ) -> None:  # fmt: skip
+        self._bus = bus
+        self._subjects = subjects
+        self._handoff = handoff
+        self._source = source
+        self._correlation_id = correlation_id
+        self._causation_id = causation_id
+        self._fresh = fresh
+        self._loop = asyncio.get_running_loop()
+
+    async def recall(self) -> Mapping[str, Step]:
+        if self._fresh:
+            return {}
+        return await self._there(self._recall())
+
+    async def keep(self, step: Step) -> Step:
+        return await self._there(self._keep(step))
+
+    async def _recall(self) -> dict[str, Step]:
+        handoff = self._handoff
+        filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+        while True:
+            try:
+                steps = [_step(stored) async for stored in self._bus.read("work", filter)]
+                return {step.name: step for step in steps}
+            except BusUnavailable:
+                await asyncio.sleep(_PAUSE)
+
+    async def _keep(self, step: Step) -> Step:
+        subject = self._subjects.step(step.workflow_id, step.task_id, step.attempt, step.name)
+        body, headers = dump(step), self._headers(step)
+        while True:
+            try:
+                await self._bus.publish(subject, body, headers, expect=0)
+                return step
+            except Conflict:
+                # Somebody was first: another worker, or this one when its last try was not answered.
+                stored = await self._look(subject)
+                if stored is not None:
+                    self._fresh = self._fresh and stored.body == body
+                    return step if stored.body == body else _step(stored)
+            except BusUnavailable as error:
+                _log.debug("step_not_kept_yet", subject=subject, error=str(error))
+            await asyncio.sleep(_PAUSE)
+
+    async def _look(self, subject: str) -> Stored | None:
+        while True:
+            try:
+                return await self._bus.last("work", subject)
+            except BusUnavailable:
+                await asyncio.sleep(_PAUSE)
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def _headers(self, step: Step) -> Mapping[str, str]:
+        return encode(
+            Envelope(
+                id=derived_id("step", step.workflow_id, step.task_id, str(step.attempt), step.name),
+                type=Step.event_type,
+                source=self._source,
+                time=datetime.now(UTC),
+                subject=step.workflow_id,
+                correlation_id=self._correlation_id,
+                causation_id=self._causation_id,
+            )
+        )
+
+
+def _step(stored: Stored) -> Step:
+    try:
+        return parse(Step, decode(stored.headers, stored.body)[1])
+    except ContractError as error:
+        raise ContractError(f"the step on {stored.subject} cannot be read: {error}") from None

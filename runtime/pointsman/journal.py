@@ -1,0 +1,129 @@
+"""The steps of an attempt's tool loop: each is kept before it is acted on, and none that was kept is taken again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from pointsman.context import Context
+from pointsman.errors import OversizeEvent, TaskError
+from pointsman.ports import ModelReply, ToolCall
+from pointsman_schemas.events import ErrorKind, Step, StepCall
+
+__all__ = ["Journal", "Steps"]
+
+
+class Journal(Protocol):
+    """Where the steps of one attempt are kept."""
+
+    async def recall(self) -> Mapping[str, Step]:
+        """What was kept by whoever worked on this attempt before, by name."""
+        ...
+
+    async def keep(self, step: Step) -> Step:
+        """Store `step` and return it; or what stands under its name already, which counts instead.
+
+        Raises:
+            OversizeEvent: it does not fit into a message.
+        """
+        ...
+
+
+class Steps:
+    """What one attempt has done so far. Without a journal it knows nothing and keeps nothing.
+
+    An answer that is kept and a call of it that has no result: the tool may have been running when the process died,
+    and whether it did its work nobody knows.
+    """
+
+    def __init__(self, context: Context, journal: Journal | None) -> None:
+        self._context = context
+        self._journal = journal
+        self._known: Mapping[str, Step] = {}
+        self._continued: set[int] = set()  # turns whose tools somebody else may have started
+
+    async def load(self) -> None:
+        """Learn what was done before, if anybody worked on this attempt before."""
+        if self._journal is not None:
+            self._known = await self._journal.recall()
+        if self._known:
+            await self._context.progress(f"continued after {len(self._known)} steps that were done before")
+
+    async def answer(self, turn: int, ask: Callable[[], Awaitable[ModelReply]]) -> ModelReply:
+        """The model's answer of `turn`: the one that was kept, or else what `ask` gives.
+
+        One without calls is not kept: what follows from it is the result, which is kept itself, or one repair.
+        """
+        if (step := self._known.get(f"answer-{turn}")) is not None:
+            self._context.record_usage(step.usage)
+            self._continued.add(turn)
+            return _reply(step)
+        reply = await ask()
+        if self._journal is None or not reply.calls:
+            return reply
+        step = self._step(
+            f"answer-{turn}",
+            text=reply.text,
+            calls=tuple(StepCall(id=call.id, name=call.name, arguments=call.arguments) for call in reply.calls),
+            data=reply.data,
+            finish=reply.finish,
+            model=reply.model,
+            usage=reply.usage,
+        )
+        try:
+            kept = await self._journal.keep(step)
+        except OversizeEvent as error:
+            raise TaskError(f"the model's answer cannot be kept: {error}", kind=ErrorKind.OVERSIZE) from None
+        if kept is not step:  # somebody else works on this attempt, or did: one of us will be first with the result
+            self._known = await self._journal.recall()
+            self._continued.add(turn)
+        return _reply(kept)
+
+    def result(self, turn: int, place: int) -> tuple[str, bool] | None:
+        """What the tool called in `turn` at `place` gave: its text, and whether that is an error."""
+        step = self._known.get(f"result-{turn}-{place}")
+        return (step.text, step.is_error) if step is not None else None
+
+    def unknown(self, turn: int, places: Sequence[int]) -> list[int]:
+        """Those of `places` where a tool may have been started by somebody else, and nobody knows what it did."""
+        if turn not in self._continued:
+            return []
+        return [place for place in places if self.result(turn, place) is None]
+
+    async def keep_result(self, turn: int, place: int, text: str, is_error: bool) -> tuple[str, bool]:
+        """Keep what a tool gave, and return what counts."""
+        if self._journal is None:
+            return text, is_error
+        name = f"result-{turn}-{place}"
+        try:
+            kept = await self._journal.keep(self._step(name, text=text, is_error=is_error))
+        except OversizeEvent as error:
+            text = f"the tool has run, but its result of {len(text)} characters is too large to be kept: {error}"
+            kept = await self._journal.keep(self._step(name, text=text, is_error=True))
+        return kept.text, kept.is_error
+
+    def _step(self, name: str, **fields: object) -> Step:
+        context = self._context
+        return Step.model_validate(
+            {
+                "workflow_id": context.workflow_id,
+                "task_id": context.task_id,
+                "attempt": context.attempt,
+                "agent": context.agent,
+                "name": name,
+                "at": datetime.now(UTC),
+                **fields,
+            }
+        )
+
+
+def _reply(step: Step) -> ModelReply:
+    return ModelReply(
+        text=step.text,
+        calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in step.calls),
+        data=step.data,
+        usage=step.usage,
+        finish=step.finish,
+        model=step.model,
+    )

@@ -1,0 +1,259 @@
+"""An attempt whose worker is gone goes on from its kept steps: nothing is asked, and nothing is run, a second time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.workers import Desk, running
+
+from pointsman.bus.memory import MemoryBus
+from pointsman.context import Context
+from pointsman.engine.journal import BusJournal
+from pointsman.engine.worker import Worker
+from pointsman.errors import UnknownOutcome
+from pointsman.journal import Steps
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ModelReply, ModelRequest
+from pointsman.settings import Settings
+from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.tools import tool
+from pointsman_schemas.events import Handoff, Step
+from pointsman_schemas.strict_json import parse
+
+SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.0)
+
+
+class Shop:
+    """Tools that say what was done with them. `gate` holds up `slow` and `pay` the first time."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, str]] = []
+        self.under_way = asyncio.Event()
+
+        @tool(idempotent=True)
+        async def look(what: str, context: Context) -> str:
+            """Looks something up."""
+            self.runs.append((f"look {what}", context.idempotency_key))
+            return f"{what} is there"
+
+        @tool(idempotent=True)
+        async def slow(context: Context) -> str:
+            """Takes its time."""
+            return await self._held("slow", context)
+
+        @tool
+        async def pay(context: Context) -> str:
+            """Pays, once."""
+            return await self._held("pay", context)
+
+        self.tools = [look, slow, pay]
+
+    async def _held(self, name: str, context: Context) -> str:
+        self.runs.append((name, context.idempotency_key))
+        if not self.under_way.is_set():
+            self.under_way.set()
+            await asyncio.sleep(3600)
+        return f"{name} is done"
+
+    def agent(self, model: ScriptedModel, **more: Any) -> LLMAgent:
+        return LLMAgent(name="shop", description="d", instructions="i", tools=self.tools, model=model, **more)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.runs]
+
+
+async def steps(desk: Desk, handoff: Handoff) -> list[Step]:
+    filter = desk.subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+    return [parse(Step, stored.body) async for stored in desk.bus.read("work", filter)]
+
+
+async def interrupted(desk: Desk, shop: Shop, *replies: ModelReply, own_loop: bool = False, **more: Any) -> Handoff:
+    """A handoff whose worker left while a tool was under way."""
+    first = ScriptedModel(*replies)
+    async with running(Worker(desk.bus, [shop.agent(first, **more)], SETTINGS, own_loop=own_loop)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(shop.under_way.wait(), 10)
+    return handoff
+
+
+async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await interrupted(
+        desk, shop, calling(("look", {"what": "tea"})), calling(("look", {"what": "milk"}), ("slow", {}))
+    )
+
+    second = ScriptedModel(saying("all there"))
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.status, result.output) == ("succeeded", "all there")
+    assert result.usage.calls == 3  # all three were paid for, two of them by the worker before
+    assert shop.names == ["look tea", "look milk", "slow", "slow"]
+    assert shop.runs[2] == shop.runs[3]  # under the key of the first time
+    (request,) = second.requests
+    assert [turn.text for turn in request.turns if turn.role == "tool"] == [
+        "tea is there", "milk is there", "slow is done",
+    ]  # fmt: skip
+
+
+async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    model = ScriptedModel(calling(("slow", {})), saying("done"))
+
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS, own_loop=True)):
+        handoff = await desk.hand("shop")
+        await desk.result(handoff)
+
+    assert [step.name for step in await steps(desk, handoff)] == ["answer-1", "result-1-0"]
+
+
+async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await interrupted(desk, shop, calling(("pay", {}), ("look", {"what": "tea"})))
+
+    second = ScriptedModel()
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert result.error is not None
+    assert (result.status, result.error.kind, result.error.retryable) == ("failed", "outcome_unknown", False)
+    assert "pay" in result.error.message
+    assert sorted(shop.names) == ["look tea", "pay"]
+    assert second.requests == []
+    assert result.usage.calls == 1
+
+
+async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    model = ScriptedModel(calling(("look", {"what": "tea"})), calling(("look", {"what": "tea"})), saying("done"))
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+        handoff = await desk.hand("shop")
+        await desk.result(handoff)
+    (first, second) = (key for _, key in shop.runs)
+    kept = next(step for step in await steps(desk, handoff) if step.name == "answer-1")
+
+    class Recalled:
+        async def recall(self) -> dict[str, Step]:
+            result = kept.model_copy(update={"name": "result-1-0", "text": "tea is there", "calls": ()})
+            return {"answer-1": kept, "result-1-0": result}
+
+        async def keep(self, step: Step) -> Step:
+            return step
+
+    again = ScriptedModel(calling(("look", {"what": "tea"})), saying("done"))
+    await shop.agent(again).run(handoff, Context(handoff, Context.for_test().reporter, journal=Recalled()))
+
+    assert first != second
+    assert [key for _, key in shop.runs] == [first, second, second]
+
+
+@pytest.mark.parametrize("off", [{"journal": False}, {}], ids=["setting", "agent"])
+async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: dict[str, Any]) -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    settings = SETTINGS.model_copy(update=off)
+    script = [calling(("look", {"what": "tea"})), calling(("pay", {}))]
+    first, second = ScriptedModel(*script), ScriptedModel(*script, saying("done"))
+    async with running(Worker(desk.bus, [shop.agent(first, durable=bool(off))], settings)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(shop.under_way.wait(), 10)
+
+    async with running(Worker(desk.bus, [shop.agent(second, durable=bool(off))], settings)):
+        result = await desk.result(handoff)
+
+    assert result.output == "done"
+    assert shop.names == ["look tea", "pay", "look tea", "pay"]
+    assert await steps(desk, handoff) == []
+
+
+async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_the_first() -> None:
+    desk = Desk(MemoryBus())
+    handoff = desk.handoff("shop")
+
+    def journal() -> BusJournal:
+        return BusJournal(
+            desk.bus, desk.subjects, handoff, source="s", correlation_id=None, causation_id="c", fresh=True
+        )
+
+    async def asked(text: str) -> ModelReply:
+        return calling((text, {}))
+
+    one, other = (Steps(Context(handoff, Context.for_test().reporter), journal()) for _ in range(2))
+    await one.answer(1, lambda: asked("first"))
+    await one.keep_result(1, 0, "done", False)
+
+    reply = await other.answer(1, lambda: asked("second"))
+
+    assert [call.name for call in reply.calls] == ["first"]
+    assert other.result(1, 0) == ("done", False)
+    assert other.unknown(1, [0, 1]) == [1]
+    assert one.unknown(1, [0, 1]) == []
+
+
+async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
+    class Unanswered(MemoryBus):
+        failing = True
+
+        async def publish(self, *args: Any, **more: Any) -> int:
+            sequence = await super().publish(*args, **more)
+            if self.failing:
+                self.failing = False
+                raise UnknownOutcome("no answer")
+            return sequence
+
+    desk = Desk(Unanswered())
+    handoff = desk.handoff("shop")
+    journal = BusJournal(
+        desk.bus, desk.subjects, handoff, source="s", correlation_id=None, causation_id="c", fresh=True
+    )
+    done = Steps(Context(handoff, Context.for_test().reporter), journal)
+
+    async def asked() -> ModelReply:
+        return calling(("pay", {}))
+
+    await done.answer(1, asked)
+
+    assert done.unknown(1, [0]) == []  # it is ours to run
+
+
+async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:
+    desk, shop = Desk(MemoryBus(max_payload=8_000)), Shop()
+
+    @tool
+    def flood() -> str:
+        """Much."""
+        return "x" * 20_000
+
+    shop.tools = [flood]
+    model = ScriptedModel(calling(("flood", {})), saying("too much"))
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+        result = await desk.result(await desk.hand("shop"))
+
+    assert result.output == "too much"
+    assert "too large to be kept" in model.requests[1].turns[-1].text
+
+
+async def test_an_answer_is_on_the_bus_before_its_tools_run() -> None:
+    desk = Desk(MemoryBus())
+    seen: list[list[str]] = []
+
+    @tool
+    async def look(context: Context) -> str:
+        """Looks."""
+        seen.append([step.name for step in await steps(desk, context.handoff)])
+        return "seen"
+
+    def then(request: ModelRequest) -> ModelReply:
+        return saying("done")
+
+    agent = LLMAgent(
+        name="shop", description="d", instructions="i", tools=[look], model=ScriptedModel(calling(("look", {})), then)
+    )
+    async with running(Worker(desk.bus, [agent], SETTINGS)):
+        await desk.result(await desk.hand("shop"))
+
+    assert seen == [["answer-1"]]
