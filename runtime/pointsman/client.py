@@ -19,7 +19,7 @@ from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
 from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, publish, started_of
-from pointsman.errors import BusUnavailable, ContractError, OversizeEvent
+from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.names import publish_request
@@ -181,13 +181,21 @@ class Client:
         return [report for report in found if report is not None]
 
     async def trace(self, workflow: str) -> trace.TraceNode:
-        """The trace of a workflow, running or ended, built from its log. Raises `NotFound`."""
+        """The trace of a workflow and of those its teams started for it, built from their logs. Raises `NotFound`."""
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
-        return trace.build(entries, progress)
+        children: dict[str, trace.TraceNode] = {}
+        for child in trace.children_of(entries):
+            with suppress(NotFound):  # its team has not taken it yet
+                children[child] = await self.trace(child)
+        return trace.build(entries, progress, children)
 
     async def agents(self) -> Sequence[AgentCard]:
-        """The card of every live agent instance, sorted by name and instance."""
-        return await self.bus.registry.cards()
+        """The card of every live agent instance, sorted by name and instance. `teams` has those of the teams."""
+        return [card for card in await self.bus.registry.cards() if not card.team]
+
+    async def teams(self) -> Sequence[AgentCard]:
+        """The card of every live supervisor, sorted by its team's name and instance."""
+        return [card for card in await self.bus.registry.cards() if card.team]
 
     async def queue(self, agent: str) -> QueueDepth | None:
         """What waits for an agent and what it works on, over all its instances; None when it has never run here."""

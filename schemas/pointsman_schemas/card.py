@@ -25,7 +25,7 @@ class AgentCard(BaseModel):
     """What an agent says of itself. The planner reads `description`, `skills` and `input_schema` to choose it.
 
     `concurrency` is the number of tasks one instance runs at a time; `timeout` is in seconds and bounds one attempt;
-    `fallback` names the agent that gets the task when this one is exhausted.
+    `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,5 +43,6 @@ class AgentCard(BaseModel):
     fallback: AgentName | None = None
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 8
     timeout: Annotated[float, Field(gt=0)] = 120.0
+    team: bool = False
     instance: str = ""
     started_at: AwareDatetime | None = None

@@ -111,6 +111,7 @@ class ErrorKind(StrEnum):
     LIMIT = "limit"
     INSUFFICIENT = "insufficient"
     OUTCOME_UNKNOWN = "outcome_unknown"
+    TEAM = "team_failed"
 
 
 class AttemptError(Part):
@@ -147,6 +148,14 @@ class Request(Event):
     reply_to: Annotated[str, Field(pattern=r"^[!-)+-=?-~]{1,200}$")] | None = None
 
 
+class Gap(Part):
+    """A task that gave nothing to the answer, and why."""
+
+    task_id: TaskId
+    agent: AgentName
+    reason: str
+
+
 class TaskReport(Part):
     """What came of a task, as told to the tasks that depend on it and to the synthesizer."""
 
@@ -161,7 +170,7 @@ class TaskReport(Part):
 class Handoff(Event):
     """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries.
 
-    `feedback` says why the last attempt's output would not do.
+    `feedback` says why the last attempt's output would not do. `depth` is how many teams are above the one it is from.
     """
 
     event_type: ClassVar[str] = "io.pointsman.handoff.v1"
@@ -180,10 +189,14 @@ class Handoff(Event):
     idempotency_key: str
     budget: Budget | None = None
     feedback: str = ""
+    depth: Annotated[int, Field(ge=0)] = 0
 
 
 class Result(Event):
-    """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks for a new plan and says why."""
+    """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks for a new plan and says why.
+
+    `gaps` are what is missing from the output of a team, which works in a workflow of its own.
+    """
 
     event_type: ClassVar[str] = "io.pointsman.result.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
@@ -198,6 +211,7 @@ class Result(Event):
     usage: Usage = Usage()
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     replan_hint: str | None = None
+    gaps: tuple[Gap, ...] = ()
     started_at: AwareDatetime
     ended_at: AwareDatetime
 
@@ -299,14 +313,6 @@ class TaskSummary(Part):
     attempts: int
     elapsed: float
     usage: Usage = Usage()
-
-
-class Gap(Part):
-    """A task that gave nothing to the answer, and why."""
-
-    task_id: TaskId
-    agent: AgentName
-    reason: str
 
 
 class Outcome(Event):

@@ -22,6 +22,7 @@ __all__ = [
     "TeamName",
     "Token",
     "WorkflowId",
+    "child_id_for",
     "derived_id",
     "span_id_for",
     "token",
@@ -60,6 +61,11 @@ def derived_id(*parts: str, length: int = 24) -> str:
 def workflow_id_for(team: str, request_id: str) -> WorkflowId:
     """The id of the workflow that the request `request_id` starts in `team`: the same request, the same workflow."""
     return "wf_" + derived_id("workflow", team, request_id)
+
+
+def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:
+    """The id of the workflow in which `team` does one attempt at a task of another team's workflow."""
+    return workflow_id_for(team, f"{workflow}-{task}-{attempt}")
 
 
 def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:

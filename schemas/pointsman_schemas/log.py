@@ -21,6 +21,7 @@ __all__ = [
     "Commit",
     "Entry",
     "LimitReached",
+    "Parent",
     "PlanAccepted",
     "PlanRejected",
     "ResultIgnored",
@@ -49,9 +50,21 @@ class TraceOrigin(Part):
     tracestate: str = ""
 
 
+class Parent(Part):
+    """The task of another team's workflow that a workflow was started for. The result goes to `return_to`, by
+    `deadline`."""
+
+    team: TeamName
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: int
+    return_to: str
+    deadline: AwareDatetime
+
+
 class WorkflowStarted(Part):
-    """A request was admitted. Strategy and limits are kept as they were then: a team's new version changes no running
-    workflow."""
+    """A request was admitted, or, with a `parent`, a handoff to the team. `depth` is how many teams are above it.
+    Strategy and limits are kept as they were then: a team's new version changes no running workflow."""
 
     kind: Literal["workflow_started"] = "workflow_started"
     at: AwareDatetime
@@ -68,6 +81,8 @@ class WorkflowStarted(Part):
     budget: Budget | None = None
     reply_to: str | None = None
     trace: TraceOrigin
+    parent: Parent | None = None
+    depth: int = 0
 
 
 class TaskAdded(Part):
@@ -102,7 +117,8 @@ class PlanRejected(Part):
 
 
 class TaskDispatched(Part):
-    """An attempt at a task was handed to an agent. `fallback` is who gets the task when this agent is exhausted."""
+    """An attempt at a task was handed to an agent. `fallback` is who gets the task when this agent is exhausted; the
+    agent may be a `team`."""
 
     kind: Literal["task_dispatched"] = "task_dispatched"
     at: AwareDatetime
@@ -112,6 +128,7 @@ class TaskDispatched(Part):
     deadline: AwareDatetime
     span_id: str
     fallback: AgentName | None = None
+    team: bool = False
 
 
 class TaskSucceeded(Part):
@@ -144,6 +161,7 @@ class RetryScheduled(Part):
     not_before: AwareDatetime
     deadline: AwareDatetime
     reason: str = ""
+    team: bool = False
 
 
 class TaskFailed(Part):

@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 ANY: Literal["*"] = "*"
-"""Every live agent whose role is `work`."""
+"""Every live agent whose role is `work` and that is not a team: a team is used where it is named."""
 
 
 class Limits(BaseModel):
     """What ends a workflow. Times are in seconds; None is without a bound.
 
     `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
-    doubles with each; `depth` is the longest chain of dependencies; `replans` counts plans after the first,
-    `plan_repairs` counts refused plans sent back.
+    doubles with each; `depth` is the longest chain of dependencies, `nesting` how many teams may be
+    above one; `replans` counts plans after the first, `plan_repairs` counts refused plans sent back.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +44,7 @@ class Limits(BaseModel):
     backoff: Annotated[float, Field(gt=0)] = 1.0
     tasks: Annotated[int, Field(ge=1)] = 1_000
     depth: Annotated[int, Field(ge=1)] = 100
+    nesting: Annotated[int, Field(ge=0, le=20)] = 5
     replans: Annotated[int, Field(ge=0)] = 0
     plan_repairs: Annotated[int, Field(ge=0)] = 2
     calls: int | None = None
@@ -52,12 +53,16 @@ class Limits(BaseModel):
 
 
 class Team(BaseModel):
-    """A supervisor's configuration. `agents` is a list of names, or `ANY` for every live agent."""
+    """A supervisor's configuration. `agents` is a list of names, of agents or teams, or `ANY` for every live agent.
+
+    A team is an agent, too: `description` and `skills` are what the planners of other teams know of it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     name: TeamName
     description: str = ""
+    skills: tuple[str, ...] = ()
     agents: Literal["*"] | tuple[AgentName, ...] = ANY
     strategy: Strategy = Supervisor()
     limits: Limits = Limits()

@@ -22,7 +22,8 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.outbox import Message, outbox
+from pointsman.core.message import Message
+from pointsman.core.outbox import outbox
 from pointsman.core.state import State, Task, from_snapshot, to_snapshot
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import AgentCard

@@ -33,8 +33,9 @@ async def on_memory(teams: Team | Sequence[Team], agents: Sequence[Agent]) -> As
         for task in tasks:
             if task.done():
                 task.result()
-        there = {card.name for card in await client.agents()}
-        return {agent.card.name for agent in agents} <= there and all(engine.ready for engine in engines)
+        there = {card.name for card in await client.bus.registry.cards()}
+        names = {agent.card.name for agent in agents} | {team.name for team in chosen}
+        return names <= there and all(engine.ready for engine in engines)
 
     try:
         await until(everybody)

@@ -67,8 +67,8 @@ def bare_results(state: State) -> JsonValue:
 
 
 def verdict(state: State) -> Phase:
-    """Whether every task succeeded."""
-    whole = all(task.status is TaskStatus.SUCCEEDED for task in state.work())
+    """Whether every task succeeded, with nothing missing from it."""
+    whole = all(task.status is TaskStatus.SUCCEEDED and not (task.result and task.result.gaps) for task in state.work())
     return Phase.COMPLETED if whole and not state.limit else Phase.PARTIAL
 
 

@@ -39,6 +39,7 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
             not_before=not_before,
             deadline=task_deadline(draft, task.role, retry.agent, not_before),
             reason=retry.reason,
+            team=_is_team(draft, task, retry.agent),
         )
     )
     return None
@@ -67,6 +68,12 @@ def _task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
         case _:
             assert_never(task.role)
     return None
+
+
+def _is_team(draft: Draft, task: Task, agent: str) -> bool:
+    """What the agent says of itself; of one that says nothing now, what it said when it got the task."""
+    card = draft.around.card(agent)
+    return card.team if card else task.team and agent == task.agent
 
 
 def _horizon(state: State, task: Task) -> datetime:

@@ -109,10 +109,13 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None
             budget=request.budget if request else None,
             reply_to=request.reply_to if request else None,
             trace=admission.trace,
+            parent=admission.parent,
+            depth=admission.depth,
         )
     )
     if isinstance(received, RequestRefused):
-        reason = f"the request could not be read: {received.error.message}"
+        what = "the task was refused" if admission.parent else "the request could not be read"
+        reason = f"{what}: {received.error.message}"
         return end(draft, Phase.FAILED, could_not(reason, "Correct the request and publish it again."), reason)
     return begin(draft)
 

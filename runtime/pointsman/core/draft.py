@@ -92,6 +92,7 @@ def dispatch(draft: Draft, task_id: str) -> None:
             deadline=task_deadline(draft, task.role, task.agent, draft.now),
             span_id=span_id_for(state.workflow_id, task_id),
             fallback=card.fallback if card else None,
+            team=card.team if card else False,
         )
     )
 
@@ -103,7 +104,8 @@ def task_deadline(draft: Draft, role: Role, agent: str, start: datetime) -> date
     seconds = min(state.limits.task_timeout, card.timeout) if card else state.limits.task_timeout
     own = start + timedelta(seconds=seconds)
     if role is Role.SYNTHESIZE:
-        return min(own, max(state.deadline, start + LAST_WORD))
+        last = max(state.deadline, start + LAST_WORD)
+        return min(own, last, state.parent.deadline) if state.parent else min(own, last)
     return min(own, state.deadline)
 
 

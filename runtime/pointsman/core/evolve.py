@@ -93,6 +93,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 commit=state.commits + 1,
                 not_before=None,
                 fallback=entry.fallback,
+                team=entry.team,
             )
         case TaskSucceeded():
             return _task_succeeded(state, entry)
@@ -111,6 +112,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 deadline=entry.deadline,
                 commit=state.commits + 1,
                 fallback=task.fallback if entry.agent == task.agent else None,
+                team=entry.team,
             )
         case TaskFailed():
             return _with_task(state, entry.task_id, TaskStatus.FAILED, error=entry.error, ended_at=entry.at)
@@ -148,6 +150,8 @@ def _started(entry: WorkflowStarted) -> State:
         budget=entry.budget,
         reply_to=entry.reply_to,
         trace=entry.trace,
+        parent=entry.parent,
+        depth=entry.depth,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Control, Request, Result
-from pointsman_schemas.log import TraceOrigin
+from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.team import Team
 
 __all__ = [
@@ -24,13 +24,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who asks, and where the workflow's spans hang."""
+    """Who asks, and where the workflow's spans hang. With a `parent` it is another team's workflow that asks."""
 
     workflow_id: str
     request_id: str
     correlation_id: str
     team: Team
     trace: TraceOrigin
+    parent: Parent | None = None
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,36 +8,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
-from datetime import datetime
 
+from pointsman.core.message import Message
+from pointsman.core.nesting import cancellation, result_for
 from pointsman.core.state import State, Task, bounds, input_of, report
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, DeadLetter, ErrorKind, Event, Handoff, Timer
+from pointsman_schemas.events import AttemptError, Budget, DeadLetter, ErrorKind, Handoff, Timer
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Message", "dead_letter_id", "handoff_of", "outbox"]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One event to send. With `schedule` and `due` the broker is to publish it on `subject` at that time.
-
-    `id` is the event's CloudEvents id, the same however often it is sent. `span_id` is the span it belongs to, in the
-    workflow's trace. `commit` is the number of the commit it follows from.
-    """
-
-    subject: str
-    event: Event
-    id: str
-    at: datetime
-    commit: int
-    span_id: str
-    schedule: str | None = None
-    due: datetime | None = None
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -51,7 +33,11 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield _dead_letter(state, task, subjects)
         elif task.live and not state.ended:
             yield _handoff(state, task, subjects)
+        elif task.team and task.status is TaskStatus.ABANDONED:
+            yield cancellation(state, task, subjects)
     if state.outcome is not None:
+        if state.parent is not None:
+            yield result_for(state, state.parent, state.outcome)
         yield Message(
             subject=subjects.outcome(state.team, state.workflow_id),
             event=state.outcome,
@@ -107,6 +93,7 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         deadline=task.deadline or state.deadline,
         idempotency_key=f"{state.workflow_id}.{task.id}",
         budget=_left(state),
+        depth=state.depth,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",
     )
 

@@ -30,7 +30,7 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "status": phase.value,
             "answer": answer,
             "reason": reason or state.limit,
-            "gaps": tuple(_gap(task) for task in state.work() if task.status is not TaskStatus.SUCCEEDED),
+            "gaps": tuple(gap for task in state.work() for gap in _gaps(task)),
             "tasks": tuple(_summary(task, now) for task in state.tasks.values()),
             "usage": state.usage,
             "correlation_id": state.correlation_id,
@@ -43,9 +43,16 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
     )
 
 
-def _gap(task: Task) -> Gap:
+def _gaps(task: Task) -> tuple[Gap, ...]:
+    """What is missing of a task: all of it, or what a team could not do of it."""
+    if task.status is TaskStatus.SUCCEEDED:
+        missing = task.result.gaps if task.result else ()
+        return tuple(
+            Gap(task_id=task.id, agent=gap.agent, reason=f"{gap.task_id} of {task.agent}: {gap.reason}")
+            for gap in missing
+        )
     reason = task.cause or (task.error.message if task.error else f"it is {task.status.value}")
-    return Gap(task_id=task.id, agent=task.agent, reason=reason)
+    return (Gap(task_id=task.id, agent=task.agent, reason=reason),)
 
 
 def _summary(task: Task, now: datetime) -> TaskSummary:

@@ -214,11 +214,14 @@ def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
 
 
 def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:
-    """The live agents this workflow may use, one item a name."""
+    """The live agents this workflow may use, one item a name. Where teams may not be nested deeper, there is none."""
     state = draft.open()
+    named = (only or ()) if state.agents == "*" else state.agents
     items: dict[str, MenuItem] = {}
     for card in draft.around.cards:
-        allowed = card.role is Role.WORK and (state.agents == "*" or card.name in state.agents)
+        allowed = card.role is Role.WORK and (card.name in named or (state.agents == "*" and not card.team))
+        if card.team and state.depth >= state.limits.nesting:
+            continue
         if allowed and card.name not in items and (only is None or card.name in only):
             items[card.name] = MenuItem(
                 name=card.name,

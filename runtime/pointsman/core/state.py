@@ -12,7 +12,7 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 from pointsman.core.transitions import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, Outcome, Result, TaskReport, Usage
-from pointsman_schemas.log import TraceOrigin
+from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
@@ -51,6 +51,8 @@ class Task:
     ended_at: datetime | None = None
     span_id: str = ""
     fallback: str | None = None
+    team: bool = False
+    """The agent is a team, which works in a workflow of its own."""
     result: Result | None = None
     event_id: str = ""
     error: AttemptError | None = None
@@ -87,6 +89,8 @@ class State:
     budget: Budget | None
     reply_to: str | None
     trace: TraceOrigin
+    parent: Parent | None = None
+    depth: int = 0
     phase: Phase = Phase.PLANNING
     tasks: Mapping[str, Task] = field(default_factory=dict)
     dependants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

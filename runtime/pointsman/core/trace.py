@@ -7,12 +7,13 @@ publish request.{team}
   │  └ attempt 1                  the worker's own time, when it said so
   │     ├ chat {model}
   │     └ execute_tool {tool}
+  ├ invoke_agent {team}           a team: its own workflow is below the attempt, drawn from its own log
   └ synthesize {synthesizer}
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -21,7 +22,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
-from pointsman_schemas.ids import span_id_for
+from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
     AttemptFailed,
     Entry,
@@ -42,7 +43,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["NodeKind", "TraceNode", "build"]
+__all__ = ["NodeKind", "TraceNode", "build", "children_of"]
 
 NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
 
@@ -88,21 +89,30 @@ class TraceNode(BaseModel):
         return (self.ended_at - self.started_at).total_seconds()
 
 
-def build(entries: Iterable[Entry], progress: Iterable[Progress] = ()) -> TraceNode:
-    """The trace of a workflow, running or ended, from all its log entries in order and its agents' reports.
+def children_of(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """The ids of the workflows that teams were to start for this one's tasks."""
+    view = _View.of(entries)
+    return tuple(
+        child_id_for(attempt.agent, view.started.workflow_id, task.id, attempt.number)
+        for task in view.tasks.values()
+        for attempt in task.attempts.values()
+        if attempt.team
+    )
+
+
+def build(
+    entries: Iterable[Entry], progress: Iterable[Progress] = (), children: Mapping[str, TraceNode] | None = None
+) -> TraceNode:
+    """The trace of a workflow, running or ended, from all its log entries in order, its agents' reports, and the traces
+    of those of `children_of` that are known, by id.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
-    ordered = list(entries)
-    if not ordered or not isinstance(ordered[0], WorkflowStarted):
-        raise ValueError("a log begins with workflow_started; give build() every entry of the workflow, in order")
-    view = _View(ordered[0])
-    for entry in ordered:
-        view.take(entry)
+    view = _View.of(entries)
     for report in progress:
         view.report(report)
-    return view.tree()
+    return view.tree(children or {})
 
 
 @dataclass(slots=True)
@@ -110,6 +120,7 @@ class _Attempt:
     number: int
     agent: str
     started_at: datetime
+    team: bool = False
     ended_at: datetime | None = None
     status: str = "running"
     detail: str = ""
@@ -121,13 +132,15 @@ class _Attempt:
         if result is not None:
             self.started_at, self.ended_at, self.usage = result.started_at, result.ended_at, result.usage
 
-    def node(self, workflow_id: str, task_id: str) -> TraceNode:
+    def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
         spans = {report.span_id for report in self.reports if report.span_id}
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
         calls = [self._call(report, task_id, left) for report in tops]
         while left:  # spans that name each other as parents: shown, though their order is anybody's guess
             calls.append(self._call(left[0], task_id, left))
+        if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
+            calls.extend(child.children)  # without its publish: the handoff is this very attempt
         return TraceNode(
             name=f"attempt {self.number}",
             kind="attempt",
@@ -177,10 +190,10 @@ class _Task:
     span_id: str = ""
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
-    def hand(self, number: int, agent: str, at: datetime) -> None:
+    def hand(self, number: int, agent: str, at: datetime, team: bool) -> None:
         self.agent, self.status, self.ended_at = agent, "running", None
         self.started_at = self.started_at or at
-        self.attempts[number] = _Attempt(number, agent, at)
+        self.attempts[number] = _Attempt(number, agent, at, team)
 
     def end(self, at: datetime, status: str, detail: str = "") -> None:
         self.started_at, self.ended_at, self.status = self.started_at or at, at, status
@@ -190,7 +203,7 @@ class _Task:
                 # Until a result comes an attempt has no end of its own: it ends with its task.
                 attempt.end(max(at, attempt.started_at), status, None, detail)
 
-    def node(self, workflow_id: str) -> TraceNode:
+    def node(self, workflow_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
         attempts = [self.attempts[number] for number in sorted(self.attempts)]
         usage = Usage()
         for attempt in attempts:
@@ -208,7 +221,7 @@ class _Task:
             attempt=len(attempts) or None,
             span_id=self.span_id,
             usage=usage,
-            children=tuple(attempt.node(workflow_id, self.id) for attempt in attempts),
+            children=tuple(attempt.node(workflow_id, self.id, children) for attempt in attempts),
         )
 
 
@@ -216,18 +229,28 @@ class _View:
     """The log folded for drawing: which tasks there are, and what became of every attempt."""
 
     def __init__(self, started: WorkflowStarted) -> None:
-        self._started = started
-        self._tasks: dict[str, _Task] = {}
+        self.started = started
+        self.tasks: dict[str, _Task] = {}
         self._ended: WorkflowEnded | None = None
         self._limit = ""
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> _View:
+        ordered = list(entries)
+        if not ordered or not isinstance(ordered[0], WorkflowStarted):
+            raise ValueError("a log begins with workflow_started; give every entry of the workflow, in order")
+        view = cls(ordered[0])
+        for entry in ordered:
+            view.take(entry)
+        return view
 
     def take(self, entry: Entry) -> None:
         match entry:
             case TaskAdded():
-                self._tasks[entry.task_id] = _Task(entry.task_id, entry.role, entry.agent, entry.intent)
+                self.tasks[entry.task_id] = _Task(entry.task_id, entry.role, entry.agent, entry.intent)
             case PlanAccepted():
                 for planned in entry.plan.tasks:
-                    self._tasks.setdefault(planned.id, _Task(planned.id, Role.WORK, planned.agent, planned.intent))
+                    self.tasks.setdefault(planned.id, _Task(planned.id, Role.WORK, planned.agent, planned.intent))
                 count = len(entry.plan.tasks)
                 cannot = f": {entry.plan.cannot}" if not count and entry.plan.cannot else ""
                 self._of_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
@@ -235,10 +258,10 @@ class _View:
                 self._of_planner("plan refused: " + "; ".join(entry.problems))
             case TaskDispatched():
                 task = self._task(entry.task_id, entry.agent)
-                task.hand(entry.attempt, entry.agent, entry.at)
+                task.hand(entry.attempt, entry.agent, entry.at, entry.team)
                 task.span_id = task.span_id or entry.span_id
             case RetryScheduled():
-                self._task(entry.task_id, entry.agent).hand(entry.attempt, entry.agent, entry.not_before)
+                self._task(entry.task_id, entry.agent).hand(entry.attempt, entry.agent, entry.not_before, entry.team)
             case TaskSucceeded():
                 task = self._task(entry.task_id, entry.result.agent)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
@@ -261,14 +284,14 @@ class _View:
                     f"reopened{' by ' + entry.by if entry.by else ''}",
                 )
             case ResultIgnored():
-                if (found := self._tasks.get(entry.task_id)) is not None:
+                if (found := self.tasks.get(entry.task_id)) is not None:
                     ignored = f"a result of attempt {entry.attempt} ignored: {entry.reason}"
                     found.detail = f"{found.detail}; {ignored}" if found.detail else ignored
             case LimitReached():
                 self._limit = f"limit {entry.limit}: {entry.detail}"
             case WorkflowEnded():
                 self._ended = entry
-                for task in self._tasks.values():
+                for task in self.tasks.values():
                     if task.ended_at is None and task.attempts:
                         task.end(entry.at, "abandoned", task.detail or "the workflow ended first")
             case WorkflowStarted() | TimerArmed():
@@ -276,14 +299,14 @@ class _View:
 
     def report(self, report: Progress) -> None:
         """Model and tool calls become nodes; other reports are for `watch`."""
-        task = self._tasks.get(report.task_id)
+        task = self.tasks.get(report.task_id)
         if task is not None and report.kind in ("chat", "tool") and report.attempt in task.attempts:
             task.attempts[report.attempt].reports.append(report)
 
-    def tree(self) -> TraceNode:
-        started, ended = self._started, self._ended
-        by_start = sorted(self._tasks.values(), key=lambda task: task.started_at or _NOT_YET)
-        children = [task.node(started.workflow_id) for task in by_start]
+    def tree(self, below: Mapping[str, TraceNode]) -> TraceNode:
+        started, ended = self.started, self._ended
+        by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _NOT_YET)
+        children = [task.node(started.workflow_id, below) for task in by_start]
         usage = Usage()
         for child in children:
             usage += child.usage
@@ -315,16 +338,16 @@ class _View:
 
     def _of_planner(self, detail: str) -> None:
         """A plan belongs to the newest task that makes plans: the entries do not say which."""
-        planners = [task for task in self._tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
+        planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
         if planners:
             planners[-1].detail = detail
 
     def _task(self, task_id: str, agent: str) -> _Task:
-        return self._tasks.setdefault(task_id, _Task(task_id, Role.WORK, agent, ""))
+        return self.tasks.setdefault(task_id, _Task(task_id, Role.WORK, agent, ""))
 
     def _attempt(self, task: _Task, number: int, result: Result | None) -> _Attempt:
         if number not in task.attempts:
-            at = result.started_at if result else task.started_at or self._started.at
+            at = result.started_at if result else task.started_at or self.started.at
             task.attempts[number] = _Attempt(number, task.agent, at)
         return task.attempts[number]
 

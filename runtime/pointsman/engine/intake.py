@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from pointsman.core.inputs import (
     Admission,
@@ -12,18 +13,20 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
+from pointsman.core.nesting import request_of
+from pointsman.engine.handoffs import read_handoff
 from pointsman.ports import Stored
 from pointsman.telemetry import parse_traceparent, reserve
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
-from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import TraceOrigin
+from pointsman_schemas.ids import child_id_for, workflow_id_for
+from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.strict_json import parse
-from pointsman_schemas.subjects import InboxAddress
+from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["read_inbox", "read_request", "unreadable_result"]
+__all__ = ["read_child", "read_inbox", "read_request", "unreadable_result"]
 
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
@@ -44,6 +47,34 @@ def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived 
             _admission(stored, team, envelope, None), AttemptError(kind=error.kind, message=str(error))
         )
     return RequestReceived(_admission(stored, team, envelope, request), request)
+
+
+def read_child(stored: Stored, team: Team, subjects: Subjects, now: datetime) -> RequestReceived | RequestRefused:
+    """The request that a handoff to the team is. Refused, it fails the task of its parent with the reason.
+
+    Raises:
+        ContractError: it cannot be read, so nobody knows where an answer would go.
+    """
+    envelope, handoff = read_handoff(stored, subjects)
+    sender = subjects.parse_inbox(handoff.return_to)
+    admission = Admission(
+        workflow_id=child_id_for(team.name, handoff.workflow_id, handoff.task_id, handoff.attempt),
+        request_id=envelope.id,
+        correlation_id=(envelope.correlation_id or envelope.id)[:_ID_KEPT],
+        team=team,
+        trace=_trace(envelope, {}),
+        parent=Parent(
+            team=sender.team,
+            workflow_id=handoff.workflow_id,
+            task_id=handoff.task_id,
+            attempt=handoff.attempt,
+            return_to=handoff.return_to,
+            deadline=handoff.deadline,
+        ),
+        depth=handoff.depth + 1,
+    )
+    request = request_of(handoff, team, now)
+    return RequestReceived(admission, request) if isinstance(request, Request) else RequestRefused(admission, request)
 
 
 def _check_reply_to(subject: str | None, namespace: str) -> None:

@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence, Set
 
-from pointsman.core.outbox import Message, outbox
+from pointsman.core.message import Message
+from pointsman.core.outbox import outbox
 from pointsman.core.state import State
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
@@ -106,22 +107,32 @@ class Sender:
         )
 
     async def _fail_oversize(self, state: State, message: Message, error: OversizeEvent) -> None:
-        """A handoff that does not fit fails its attempt: the result is published as if its agent had said so."""
-        handoff = message.event
-        if not isinstance(handoff, Handoff):
-            _log.error("event_too_large", subject=message.subject, reason=str(error), **log_ids(state))
-            return
-        now = self._clock.now()
-        result = Result(
-            workflow_id=handoff.workflow_id,
-            task_id=handoff.task_id,
-            attempt=handoff.attempt,
-            agent=handoff.to_agent,
-            status="failed",
-            error=AttemptError(kind=ErrorKind.OVERSIZE, message=f"the handoff was not sent: {error}"),
-            started_at=now,
-            ended_at=now,
+        """A handoff, or a team's result, that does not fit fails its attempt: a result says so, as from its agent."""
+        failure = AttemptError(
+            kind=ErrorKind.OVERSIZE, message=f"the {message.event.short_name()} was not sent: {error}"
         )
+        now = self._clock.now()
+        match message.event:
+            case Handoff() as handoff:
+                subject, result = (
+                    handoff.return_to,
+                    Result(
+                        workflow_id=handoff.workflow_id,
+                        task_id=handoff.task_id,
+                        attempt=handoff.attempt,
+                        agent=handoff.to_agent,
+                        status="failed",
+                        error=failure,
+                        started_at=now,
+                        ended_at=now,
+                    ),
+                )
+            case Result() as given:  # of a team, to its parent
+                told = {"status": "failed", "output": None, "gaps": (), "error": failure}
+                subject, result = message.subject, given.model_copy(update=told)
+            case _:
+                _log.error("event_too_large", subject=message.subject, reason=str(error), **log_ids(state))
+                return
         envelope = Envelope(
             id=f"{message.id}-oversize",
             type=Result.event_type,
@@ -132,7 +143,7 @@ class Sender:
             causation_id=message.id,
         )
         with contextlib.suppress(Conflict):
-            await self._bus.publish(handoff.return_to, dump(result), encode(envelope), expect=0)
+            await self._bus.publish(subject, dump(result), encode(envelope), expect=0)
 
     async def _tell_cancelled(self, state: State, entries: Iterable[Entry]) -> None:
         """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it."""

@@ -17,23 +17,28 @@ from dataclasses import dataclass, replace
 from pointsman.core.decide import consider
 from pointsman.core.inputs import (
     Circumstances,
+    ControlReceived,
     Input,
     RequestReceived,
     RequestRefused,
     ResultReceived,
     TimerFired,
 )
+from pointsman.core.nesting import FROM_PARENT
 from pointsman.core.outcome import could_not
 from pointsman.core.state import State
+from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.burial import bury
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
 from pointsman.engine.fault_points import passed
-from pointsman.engine.intake import read_inbox, read_request, unreadable_result
+from pointsman.engine.handoffs import consumer_name
+from pointsman.engine.intake import read_child, read_inbox, read_request, unreadable_result
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
 from pointsman.errors import (
     BusUnavailable,
+    ConfigurationError,
     Conflict,
     ContractError,
     InvariantError,
@@ -75,12 +80,14 @@ _RACES = 100
 
 @dataclass(slots=True)
 class _Arrival:
-    """An input and the delivery to settle once it is dealt with. With a `refusal` it becomes a dead letter as well."""
+    """An input and the delivery to settle once it is dealt with. With a `refusal` it becomes a dead letter as well;
+    `also` are inputs that were found on its account and have deliveries of their own."""
 
     input: Input
     delivery: Delivery
     event_id: str
     refusal: AttemptError | None = None
+    also: tuple[Input, ...] = ()
 
 
 class SupervisorEngine:
@@ -106,13 +113,13 @@ class SupervisorEngine:
 
     @property
     def ready(self) -> bool:
-        """Whether the broker is serving both consumers of the team."""
+        """Whether the broker is serving the team's consumers."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> list[str]:
         """The consumers of the team that the broker is not serving now."""
-        names = (f"request-{self._team.name}", f"inbox-{self._team.name}")
+        names = (f"request-{self._team.name}", f"inbox-{self._team.name}", consumer_name(self._team.name))
         return [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -121,7 +128,12 @@ class SupervisorEngine:
         name, wait = self._team.name, self._settings.ack_wait
         requests = await self._bus.consumer(f"request-{name}", "work", self._subjects.request(name), ack_wait=wait)
         inbox = await self._bus.consumer(f"inbox-{name}", "work", self._subjects.inbox_of(name), ack_wait=wait)
-        self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox}
+        tasks = consumer_name(name)
+        handoffs = await self._bus.consumer(tasks, "work", self._subjects.handoffs_of(name), ack_wait=wait)
+        self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox, tasks: handoffs}
+        if any(card.name == name and not card.team for card in await self._bus.registry.cards()):
+            raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
+        card = team_card(self._team, self._clock.now())
         await self._look_for_losses()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
         ended = self._subjects.outcomes_of(name)
@@ -129,7 +141,9 @@ class SupervisorEngine:
             endless = [
                 asyncio.create_task(self._pull_requests(requests, turns)),
                 asyncio.create_task(self._pull_inbox(inbox, turns)),
+                asyncio.create_task(self._pull_handoffs(handoffs, turns)),
                 asyncio.create_task(self._watch.run()),
+                asyncio.create_task(keep_announced(self._bus, card, self._settings.heartbeat, self._clock)),
             ]
             stopped = asyncio.create_task(stop.wait())
             try:
@@ -139,7 +153,9 @@ class SupervisorEngine:
                     task.cancel()
                 await asyncio.wait([*endless, stopped])
             failures = [error for task in done if task is not stopped and (error := task.exception()) is not None]
-            await asyncio.gather(requests.close(), inbox.close())
+            with contextlib.suppress(BusUnavailable):
+                await self._bus.registry.withdraw(card)
+            await asyncio.gather(requests.close(), inbox.close(), handoffs.close())
         if failures:
             raise failures[0]
         _log.info("supervisor_stopped", team=name)
@@ -171,6 +187,18 @@ class SupervisorEngine:
                 refusal = received.error if isinstance(received, RequestRefused) else None
                 arrival = _Arrival(received, delivery, admission.request_id, refusal)
                 self._arrived(admission.workflow_id, arrival, turns)
+
+    async def _pull_handoffs(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
+        """What other teams hand to this one, whatever room there is: the workflows that wait for it have theirs."""
+        while True:
+            for delivery in await consumer.take(_BATCH):
+                try:
+                    received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
+                except ContractError as error:
+                    turns.create_task(self._bury(delivery, None, error.kind, str(error)))
+                    continue
+                admission = received.admission
+                self._arrived(admission.workflow_id, _Arrival(received, delivery, admission.request_id), turns)
 
     async def _make_room(self) -> None:
         """Wait for a workflow to end, here or elsewhere, as its outcome tells; what was not heard is looked for."""
@@ -269,6 +297,8 @@ class SupervisorEngine:
             recovering = head.state is not None
         if head.state is None and not any(_begins(arrival.input) for arrival in arrivals):
             return await self._bury_strangers(workflow, arrivals)
+        if head.state is None:
+            await self._look_for_cancellation(workflow, arrivals)
         head, entries, raced = await self._commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
@@ -289,6 +319,15 @@ class SupervisorEngine:
         self._note(head.state, entries)
         return None
 
+    async def _look_for_cancellation(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
+        """A parent may have given up before its child began: what it said then has found nobody."""
+        for arrival in arrivals:
+            if not isinstance(arrival.input, RequestReceived) or arrival.input.admission.parent is None:
+                continue
+            subject = self._subjects.control(self._team.name, workflow, FROM_PARENT)
+            if (said := await self._bus.last("work", subject)) is not None:
+                arrival.also = (read_inbox(said, self._subjects.parse_inbox(subject)),)
+
     async def _commit(
         self, workflow: str, head: Head, arrivals: Sequence[_Arrival]
     ) -> tuple[Head, tuple[Entry, ...], bool]:
@@ -296,7 +335,8 @@ class SupervisorEngine:
         raced = False
         for _ in range(_RACES):
             around = Circumstances(self._clock.now(), tuple(await self._bus.registry.cards()))
-            draft = consider(head.state, [arrival.input for arrival in arrivals], around)
+            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
+            draft = consider(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.state
             if not entries or state is None:
                 if head.state is not None and head.state.ended:
@@ -357,6 +397,10 @@ class SupervisorEngine:
 
     async def _bury_strangers(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
         for arrival in arrivals:
+            if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{FROM_PARENT}":
+                # Its child is about to begin, or will look for this when it does.
+                await (arrival.delivery.nak(1.0) if arrival.delivery.delivered < _PATIENCE else arrival.delivery.ack())
+                continue
             message = "no log of this workflow exists: it was never admitted here, or its log has aged out"
             await self._bury(arrival.delivery, workflow, "unknown_workflow", message)
 

@@ -28,6 +28,7 @@ from pointsman.engine.attempt import ABANDON, Attempt
 from pointsman.engine.burial import bury
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
+from pointsman.engine.handoffs import consumer_name, read_handoff
 from pointsman.engine.journal import BusJournal
 from pointsman.engine.reports import BusReporter
 from pointsman.errors import (
@@ -36,17 +37,15 @@ from pointsman.errors import (
     Conflict,
     ContractError,
     OversizeEvent,
-    UndecodableEvent,
-    UnknownEventType,
     describe_error,
 )
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Service, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Result
-from pointsman_schemas.ids import derived_id, span_id_for, token
+from pointsman_schemas.ids import derived_id, span_id_for
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
@@ -61,11 +60,6 @@ _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the que
 _MEASURED = ("messaging.system", "messaging.operation.name", "messaging.destination.template")  # of its span
 
 _log = get_logger(__name__)
-
-
-def consumer_name(agent: str) -> str:
-    """The durable consumer that all workers of an agent share; an autoscaler reads its queue."""
-    return f"agent-{token(agent, 'agent')}"
 
 
 class Worker:
@@ -195,7 +189,7 @@ class Worker:
         self._jobs[job] = None
         try:
             try:
-                envelope, handoff = self._read(delivery.message)
+                envelope, handoff = read_handoff(delivery.message, self._subjects)
             except ContractError as error:
                 await self._bury(job, error)
                 return
@@ -219,29 +213,6 @@ class Worker:
         """The job whose handoff has been delivered here again."""
         sequence = delivery.message.sequence
         return next((job for job in self._jobs if job.delivery.message.sequence == sequence), None)
-
-    def _read(self, message: Stored) -> tuple[Envelope, Handoff]:
-        """Raises `ContractError`: it is no handoff that this release knows, or its subject says another thing."""
-        address = self._subjects.parse_handoff(message.subject)
-        envelope, data = decode(message.headers, message.body)
-        if envelope is None:
-            raise UndecodableEvent(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
-        if envelope.type != Handoff.event_type:
-            raise UnknownEventType(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
-        handoff = parse(Handoff, data)
-        said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
-        if said != (address.agent, address.workflow, address.task, address.attempt):
-            raise ContractError(
-                f"the subject is {message.subject}, but the body is for agent, workflow, task and attempt "
-                f"{said}; publish a handoff on its own subject"
-            )
-        inbox = self._subjects.parse_inbox(handoff.return_to)
-        if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):
-            raise ContractError(
-                f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "
-                "belongs; nothing is published elsewhere"
-            )
-        return envelope, handoff
 
     async def _bury(self, job: _Job, error: ContractError) -> None:
         message, agent = job.delivery.message, job.desk.name

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from support.memory import on_memory
-from support.system import echo, synthesizer
+from support.system import echo, planner_of, synthesizer
 
 from pointsman.agent import agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client, Workflow
 from pointsman.context import Context
-from pointsman_schemas.team import Check, FanOut, Pipeline, Stage, Team
+from pointsman.core.trace import TraceNode
+from pointsman.engine.announcing import team_card
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.errors import NotFound, TaskError
+from pointsman.settings import Settings
+from pointsman_schemas.card import Role
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import TaskDispatched
+from pointsman_schemas.plan import SelectedAgent, Selection
+from pointsman_schemas.roles import ClassifierInput
+from pointsman_schemas.team import Check, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
 
 
 async def test_a_stage_that_is_told_what_is_missing_mends_it() -> None:
@@ -43,3 +60,157 @@ async def test_members_work_side_by_side_and_are_merged() -> None:
 
     assert (outcome.status, outcome.answer) == ("completed", "joined")
     assert [task.agent for task in outcome.tasks] == ["one", "two", "three", "synthesizer"]
+
+
+DESK = Team(
+    name="desk", agents=("refunds", "one"), strategy=FanOut(synthesizer=None, minimum=0.1), limits=Limits(deadline=20)
+)
+
+
+async def test_a_team_hands_to_a_team_and_all_of_it_is_one_trace() -> None:
+    refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
+
+    async with on_memory([DESK, refunds], [echo("one"), echo("two")]) as client:
+        workflow = await client.submit("desk", "may we?", correlation_id="order-7")
+        outcome = await workflow.outcome(10)
+        child = await client.workflow(child_id_for("refunds", workflow.id, "refunds", 1))
+        below = await child.outcome(10)
+        tree = await client.trace(workflow.id)
+
+    assert outcome.status == "completed"
+    assert isinstance(outcome.answer, dict)
+    assert outcome.answer["refunds"] == below.answer
+    assert (below.trace_id, below.correlation_id) == (outcome.trace_id, "order-7")
+    names = [node.name for node in walk(tree)]
+    assert (
+        names.index("invoke_agent refunds") < names.index("invoke_workflow refunds") < names.index("invoke_agent two")
+    )
+
+
+async def test_what_goes_wrong_below_is_named_above() -> None:
+    @agent(name="two", description="Cannot")
+    async def two() -> str:
+        raise TaskError("the ledger is closed")
+
+    refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
+    async with on_memory([DESK, refunds], [echo("one"), two]) as client:
+        outcome = await (await client.submit("desk", "may we?")).outcome(10)
+
+    assert outcome.status == "partial"
+    assert outcome.gaps[0].task_id == "refunds"
+    assert "the ledger is closed" in outcome.gaps[0].reason
+
+
+async def test_cancelling_a_workflow_cancels_what_its_teams_do_for_it() -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @agent(name="two", description="Takes its time")
+    async def two() -> str:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "too late"
+
+    refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
+    async with on_memory([DESK, refunds], [echo("one"), two]) as client:
+        workflow = await client.submit("desk", "may we?")
+        await began.wait()
+        await workflow.cancel("a mistake", by="ops")
+        outcome = await workflow.outcome(10)
+        child = await client.workflow(child_id_for("refunds", workflow.id, "refunds", 1))
+        below = await child.outcome(10)
+        async with asyncio.timeout(10):
+            await ended.wait()
+
+    assert (outcome.status, below.status) == ("cancelled", "cancelled")
+    assert below.reason == f"cancelled by its parent {workflow.id}: cancelled by ops: a mistake"
+
+
+async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
+    again = Team(
+        name="again", agents=("again",), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20, nesting=2)
+    )
+
+    async with on_memory(again, [echo("one")]) as client:
+        outcome = await (await client.submit("again", "and again")).outcome(10)
+
+    assert outcome.status == "failed"
+    assert "there are 3 teams above it, and again allows 2" in outcome.reason
+
+
+async def test_a_child_cancelled_before_it_began_does_nothing() -> None:
+    ran: list[str] = []
+
+    @agent(name="two", description="Should not be asked")
+    async def two() -> str:
+        ran.append("two")
+        return "too late"
+
+    refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
+    async with on_memory([DESK, Team(name="other")], [echo("one"), two]) as client:
+        broker = client.bus.broker  # type: ignore[attr-defined]
+        await client.bus.registry.announce(team_card(refunds, datetime.now(UTC)))  # it was there a moment ago
+        workflow = await client.submit("desk", "may we?")
+        while "refunds" not in {task.task_id for task in await handed(client, workflow.id)}:
+            await asyncio.sleep(0.01)
+        await workflow.cancel("a mistake")
+        await workflow.outcome(10)
+        async with supervising(broker, refunds):
+            child = Workflow(client, child_id_for("refunds", workflow.id, "refunds", 1), "refunds")
+            below = await child.outcome(10)
+
+    assert (below.status, ran) == ("cancelled", [])
+
+
+async def handed(client: Client, workflow: str) -> list[TaskDispatched]:
+    try:
+        entries = await client.entries(workflow)
+    except NotFound:
+        return []
+    return [entry for entry in entries if isinstance(entry, TaskDispatched)]
+
+
+@asynccontextmanager
+async def supervising(broker: MemoryBroker, team: Team) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    engine = SupervisorEngine(broker.connect(), team, Settings(ack_wait=2), SystemClock())
+    task = asyncio.create_task(engine.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+def walk(node: TraceNode) -> Iterator[TraceNode]:
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+async def test_a_router_a_supervisor_and_a_pipeline_are_one_workflow_to_its_caller() -> None:
+    @agent(name="classifier", description="Sends everything to support", role=Role.CLASSIFY)
+    async def classifier(asked: ClassifierInput) -> Selection:
+        return Selection(agents=(SelectedAgent(agent=asked.agents[0].name, confidence=0.9),))
+
+    @agent(name="write", description="Writes what was found")
+    async def write(request: dict[str, Any], context: Context) -> str:
+        return f"Found: {context.results['look'].output}"
+
+    front = Team(name="front", agents=("support",), strategy=Router())
+    support = Team(name="support", agents=("refunds",), strategy=Supervisor(synthesizer=None))
+    refunds = Team(
+        name="refunds", strategy=Pipeline(stages=(Stage(agent="look"), Stage(agent="write", check=Check(min_length=5))))
+    )
+    plan = planner_of({"id": "t1", "agent": "refunds", "intent": "refund charge 7"})
+    async with on_memory([front, support, refunds], [classifier, plan, echo("look"), write]) as client:
+        workflow = await client.submit("front", "I was charged twice")
+        outcome = await workflow.outcome(10)
+        tree = await client.trace(workflow.id)
+
+    assert outcome.status == "completed"
+    assert str(outcome.answer).startswith("Found: look: ")
+    levels = [node.name for node in walk(tree) if node.kind == "workflow"]
+    assert levels == ["invoke_workflow front", "invoke_workflow support", "invoke_workflow refunds"]

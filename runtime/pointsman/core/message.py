@@ -1,0 +1,28 @@
+"""What a state owes the bus: one event, where it goes, and the id it keeps however often it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pointsman_schemas.events import Event
+
+__all__ = ["Message"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event to send. With `schedule` and `due` the broker is to publish it on `subject` at that time.
+
+    `id` is the event's CloudEvents id, the same however often it is sent. `span_id` is the span it belongs to, in the
+    workflow's trace. `commit` is the number of the commit it follows from.
+    """
+
+    subject: str
+    event: Event
+    id: str
+    at: datetime
+    commit: int
+    span_id: str
+    schedule: str | None = None
+    due: datetime | None = None
