@@ -90,16 +90,15 @@ def header_size(headers: Mapping[str, str]) -> int:
     return size
 
 
-def check_size(subject: str, headers: Mapping[str, str], body: bytes, limit: int) -> None:
-    """Raises `OversizeEvent` when the broker would refuse the message for its size."""
-    size = header_size(headers)
-    if size > _MAX_HEADERS:
+def check_size(subject: str, headers: int, body: int, limit: int) -> None:
+    """Raises `OversizeEvent` when the broker would refuse a message of so many bytes of headers and body."""
+    if headers > _MAX_HEADERS:
         raise OversizeEvent(
-            f"the headers of {subject} take {size} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them"
+            f"the headers of {subject} take {headers} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them"
         )
-    if size + len(body) > limit:
+    if headers + body > limit:
         raise OversizeEvent(
-            f"{subject} takes {size + len(body)} bytes, headers included; the broker accepts {limit}; "
+            f"{subject} takes {headers + body} bytes, headers included; the broker accepts {limit}; "
             "send less, or a reference to where it is"
         )
 

@@ -23,6 +23,7 @@ from pointsman.bus.checks import (
     check_filter,
     check_size,
     check_subject,
+    header_size,
     matches,
     own_headers,
     wire_headers,
@@ -480,7 +481,7 @@ class MemoryBus:
         if message_id is not None:
             extra[MESSAGE_ID] = message_id
         wire = wire_headers(headers, extra)
-        check_size(subject, wire, body, self.max_payload)
+        check_size(subject, header_size(wire), len(body), self.max_payload)
         self._open()
         self.broker.broadcast(Stored(subject, bytes(body), wire_headers(headers), 0, self.broker.clock.now()))
         return self.broker.store(subject, body, wire)
@@ -489,7 +490,7 @@ class MemoryBus:
         check_subject(name)
         check_subject(target)
         wire = wire_headers(headers)
-        check_size(name, wire, body, self.max_payload)
+        check_size(name, header_size(wire), len(body), self.max_payload)
         self._open()
         return self.broker.schedule(name, at, target, body, wire)
 
@@ -548,7 +549,7 @@ class MemoryBus:
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)
         wire = wire_headers(headers)
-        check_size(subject, wire, body, self.max_payload)
+        check_size(subject, header_size(wire), len(body), self.max_payload)
         if not self._closed:
             self.broker.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
 

@@ -86,7 +86,7 @@ class Pull:
             self._subscription = None
             await (subscription.drain() if drain else subscription.drop())
 
-    async def _arrived(self, message: Arrival) -> None:
+    def _arrived(self, message: Arrival) -> None:
         self._heard = self._loop.time()
         if message.reply:
             self.asked = max(0, self.asked - 1)
@@ -94,15 +94,14 @@ class Pull:
             if self.on_arrival is not None:
                 self.on_arrival()
         else:
-            headers = message.headers or {}
-            status = headers.get("Status", "")
-            if status == "100":
+            status = message.status
+            if status.startswith("100"):
                 return
-            left = headers.get("Nats-Pending-Messages")
-            if status in ("404", "408") and left is not None:
+            left = message.headers.get("Nats-Pending-Messages")
+            if status.startswith(("404", "408")) and left is not None:
                 self.asked = max(0, self.asked - int(left))
             else:
-                self.lost = self.lost or f"{status} {headers.get('Description', '')}".strip()
+                self.lost = self.lost or status
         self._stirred.set()
 
     def _watch(self) -> None:

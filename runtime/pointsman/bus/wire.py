@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ __all__ = [
     "as_stored",
     "error_code",
     "header_block",
+    "header_bytes",
     "header_lines",
     "instant",
     "nanoseconds",
@@ -25,17 +26,25 @@ __all__ = [
 ]
 
 
-class Arrival(Protocol):
-    """A message as the client library hands it over. Status messages have no `reply`."""
+class Arrival:
+    """A message as it came off the wire. Its header block, of which most is never asked for, is read when it is."""
+
+    __slots__ = ("block", "data", "reply", "subject")
+
+    def __init__(self, subject: str, reply: str, data: bytes, block: bytes | None = None) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.data = data
+        self.block = block
 
     @property
-    def subject(self) -> str: ...
+    def headers(self) -> dict[str, str]:
+        return header_lines(self.block) if self.block else {}
+
     @property
-    def reply(self) -> str: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def headers(self) -> Mapping[str, str] | None: ...
+    def status(self) -> str:
+        """What the server says instead of a message, as in `408 Request Timeout`; empty for what somebody published."""
+        return self.block[8 : self.block.find(b"\r\n")].decode("utf-8", "replace").strip() if self.block else ""
 
 
 class Inbox(Protocol):
@@ -62,10 +71,10 @@ class Connection(Protocol):
 
     def new_inbox(self) -> str: ...
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
-    async def send(
-        self, subject: str, body: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
-    ) -> None: ...
-    async def hear(self, subject: str, heard: Callable[[Arrival], Awaitable[None]]) -> Inbox: ...
+    async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None: ...
+    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
+        """`heard` is called for every message as it is read, before the next one is: let it be short."""
+        ...
 
 
 class Meta:
@@ -91,6 +100,14 @@ def as_stored(message: Arrival, meta: Meta) -> Stored:
 def header_block(encoded: str) -> dict[str, str]:
     """The event's own headers, from the base64 of a header block as it is on the wire."""
     return own_headers(header_lines(b64decode(encoded)))
+
+
+def header_bytes(headers: Mapping[str, str]) -> bytes:
+    """The header block of names and values that `wire_headers` has checked; empty for none."""
+    if not headers:
+        return b""
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    return "".join(["NATS/1.0\r\n", *lines, "\r\n"]).encode()
 
 
 def header_lines(block: bytes) -> dict[str, str]:
