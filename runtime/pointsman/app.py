@@ -18,11 +18,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext,
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team
+
+if TYPE_CHECKING:
+    from pointsman.telemetry import Telemetry
 
 __all__ = ["ChildEnded", "Processes", "end_with_parent", "load_team", "obituary", "run", "supervise", "work"]
 
@@ -52,9 +55,13 @@ async def supervise(target: str, settings: Settings) -> int:
     _settle_memory()
     engine: SupervisorEngine | None = None
     async with AsyncExitStack() as stack:
-        observed = telemetry.setup(f"supervisor-{team.name}", settings=settings)
+        observed = telemetry.setup(
+            f"supervisor-{team.name}", settings=settings, exposed=settings.health_port is not None
+        )
         stack.push_async_callback(observed.shutdown)
-        await stack.enter_async_context(_health(settings, lambda: engine.waiting_for if engine else ["broker"]))
+        await stack.enter_async_context(
+            _health(settings, observed, lambda: engine.waiting_for if engine else ["broker"])
+        )
         bus = await jetstream.connect(settings, name=f"supervisor-{team.name}")
         stack.push_async_callback(bus.close)
         engine = SupervisorEngine(bus, team, settings, SystemClock())
@@ -76,9 +83,11 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
     _settle_memory()
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
-        observed = telemetry.setup(name, settings=settings)
+        observed = telemetry.setup(name, settings=settings, exposed=settings.health_port is not None)
         stack.push_async_callback(observed.shutdown)
-        await stack.enter_async_context(_health(settings, lambda: worker.waiting_for if worker else ["broker"]))
+        await stack.enter_async_context(
+            _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
+        )
         bus = await jetstream.connect(settings, name=name)
         stack.push_async_callback(bus.close)
         await bus.set_up()
@@ -86,12 +95,14 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         return await run_until_signal(worker.run)
 
 
-def _health(settings: Settings, waiting_for: Callable[[], Sequence[str]]) -> AbstractAsyncContextManager[object]:
+def _health(
+    settings: Settings, observed: Telemetry, waiting_for: Callable[[], Sequence[str]]
+) -> AbstractAsyncContextManager[object]:
     if settings.health_port is None:
         return nullcontext()
     from pointsman.engine.health import serve_health
 
-    return serve_health(settings.health_host, settings.health_port, waiting_for)
+    return serve_health(settings.health_host, settings.health_port, waiting_for, observed.exposition)
 
 
 def _settle_memory() -> None:

@@ -199,7 +199,7 @@ class Client:
 
     async def queue(self, agent: str) -> QueueDepth | None:
         """What waits for an agent and what it works on, over all its instances; None when it has never run here."""
-        from pointsman.engine.worker import consumer_name
+        from pointsman.engine.handoffs import consumer_name
 
         return await self.bus.depth(consumer_name(agent), "work")
 

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from pointsman.errors import InvalidToken, describe_error
 from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
-from pointsman.telemetry import names, traces
+from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
 from pointsman_schemas.events import Handoff, Progress, TaskReport, Usage
 from pointsman_schemas.ids import derived_id, token
@@ -287,12 +287,22 @@ class Context:
                 raise
             finally:
                 _enclosing.set(outer)
+                ended = datetime.now(UTC)
+                if kind == "tool":
+                    about: Attributes = {
+                        names.TOOL_NAME: name,
+                        names.AGENT_NAME: self.agent,
+                        names.ERROR_TYPE: "_OTHER"
+                        if call.error
+                        else None,  # the convention's word where no short one is known
+                    }
+                    metrics.observe(names.TOOL_DURATION, (ended - started).total_seconds(), about)
                 self.reporter.report(
                     self._event(
                         kind,
                         name=name,
                         at=started,
-                        ended_at=datetime.now(UTC),
+                        ended_at=ended,
                         error=call.error,
                         usage=call.usage,
                         span_id=call.span_id,

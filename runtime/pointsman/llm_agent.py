@@ -206,6 +206,7 @@ class LLMAgent(Agent):
             names.OPERATION_NAME: "chat",
             names.PROVIDER_NAME: model.provider,
             names.REQUEST_MODEL: model.name,
+            names.AGENT_NAME: self._card.name,
         }
         try:
             async with context.chat(
@@ -237,6 +238,8 @@ class LLMAgent(Agent):
             metrics.observe(names.MODEL_DURATION, self._clock.monotonic() - started, measured)
         for kind, count in (("input", reply.usage.input_tokens), ("output", reply.usage.output_tokens)):
             metrics.observe(names.TOKEN_USAGE, count, {**measured, names.TOKEN_TYPE: kind})
+        if reply.usage.cost:
+            metrics.count(names.MODEL_COST, reply.usage.cost, measured)
         return reply
 
     def _check_limits(self, context: Context) -> None:

@@ -24,6 +24,16 @@ from pointsman.settings import Settings
 pytestmark = pytest.mark.timeout(120)
 
 
+async def text(port: int, path: str) -> str:
+    """The body that `path` is answered with."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    await writer.wait_closed()
+    return answer.partition(b"\r\n\r\n")[2].decode()
+
+
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any]:
     """The status and the JSON object that `path` is answered with."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -74,6 +84,15 @@ async def test_what_is_not_a_question_about_health_is_refused_and_does_no_harm()
         assert (await ask(port, "/readyz"))[0] == 200
 
 
+async def test_metrics_are_told_where_they_are_kept() -> None:
+    async with serving() as port:
+        status, body = await ask(port, "/metrics")
+    async with serve_health("127.0.0.1", 0, list, lambda: b"1") as port:
+        assert await ask(port, "/metrics") == (200, 1)
+
+    assert (status, "pointsman[prometheus]" in body["hint"]) == (404, True)
+
+
 async def test_a_port_that_is_taken_is_named() -> None:
     async with serving() as port:
         with pytest.raises(ConfigurationError, match=f"{port}.*POINTSMAN_HEALTH_PORT"):
@@ -93,6 +112,11 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
                 ports = [await port_of(service) for service in services]
                 await until_ready(ports, True, seconds=10)
+
+                async def told() -> bool:
+                    return 'pointsman_queue_depth{pointsman_queue="inbox-crew"' in await text(ports[0], "/metrics")
+
+                await found(told, "queue of the team in /metrics")
 
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)

@@ -152,6 +152,27 @@ async def test_spans_and_metrics_are_flushed_before_a_process_ends() -> None:
     assert lines == []
 
 
+async def test_log_lines_are_sent_too_where_that_is_asked_for_by_name() -> None:
+    code = """
+import asyncio
+from pointsman import telemetry
+from pointsman.settings import Settings
+
+async def main():
+    t = telemetry.setup("telling", settings=Settings())
+    with telemetry.span("work"):
+        telemetry.get_logger("pointsman.x").error("it_failed", count=2)
+    await t.shutdown()
+
+asyncio.run(main())
+"""
+    async with _collector("works") as (endpoint, paths):
+        _, lines = await _run(code, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_LOGS_EXPORTER": "otlp"})
+
+    assert paths == {b"/v1/traces", b"/v1/metrics", b"/v1/logs"} or paths == {b"/v1/traces", b"/v1/logs"}
+    assert [line["event"] for line in lines] == ["it_failed"]
+
+
 async def test_what_the_collector_does_not_get_in_time_is_said() -> None:
     async with OtlpCollector() as collector:
         with pytest.raises(AssertionError, match="has 0 spans"):

@@ -10,6 +10,7 @@ from typing import Any
 from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.jetstream import connect
+from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
@@ -20,7 +21,7 @@ from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Team
 
-__all__ = ["echo", "planner_of", "running", "synthesizer", "until"]
+__all__ = ["echo", "in_memory", "planner_of", "running", "synthesizer", "until"]
 
 
 def planner_of(*tasks: dict[str, Any]) -> Agent:
@@ -53,6 +54,31 @@ async def until(condition: Callable[[], Awaitable[object]], *, seconds: float = 
     async with asyncio.timeout(seconds):
         while not await condition():
             await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def in_memory(team: Team, agents: Sequence[Agent], *, deliveries: int = 5) -> AsyncIterator[Client]:
+    """A client of `team` and its agents on the in-memory bus. All inputs are settled when the context ends."""
+    stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=2, deliveries=deliveries)
+    engine = SupervisorEngine(broker.connect(), team, settings, SystemClock())
+    worker = Worker(broker.connect(), agents, settings)
+    tasks = [asyncio.create_task(part.run(stop)) for part in (engine, worker)]
+    client = Client(broker.connect())
+
+    async def announced() -> bool:
+        return len(await client.agents()) == len(agents)
+
+    async def settled() -> bool:
+        queue = await client.bus.depth(f"inbox-{team.name}", "work")
+        return queue is not None and queue.pending == queue.in_flight == 0
+
+    try:
+        await until(announced)
+        yield client
+        await until(settled)
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks)
 
 
 @asynccontextmanager

@@ -1,11 +1,13 @@
-"""`/healthz` and `/readyz` over HTTP, for whatever watches a process: a container's health check, a load balancer.
+"""`/healthz`, `/readyz` and `/metrics` over HTTP, for whatever watches a process: a health check, Prometheus.
 
 | Path | 200 when | Otherwise |
 |---|---|---|
 | `/healthz` | the event loop answers | no answer |
 | `/readyz` | the broker serves every consumer of the process | 503; the body names those that it does not serve |
+| `/metrics` | the extra `prometheus` is installed | 404 |
 
-Both answer with one JSON object. A request is one line and headers that are not looked at: no framework is needed.
+They answer with one JSON object, `/metrics` in the Prometheus text format. A request is one line and headers that are
+not looked at: no framework is needed.
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ _LONGEST = 8_192  # bytes of a request
 
 
 @asynccontextmanager
-async def serve_health(host: str, port: int, waiting_for: Callable[[], Sequence[str]]) -> AsyncIterator[int]:
+async def serve_health(
+    host: str, port: int, waiting_for: Callable[[], Sequence[str]], exposition: Callable[[], bytes] | None = None
+) -> AsyncIterator[int]:
     """Answer on `host` and the port it yields (`port`, or a free one for 0) until the context ends.
 
-    `waiting_for` names what the process is not served with now; it is ready when there is nothing.
+    `waiting_for` names what the process is not served with now; it is ready when there is nothing. `exposition` is what
+    `/metrics` is answered with.
 
     Raises:
         ConfigurationError: the port cannot be had.
@@ -43,7 +48,7 @@ async def serve_health(host: str, port: int, waiting_for: Callable[[], Sequence[
         try:
             async with asyncio.timeout(_PATIENCE):
                 asked = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_reply(asked.split(b"\r\n", 1)[0], waiting_for))
+                writer.write(_reply(asked.split(b"\r\n", 1)[0], waiting_for, exposition))
                 await writer.drain()
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
             pass  # a caller who does not say what he wants, or is gone
@@ -70,7 +75,9 @@ async def serve_health(host: str, port: int, waiting_for: Callable[[], Sequence[
             await asyncio.wait_for(server.wait_closed(), _PATIENCE)
 
 
-def _reply(asked: bytes, waiting_for: Callable[[], Sequence[str]]) -> bytes:
+def _reply(
+    asked: bytes, waiting_for: Callable[[], Sequence[str]], exposition: Callable[[], bytes] | None = None
+) -> bytes:
     method, _, rest = asked.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
     if method not in (b"GET", b"HEAD"):
@@ -82,14 +89,22 @@ def _reply(asked: bytes, waiting_for: Callable[[], Sequence[str]]) -> bytes:
             missing = list(waiting_for())
             status = "503 Service Unavailable" if missing else "200 OK"
             return _response(status, {"ready": not missing, "waiting_for": missing}, method)
+        case b"/metrics" if exposition is not None:
+            return _head("200 OK", "text/plain; version=0.0.4; charset=utf-8", exposition(), method)
+        case b"/metrics":
+            hint = "pip install 'pointsman[prometheus]'; it is off with OTEL_METRICS_EXPORTER=none"
+            return _response("404 Not Found", {"error": "no metrics are kept", "hint": hint}, method)
         case _:
-            return _response("404 Not Found", {"error": "there are /healthz and /readyz"}, method)
+            return _response("404 Not Found", {"error": "there are /healthz, /readyz and /metrics"}, method)
 
 
 def _response(status: str, content: dict[str, Any], method: bytes = b"GET") -> bytes:
-    body = json.dumps(content).encode()
+    return _head(status, "application/json", json.dumps(content).encode(), method)
+
+
+def _head(status: str, kind: str, body: bytes, method: bytes) -> bytes:
     head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (b"" if method == b"HEAD" else body)

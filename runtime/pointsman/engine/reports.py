@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pointsman.errors import BusUnavailable, PointsmanError
 from pointsman.ports import Bus
-from pointsman.telemetry import current, get_logger
+from pointsman.telemetry import current, get_logger, metrics, names
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Progress
 from pointsman_schemas.strict_json import dump
@@ -64,6 +64,7 @@ class BusReporter:
                 task.cancel()
             self._dropped += len(late)
         if self._dropped:
+            metrics.count(names.TELEMETRY_DROPPED, self._dropped, {names.SIGNAL: "reports"})
             _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
 
     def _send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:

@@ -239,7 +239,9 @@ def _task_ended(
 
 def _workflow_ended(state: State, ended: datetime, happenings: list[Happening]) -> None:
     seconds = (ended - state.started_at).total_seconds()
-    metrics.observe(names.WORKFLOW_DURATION, seconds, {names.TEAM: state.team, names.STATUS: state.phase.value})
+    metrics.observe(
+        names.WORKFLOW_DURATION, seconds, {names.WORKFLOW_NAME: state.team, names.STATUS: state.phase.value}
+    )
     if not tracing():
         return
     name, attributes = names.invoke_workflow(

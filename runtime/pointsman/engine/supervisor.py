@@ -33,6 +33,7 @@ from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_w
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import read_child, read_inbox, read_request, unreadable_result
+from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
@@ -145,6 +146,8 @@ class SupervisorEngine:
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(keep_announced(self._bus, card, self._settings.heartbeat, self._clock)),
             ]
+            if metrics.measuring():
+                endless.append(asyncio.create_task(show_queues(self._bus, self._clock, name)))
             stopped = asyncio.create_task(stop.wait())
             try:
                 done, _ = await asyncio.wait([*endless, stopped], return_when=asyncio.FIRST_COMPLETED)

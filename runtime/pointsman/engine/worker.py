@@ -268,6 +268,9 @@ class Worker:
         )
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         again = delivery.delivered > 1
+        if not again:
+            waited = (self._clock.now() - delivery.message.at).total_seconds()
+            metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})
         began = self._clock.monotonic()
         with (
             bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
@@ -542,11 +545,13 @@ class _Desk:
 
     def occupy(self) -> None:
         self.room -= 1
+        metrics.change(names.HANDOFFS_ACTIVE, 1, {names.AGENT_NAME: self.name})
         if self.room == 0:
             self.free.clear()
 
     def vacate(self) -> None:
         self.room += 1
+        metrics.change(names.HANDOFFS_ACTIVE, -1, {names.AGENT_NAME: self.name})
         self.free.set()
 
     def count(self, seconds: float, error: str | None) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from pointsman.settings import Settings
 from pointsman.telemetry import content, logs, metrics, names
-from pointsman.telemetry.export import Pipeline, start_metrics, start_traces
+from pointsman.telemetry.export import Measurements, Pipeline, start_logs, start_metrics, start_traces
 from pointsman.telemetry.logs import bind, get_logger
 from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import (
@@ -51,17 +51,23 @@ _log = get_logger(__name__)
 class Telemetry:
     """What `setup` started. Shut it down last, after the work is done."""
 
-    def __init__(self, spans: Pipeline | None, measurements: Pipeline | None) -> None:
+    def __init__(
+        self, spans: Pipeline | None = None, measurements: Measurements | None = None, lines: Pipeline | None = None
+    ) -> None:
         self._spans = spans
         self._measurements = measurements
+        self._lines = lines
+        self.exposition = measurements.exposition if measurements else None
+        """What a Prometheus server is to be answered with; None where nobody may ask."""
 
     async def shutdown(self, timeout: float = 5.0) -> None:
         """Send what is waiting to be sent, for `timeout` seconds at most; what was lost is said in one line.
 
         It returns in time even when the collector refuses, hangs or is overloaded, and may be called twice.
         """
-        pipelines = [pipeline for pipeline in (self._spans, self._measurements) if pipeline is not None]
-        spans, self._spans, self._measurements = self._spans, None, None
+        every = (self._spans, self._measurements, self._lines)
+        pipelines = [pipeline for pipeline in every if pipeline is not None]
+        spans, self._spans, self._measurements, self._lines = self._spans, None, None, None
         await asyncio.gather(*(pipeline.close(timeout) for pipeline in pipelines))
         if spans is not None and (lost := spans.undelivered()):
             _log.warning(
@@ -69,14 +75,19 @@ class Telemetry:
             )
 
 
-def setup(service_name: str, *, instance: str = "", settings: Settings) -> Telemetry:
+def setup(service_name: str, *, instance: str = "", settings: Settings, exposed: bool = False) -> Telemetry:
     """Set up logs, traces and metrics of this process.
 
     Spans and metrics are exported by OTLP over HTTP when `OTEL_EXPORTER_OTLP_ENDPOINT`, its form for one signal, or
     `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` ask for it, and by the application's own providers when it has
-    set them. `OTEL_SDK_DISABLED=true` turns both off. `service_name` and `instance` give way to what
-    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
+    set them; log lines when `OTEL_LOGS_EXPORTER` names `otlp`. With `exposed`, metrics are kept for a Prometheus server
+    to ask for: see `Telemetry.exposition`. `OTEL_SDK_DISABLED=true` turns all of it off. `service_name` and `instance`
+    give way to what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
     """
     logs.configure(settings)
     content.use(content.mode_of(settings), emails=settings.redact_emails)
-    return Telemetry(start_traces(service_name, instance), start_metrics(service_name, instance))
+    return Telemetry(
+        start_traces(service_name, instance),
+        start_metrics(service_name, instance, exposed=exposed),
+        start_logs(service_name, instance),
+    )

@@ -1,4 +1,4 @@
-"""Where spans and metrics go, by the standard `OTEL_` variables, and an end that takes no longer than it may.
+"""Where spans, metrics and log lines go, by the standard `OTEL_` variables; the end takes no longer than it may.
 
 The SDK and the exporters are imported only when something is to be exported: a process without telemetry does not pay
 for it.
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
-from pointsman.telemetry import metrics, traces
+from pointsman.telemetry import logs, metrics, names, traces
 from pointsman.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-__all__ = ["Pipeline", "start_metrics", "start_traces"]
+__all__ = ["Measurements", "Pipeline", "start_logs", "start_metrics", "start_traces"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,8 +84,15 @@ def start_traces(service_name: str, instance: str) -> Pipeline | None:
     return _attempt("spans", _build_traces, exporters, service_name, instance)
 
 
-def start_metrics(service_name: str, instance: str) -> Pipeline | None:
-    """Begin to measure if the environment or the application wants it. None when there is nothing to flush."""
+class Measurements(Pipeline):
+    """The pipeline of metrics; `exposition` is what a Prometheus server is to be answered with, if one may ask."""
+
+    exposition: Callable[[], bytes] | None = None
+
+
+def start_metrics(service_name: str, instance: str, *, exposed: bool = False) -> Measurements | None:
+    """Begin to measure if the environment or the application wants it, or somebody may ask for it: `exposed`. None when
+    there is nothing to flush."""
     metrics.use(None)
     if _is_disabled():
         return None
@@ -97,9 +104,20 @@ def start_metrics(service_name: str, instance: str) -> Pipeline | None:
     exporters = [
         exporter for name in _exporters("METRICS") if (exporter := _attempt("metrics", _metric_exporter, name))
     ]
-    if not exporters:
+    asked = _variable("OTEL_METRICS_EXPORTER").lower()
+    exposed = exposed and asked != "none" and _has_prometheus(wanted="prometheus" in asked)
+    if not exporters and not exposed:
         return None
-    return _attempt("metrics", _build_metrics, exporters, service_name, instance)
+    return _attempt("metrics", _build_metrics, exporters, service_name, instance, exposed)
+
+
+def start_logs(service_name: str, instance: str) -> Pipeline | None:
+    """Begin to send log lines by OTLP, besides writing them, if the environment asks for that by name."""
+    logs.send_to(None)
+    asked = _variable("OTEL_LOGS_EXPORTER") or _variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+    if _is_disabled() or not asked or "otlp" not in _exporters("LOGS"):
+        return None
+    return _attempt("logs", _build_logs, service_name, instance)
 
 
 def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
@@ -118,6 +136,8 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
             result = self._inner.export(spans)
             if result is SpanExportResult.SUCCESS:
                 self.delivered += len(spans)
+            else:
+                _dropped("spans", len(spans))
             return result
 
         def shutdown(self) -> None:
@@ -133,13 +153,16 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         def on_end(self, span: ReadableSpan) -> None:
             if span.context is not None and span.context.trace_flags.sampled:
                 self.count += 1
+                for batching in batches:
+                    _note_full("spans", batching)
 
     counted = [Counting(exporter) for exporter in exporters]
+    batches = [BatchSpanProcessor(exporter) for exporter in counted]
     ended = Ended()
     provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
     provider.add_span_processor(ended)
-    for exporter in counted:
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+    for batching in batches:
+        provider.add_span_processor(batching)
     _installed.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
@@ -156,15 +179,23 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     return Pipeline(flush, abandon, lambda: sum(ended.count - exporter.delivered for exporter in counted))
 
 
-def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
+def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, exposed: bool) -> Measurements:
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
-    provider = MeterProvider(
-        [PeriodicExportingMetricReader(exporter) for exporter in exporters],
-        _resource(service_name, instance),
-        shutdown_on_exit=False,
-    )
+    readers: list[MetricReader] = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
+    exposition: Callable[[], bytes] | None = None
+    if exposed:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        readers.append(PrometheusMetricReader(scope_info_enabled=False, registry=registry))
+
+        def exposition() -> bytes:
+            return bytes(generate_latest(registry))
+
+    provider = MeterProvider(readers, _resource(service_name, instance), shutdown_on_exit=False)
     _installed.append(provider)
     metrics.use(provider.get_meter("pointsman", _version()))
 
@@ -176,7 +207,77 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str) -
         for exporter in exporters:
             exporter.shutdown()
 
-    return Pipeline(flush, abandon, lambda: 0)
+    made = Measurements(flush, abandon, lambda: 0)
+    made.exposition = exposition
+    return made
+
+
+def _build_logs(service_name: str, instance: str) -> Pipeline:
+    from opentelemetry._logs import LogRecord, SeverityNumber
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+    exporter = OTLPLogExporter()
+    batching = BatchLogRecordProcessor(exporter)
+    provider = LoggerProvider(_resource(service_name, instance), shutdown_on_exit=False)
+    provider.add_log_record_processor(batching)
+    logger = provider.get_logger("pointsman", _version())
+    severities = {
+        "debug": SeverityNumber.DEBUG,
+        "info": SeverityNumber.INFO,
+        "warning": SeverityNumber.WARN,
+        "error": SeverityNumber.ERROR,
+        "critical": SeverityNumber.FATAL,
+    }
+
+    def send(line: logs.Line) -> None:
+        _note_full("logs", batching)
+        logger.emit(
+            LogRecord(
+                timestamp=line.at,
+                context=traces.context_of(line.trace_id, line.span_id),
+                severity_text=line.level,
+                severity_number=severities.get(line.level, SeverityNumber.INFO),
+                body=line.event,
+                attributes=line.attributes,
+            )
+        )
+
+    logs.send_to(send)
+
+    def flush() -> None:
+        logs.send_to(None)
+        provider.shutdown()
+
+    return Pipeline(flush, exporter.shutdown, lambda: 0)
+
+
+def _note_full(signal: str, batching: Any) -> None:
+    """Count what the SDK is about to drop: its queue has room for so many, and tells nobody when there are more."""
+    inner = getattr(batching, "_batch_processor", None)
+    queue = getattr(inner, "_queue", ())
+    if len(queue) >= getattr(inner, "_max_queue_size", sys.maxsize):
+        _dropped(signal, 1)
+
+
+def _dropped(signal: str, amount: int) -> None:
+    metrics.count(names.TELEMETRY_DROPPED, amount, {names.SIGNAL: signal})
+
+
+def _has_prometheus(*, wanted: bool) -> bool:
+    try:
+        import opentelemetry.exporter.prometheus  # noqa: F401  (an extra)
+    except ImportError:
+        if wanted:
+            log.warning(
+                "telemetry_exporter_missing",
+                variable="OTEL_METRICS_EXPORTER",
+                seen="prometheus",
+                hint="pip install 'pointsman[prometheus]'",
+            )
+        return False
+    return True
 
 
 def _span_exporter(name: str) -> Any:
@@ -207,14 +308,14 @@ def _exporters(signal: str) -> list[str]:
     protocol = _variable(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or _variable("OTEL_EXPORTER_OTLP_PROTOCOL") or _HTTP
     known: list[str] = []
     for name in asked:
-        if name == "none":
+        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # it is asked on the health port
             continue
         if name not in ("otlp", "console"):
             log.warning(
                 "telemetry_exporter_unknown",
                 variable=f"OTEL_{signal}_EXPORTER",
                 seen=name,
-                expected="otlp, console or none",
+                expected="otlp, console or none; for metrics prometheus, too",
             )
         elif name == "otlp" and protocol != _HTTP:
             log.warning(

@@ -12,7 +12,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -22,13 +23,34 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 from pointsman.settings import Settings
 from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub
 
-__all__ = ["bind", "configure", "get_logger"]
+__all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 
 # C0, C1 and DEL end or rewrite lines, U+2028 and U+2029 end them for some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned text
 _REPEAT: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A log line as data, scrubbed. `at` is in nanoseconds since 1970; the ids are empty where there are none."""
+
+    at: int
+    level: str
+    event: str
+    trace_id: str
+    span_id: str
+    attributes: dict[str, Any]
+
+
+_send: Callable[[Line], None] | None = None
+
+
+def send_to(send: Callable[[Line], None] | None) -> None:
+    """Hand each line to `send` as well as writing it, or to nobody with None."""
+    global _send
+    _send = send
 
 
 CACHED = True
@@ -90,6 +112,7 @@ def _pipeline(as_json: bool) -> list[Processor]:
         _add_name_and_trace,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _format_exception,
+        _send_event,
         *([_scrub_event, structlog.processors.JSONRenderer()] if as_json else [_escape_event, _console()]),
     ]
 
@@ -123,6 +146,17 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
         info = info[1]
     if isinstance(info, BaseException):
         event["exception"] = "".join(traceback.format_exception(info)).rstrip()
+    return event
+
+
+def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):  # it would feed itself
+        said = _clean_mapping(event, scrub, 0)
+        taken = {key: str(said.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
+        said.pop("timestamp", None)
+        with suppress(Exception):  # what cannot be sent is still written
+            _send(Line(time.time_ns(), attributes={key: value for key, value in said.items() if value is not None},
+                       **taken))  # fmt: skip
     return event
 
 

@@ -2,80 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from opentelemetry.metrics import Counter, Histogram, Meter
+from opentelemetry.metrics import Meter
 
 from pointsman.telemetry import names
 from pointsman.telemetry.names import Attributes, Value
 
-__all__ = ["count", "observe", "use"]
+__all__ = ["NAMES", "change", "count", "measuring", "observe", "show", "use"]
 
-# The boundaries of the first three are those of the conventions.
+# From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
+_LONG: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+# The conventions' own.
+_MODEL: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
+_PROCESS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
 _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
-    names.PROCESS_DURATION: (
-        "s",
-        "Time one attempt at a handoff took.",
-        (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10),
-    ),
-    names.MODEL_DURATION: (
-        "s",
-        "Time one model call took.",
-        (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
-    ),
+    names.PROCESS_DURATION: ("s", "Time one attempt at a handoff took.", _PROCESS),
+    names.MODEL_DURATION: ("s", "Time one model call took.", _MODEL),
+    names.TOOL_DURATION: ("s", "Time one run of a tool took.", _MODEL),
     names.TOKEN_USAGE: ("{token}", "Tokens one model call used.", tuple(4.0**power for power in range(14))),
-    # From a workflow of code alone (some 10 ms) to the default deadline of one full of models (600 s).
-    names.WORKFLOW_DURATION: (
-        "s",
-        "Time from a request to its outcome.",
-        (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
-    ),
-    names.TASK_DURATION: (
-        "s",
-        "Time from a task's first dispatch to its end, all attempts together.",
-        (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
-    ),
+    names.WORKFLOW_DURATION: ("s", "Time from a request to its outcome.", _LONG),
+    names.TASK_DURATION: ("s", "Time from a task's first dispatch to its end, all attempts together.", _LONG),
+    names.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _LONG),
 }
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     names.RETRIES: ("{attempt}", "Attempts after the first of a task."),
     names.DEAD_LETTERS: ("{event}", "Events given up on."),
     names.COMMIT_CONFLICTS: ("{commit}", "Commits that lost the compare-and-set and were decided again."),
+    names.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
+    names.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
+_UP_DOWN: Final[dict[str, tuple[str, str]]] = {
+    names.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
+}
+_GAUGES: Final[dict[str, tuple[str, str]]] = {
+    names.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
+    names.CIRCUIT_STATE: ("{state}", "An agent's circuit: 0 closed, 1 half open, 2 open."),
+}
+NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
+"""Everything that is measured."""
 
 _meter: Meter | None = None
-_histograms: dict[str, Histogram] = {}
-_counters: dict[str, Counter] = {}
+_instruments: dict[str, Any] = {}
+
+
+def measuring() -> bool:
+    """Whether anything is measured, so that what costs more than a comparison need not be found out."""
+    return _meter is not None
 
 
 def observe(name: str, value: float, attributes: Attributes | None = None) -> None:
     """Add one measurement to the histogram `name`, a constant of `names`; attributes that are None are left out."""
-    if _meter is None:
-        return
-    histogram = _histograms.get(name)
-    if histogram is None:
-        unit, description, boundaries = _HISTOGRAMS[name]
-        histogram = _histograms[name] = _meter.create_histogram(
-            name, unit, description, explicit_bucket_boundaries_advisory=boundaries
-        )
-    histogram.record(value, _attributes(attributes))
+    if _meter is not None:
+        _instrument(_meter, name).record(value, _attributes(attributes))
 
 
-def count(name: str, amount: int = 1, attributes: Attributes | None = None) -> None:
+def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
     """Add `amount` to the counter `name`, a constant of `names`; attributes that are None are left out."""
-    if _meter is None:
-        return
-    counter = _counters.get(name)
-    if counter is None:
-        counter = _counters[name] = _meter.create_counter(name, *_COUNTERS[name])
-    counter.add(amount, _attributes(attributes))
+    if _meter is not None:
+        _instrument(_meter, name).add(amount, _attributes(attributes))
+
+
+def change(name: str, amount: float, attributes: Attributes | None = None) -> None:
+    """What there is of `name` now is `amount` more than before, or less."""
+    count(name, amount, attributes)
+
+
+def show(name: str, value: float, attributes: Attributes | None = None) -> None:
+    """The gauge `name` stands at `value`."""
+    if _meter is not None:
+        _instrument(_meter, name).set(value, _attributes(attributes))
 
 
 def use(meter: Meter | None) -> None:
     """Measure with `meter` from now on, or not at all with None. `setup` and tests call it."""
     global _meter
     _meter = meter
-    _histograms.clear()
-    _counters.clear()
+    _instruments.clear()
+
+
+def _instrument(meter: Meter, name: str) -> Any:
+    found = _instruments.get(name)
+    if found is None:
+        found = _instruments[name] = _make(meter, name)
+    return found
+
+
+def _make(meter: Meter, name: str) -> Any:
+    if name in _HISTOGRAMS:
+        unit, description, boundaries = _HISTOGRAMS[name]
+        return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=boundaries)
+    if name in _COUNTERS:
+        return meter.create_counter(name, *_COUNTERS[name])
+    if name in _UP_DOWN:
+        return meter.create_up_down_counter(name, *_UP_DOWN[name])
+    return meter.create_gauge(name, *_GAUGES[name])
 
 
 def _attributes(attributes: Attributes | None) -> dict[str, Value]:

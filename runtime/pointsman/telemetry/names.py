@@ -16,13 +16,16 @@ __all__ = [
     "AGENT_NAME",
     "ATTEMPT",
     "ATTEMPT_FAILED",
+    "CIRCUIT_STATE",
     "COMMIT_CONFLICTS",
     "CONVERSATION_ID",
     "COST",
     "DEAD_LETTERS",
     "DELIVERED",
     "ERROR_TYPE",
+    "HANDOFFS_ACTIVE",
     "LIMIT_REACHED",
+    "MODEL_COST",
     "MODEL_DURATION",
     "OPERATION_NAME",
     "ORIGIN",
@@ -30,6 +33,10 @@ __all__ = [
     "PLAN_REFUSED",
     "PROCESS_DURATION",
     "PROVIDER_NAME",
+    "QUEUE",
+    "QUEUE_DEPTH",
+    "QUEUE_DURATION",
+    "QUEUE_STATE",
     "REASON",
     "REDELIVERED",
     "REOPENED",
@@ -38,12 +45,16 @@ __all__ = [
     "RETRIED",
     "RETRIES",
     "ROLE",
+    "SIGNAL",
     "STATUS",
     "TASK_DURATION",
     "TASK_ID",
     "TEAM",
+    "TELEMETRY_DROPPED",
     "TOKEN_TYPE",
     "TOKEN_USAGE",
+    "TOOL_DURATION",
+    "TOOL_NAME",
     "WORKFLOW_DURATION",
     "WORKFLOW_ID",
     "WORKFLOW_NAME",
@@ -85,6 +96,13 @@ STATUS: Final = "pointsman.status"
 ORIGIN: Final = "pointsman.origin"
 REASON: Final = "pointsman.reason"
 DELIVERED: Final = "pointsman.delivered"
+QUEUE: Final = "pointsman.queue"
+"""A durable consumer: `agent-NAME`, `request-TEAM` or `inbox-TEAM`."""
+QUEUE_STATE: Final = "pointsman.queue.state"
+"""`waiting` or `in_flight`."""
+SIGNAL: Final = "pointsman.signal"
+"""`spans`, `logs` or `reports`."""
+TOOL_NAME: Final = "gen_ai.tool.name"
 COST: Final = "pointsman.usage.cost"
 """US dollars. The conventions have no attribute for money."""
 
@@ -102,8 +120,15 @@ LIMIT_REACHED: Final = "pointsman.limit_reached"
 PROCESS_DURATION: Final = "messaging.process.duration"
 MODEL_DURATION: Final = "gen_ai.client.operation.duration"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"
-WORKFLOW_DURATION: Final = "pointsman.workflow.duration"
-TASK_DURATION: Final = "pointsman.task.duration"
+WORKFLOW_DURATION: Final = "gen_ai.workflow.duration"
+TASK_DURATION: Final = "gen_ai.invoke_agent.duration"
+TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+QUEUE_DURATION: Final = "pointsman.queue.duration"
+QUEUE_DEPTH: Final = "pointsman.queue.depth"
+HANDOFFS_ACTIVE: Final = "pointsman.handoffs.active"
+CIRCUIT_STATE: Final = "pointsman.circuit.state"
+MODEL_COST: Final = "pointsman.model.cost"
+TELEMETRY_DROPPED: Final = "pointsman.telemetry.dropped"
 RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
@@ -304,7 +329,7 @@ def execute_tool(
     """One run of a tool. Kind: internal."""
     return f"execute_tool {tool}", {
         OPERATION_NAME: "execute_tool",
-        "gen_ai.tool.name": tool,
+        TOOL_NAME: tool,
         "gen_ai.tool.call.id": call_id or None,  # code that calls a tool by itself has none
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,

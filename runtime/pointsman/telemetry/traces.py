@@ -34,6 +34,7 @@ __all__ = [
     "Kind",
     "Span",
     "TraceContext",
+    "context_of",
     "current",
     "parse_traceparent",
     "record",
@@ -376,6 +377,13 @@ def _fail(inner: otel.Span, error_type: str, message: str) -> None:
 
 def _attributes(attributes: Attributes | None) -> Mapping[str, Value]:
     return {key: value for key, value in attributes.items() if value is not None} if attributes else {}
+
+
+def context_of(trace_id: str, span_id: str) -> otel_context.Context | None:
+    """What OpenTelemetry calls the context of these ids; None when they are none."""
+    if len(trace_id) != 32 or len(span_id) != 16:
+        return None
+    return _under(TraceContext(trace_id, span_id, _SAMPLED))
 
 
 def _under(parent: TraceContext) -> otel_context.Context:

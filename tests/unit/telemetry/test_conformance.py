@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -15,18 +14,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from support.system import planner_of, synthesizer, until
+from support.system import in_memory, planner_of, synthesizer
 
 from pointsman import Context, LLMAgent, agent, tool
 from pointsman.agent import Agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
-from pointsman.client import Client
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
 from pointsman.errors import TaskError
 from pointsman.ports import ModelRequest
-from pointsman.settings import Settings
 from pointsman.telemetry import content, traces
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.card import Role
@@ -119,28 +112,9 @@ def exported() -> Iterator[InMemorySpanExporter]:
 
 async def run(*agents: Agent, planner: Agent | None = None, team: Team = TEAM) -> Outcome:
     """What comes of one request with a task for each agent."""
-    stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=2)
     plan = [{"id": f"t{n}", "agent": each.card.name, "intent": "help"} for n, each in enumerate(agents, 1)]
-    engine = SupervisorEngine(broker.connect(), team, settings, SystemClock())
-    worker = Worker(broker.connect(), [planner or planner_of(*plan), synthesizer, *agents], settings)
-    tasks = [asyncio.create_task(part.run(stop)) for part in (engine, worker)]
-    client = Client(broker.connect())
-
-    async def announced() -> bool:
-        return len(await client.agents()) == len(agents) + 2
-
-    async def settled() -> bool:
-        queue = await client.bus.depth("inbox-crew", "work")
-        return queue is not None and queue.pending == queue.in_flight == 0
-
-    try:
-        await until(announced)
-        outcome = await (await client.submit("crew", "help me", correlation_id="order-7")).outcome(20)
-        await until(settled)
-    finally:
-        stop.set()
-        await asyncio.gather(*tasks)
-    return outcome
+    async with in_memory(team, [planner or planner_of(*plan), synthesizer, *agents]) as client:
+        return await (await client.submit("crew", "help me", correlation_id="order-7")).outcome(20)
 
 
 def _id(number: int | None) -> str:

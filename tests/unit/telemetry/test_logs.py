@@ -292,3 +292,33 @@ def test_an_application_that_set_up_logging_itself_keeps_it(fresh: pytest.Monkey
 
         assert root.handlers == [handler]
         assert structlog.get_config()["processors"] is before
+
+
+def test_a_line_is_sent_as_data_without_its_secrets_and_with_its_ids() -> None:
+    sent: list[logs.Line] = []
+    logs.send_to(sent.append)
+    try:
+        with bind(workflow_id="wf_1"):
+            get_logger("pointsman.x").error("it_failed", reason="sk-abcdefghijklmnop", count=2)
+    finally:
+        logs.send_to(None)
+
+    (line,) = sent
+    assert (line.event, line.level) == ("it_failed", "error")
+    assert line.attributes == {"workflow_id": "wf_1", "logger": "pointsman.x", "reason": "[hidden]", "count": 2}
+
+
+def test_a_sender_that_fails_does_no_harm_and_the_sdks_own_lines_are_not_sent() -> None:
+    def refuse(line: logs.Line) -> None:
+        sent.append(line)
+        raise OSError("no room")
+
+    sent: list[logs.Line] = []
+    logs.send_to(refuse)
+    try:
+        get_logger("pointsman.x").error("it_failed")
+        get_logger("opentelemetry.sdk").error("export failed")
+    finally:
+        logs.send_to(None)
+
+    assert [line.event for line in sent] == ["it_failed"]

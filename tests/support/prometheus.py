@@ -1,0 +1,45 @@
+"""What a Prometheus server is told, read with Prometheus's own parser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pointsman.telemetry import metrics
+from pointsman.telemetry.export import Measurements, start_metrics
+
+__all__ = ["every_name", "exposing", "samples"]
+
+
+@contextmanager
+def exposing() -> Iterator[Measurements]:
+    """Metrics of this process, as a served process keeps them."""
+    started = start_metrics("test", "", exposed=True)
+    assert started is not None
+    try:
+        yield started
+    finally:
+        metrics.use(None)
+
+
+def samples(of: Measurements) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
+    """Each sample's labels and value, by name, as a server would store it."""
+    assert of.exposition is not None
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in text_string_to_metric_families(of.exposition().decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def every_name() -> set[str]:
+    """The name of every sample there can be."""
+    with exposing() as started:
+        for name in metrics.NAMES:
+            instrument = metrics._instrument(metrics._meter, name)  # type: ignore[arg-type]
+            for method in ("record", "add", "set"):
+                if hasattr(instrument, method):
+                    getattr(instrument, method)(1)
+        return set(samples(started))

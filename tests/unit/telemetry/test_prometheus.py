@@ -1,0 +1,114 @@
+"""The figures of a run as a Prometheus server gets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.prometheus import every_name, exposing, samples
+from support.system import in_memory, planner_of, synthesizer, until
+
+from pointsman import Context, LLMAgent, agent, tool
+from pointsman.engine import queues
+from pointsman.errors import TaskError
+from pointsman.ports import ModelReply
+from pointsman.telemetry import metrics, names
+from pointsman.telemetry.export import start_metrics
+from pointsman.testing import ScriptedModel, calling
+from pointsman_schemas.events import Usage
+from pointsman_schemas.team import Limits, Team
+
+DOCS = Path(__file__).parents[3] / "docs"
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
+
+
+@tool
+def look_up(word: str) -> str:
+    """Looks a word up."""
+    return word
+
+
+@agent(name="shaky", description="Fails the first time")
+async def shaky(request: str, context: Context) -> str:
+    if context.attempt == 1:
+        raise TaskError("not yet", retryable=True)
+    return "now"
+
+
+async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "_EVERY", 0.02)
+    answer = ModelReply(text="done", usage=Usage(calls=1, input_tokens=10, output_tokens=5, cost=0.25), model="m")
+    model = ScriptedModel(calling(("look_up", {"word": "bolt"})), answer)
+    thinker = LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
+    plan = [{"id": "t1", "agent": "thinker", "intent": "think"}, {"id": "t2", "agent": "shaky", "intent": "shake"}]
+
+    with exposing() as started:
+        async with in_memory(TEAM, [planner_of(*plan), synthesizer, thinker, shaky]) as client:
+            await (await client.submit("crew", "help")).outcome(20)
+
+            async def measured() -> bool:
+                seen = samples(started)
+                looked = {labels["pointsman_queue"] for labels, _ in seen.get("pointsman_queue_depth", [])}
+                ended = _total(seen, "gen_ai_workflow_duration_seconds_count") == 1
+                return ended and looked >= {"request-crew", "inbox-crew", "agent-shaky", "agent-thinker"}
+
+            await until(measured)
+            seen = samples(started)
+
+    assert _total(seen, "gen_ai_workflow_duration_seconds_count", gen_ai_workflow_name="crew") == 1
+    assert _total(seen, "gen_ai_invoke_agent_duration_seconds_count", gen_ai_agent_name="shaky") == 1
+    assert _total(seen, "messaging_process_duration_seconds_count", gen_ai_agent_name="shaky") == 2
+    assert _total(seen, "pointsman_queue_duration_seconds_count", gen_ai_agent_name="shaky") == 2
+    assert _total(seen, "pointsman_retries_total", gen_ai_agent_name="shaky") == 1
+    assert _total(seen, "pointsman_handoffs_active") == 0
+    assert _total(seen, "gen_ai_execute_tool_duration_seconds_count", gen_ai_tool_name="look_up") == 1
+    by_agent = {"gen_ai_agent_name": "thinker", "gen_ai_request_model": "scripted"}
+    assert _total(seen, "gen_ai_client_operation_duration_seconds_count", **by_agent) == 2
+    assert _total(seen, "gen_ai_client_token_usage_sum", gen_ai_token_type="input", **by_agent) == 20
+    assert _total(seen, "pointsman_model_cost_total", **by_agent) == 0.25
+    assert _total(seen, "pointsman_queue_depth", pointsman_queue="agent-shaky", pointsman_queue_state="waiting") == 0
+
+
+def test_everything_that_is_measured_is_told_and_described() -> None:
+    told = every_name()
+    described = (DOCS / "telemetry.md").read_text()
+
+    for name in metrics.NAMES:
+        plain = name.replace(".", "_")
+        assert any(sample.startswith(plain) for sample in told), name
+        assert f"`{name}`" in described, f"docs/telemetry.md does not describe {name}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "kept"),
+    [
+        ({}, True),
+        ({"OTEL_METRICS_EXPORTER": "prometheus"}, True),
+        ({"OTEL_METRICS_EXPORTER": "none"}, False),
+        ({"OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_what_is_asked_for_is_kept_unless_it_is_turned_off(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], kept: bool
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    started = start_metrics("test", "", exposed=True)
+    measuring = metrics.measuring()
+    metrics.use(None)
+
+    assert (started is not None and started.exposition is not None) is kept
+    assert measuring is kept
+
+
+def test_a_circuits_state_has_its_name() -> None:
+    with exposing() as started:
+        metrics.show(names.CIRCUIT_STATE, 2, {names.AGENT_NAME: "billing"})
+
+        assert _total(samples(started), "pointsman_circuit_state", gen_ai_agent_name="billing") == 2
+
+
+def _total(seen: object, name: str, **labels: str) -> float:
+    rows = seen.get(name, [])  # type: ignore[attr-defined]
+    return sum(value for has, value in rows if labels.items() <= has.items())
