@@ -18,13 +18,26 @@ if TYPE_CHECKING:
     from pointsman.context import Context
     from pointsman.llm_agent import LLMAgent
     from pointsman.tools import tool
-    from pointsman_schemas.team import ANY, Adaptive, Check, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+    from pointsman_schemas.team import (
+        ANY,
+        Adaptive,
+        Check,
+        Choreography,
+        FanOut,
+        Limits,
+        Pipeline,
+        Router,
+        Stage,
+        Supervisor,
+        Team,
+    )
 
 __all__ = [
     "ANY",
     "Adaptive",
     "Agent",
     "Check",
+    "Choreography",
     "Client",
     "Context",
     "FanOut",
@@ -46,6 +59,7 @@ _HOME = {
     "Adaptive": "pointsman_schemas.team",
     "Agent": "pointsman.agent",
     "Check": "pointsman_schemas.team",
+    "Choreography": "pointsman_schemas.team",
     "Client": "pointsman.client",
     "Context": "pointsman.context",
     "FanOut": "pointsman_schemas.team",

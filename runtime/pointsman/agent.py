@@ -118,12 +118,14 @@ def agent(
     timeout: float = 120.0,
     role: Role = Role.WORK,
     model: str | None = None,
+    reacts_to: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]:
     """Make an agent of an async or plain function with at most one typed input and, by annotation, a `Context`.
 
     Input and output may be anything pydantic has a JSON Schema for; the schemas go into the card. A plain function
     runs in a thread of its own. `name` is the function's unless given, `description` the first paragraph of its
     docstring. `concurrency` attempts run at a time in one process; `timeout`, in seconds, bounds each.
+    `reacts_to` names the domain events that hand it a task in a choreography.
 
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
@@ -145,6 +147,7 @@ def agent(
             timeout=timeout,
             role=role,
             model=model,
+            reacts_to=reacts_to,
         )
         return FunctionAgent(function, card, namespace)
 
@@ -155,7 +158,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
     """A checked card. Raises `ConfigurationError` that names the agent and the field."""
     if not description.strip():
         raise ConfigurationError(f'agent {name} has no description; planners choose by it: pass description="..."')
-    for field in ("skills", "intents", "examples"):
+    for field in ("skills", "intents", "examples", "reacts_to"):
         if isinstance(fields.get(field), str):
             raise ConfigurationError(f"agent {name} has {field}={fields[field]!r}; expected [{fields[field]!r}]")
     if len(name) > _NAME_LENGTH:

@@ -19,7 +19,7 @@ from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Handoff, Progress, TaskReport, Usage
+from pointsman_schemas.events import Emitted, Handoff, Progress, TaskReport, Usage
 from pointsman_schemas.ids import derived_id, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
@@ -134,6 +134,16 @@ class Context:
         return self._ledger.usage
 
     @property
+    def event(self) -> str:
+        """The domain event this task reacts to, in a choreography; its data is the input."""
+        return self.handoff.event
+
+    @property
+    def events(self) -> tuple[Emitted, ...]:
+        """What this attempt has emitted so far."""
+        return tuple(self._ledger.events)
+
+    @property
     def confidence(self) -> float | None:
         return self._ledger.confidence
 
@@ -170,6 +180,8 @@ class Context:
     async def emit(self, name: str, data: JsonValue = None) -> None:
         """Publish the domain event `name` of this workflow, and return when it is stored.
 
+        In a team with `Choreography`, agents that react to it get a task each once this attempt has succeeded.
+
         Emitting it again in a later attempt at the task stores nothing new, as long as the broker remembers the first.
 
         Raises:
@@ -181,6 +193,7 @@ class Context:
             raise InvalidToken(f"the event name is {name!r}, which is how reports are called; choose another")
         event = self._event(name, name=name, at=datetime.now(UTC), data=data)
         await self.reporter.emit(event, self.count_key("event", name))
+        self._ledger.events.append(Emitted(name=name, data=event.data))
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[Call]:
         """Report the block as one run of the tool `name`: a span and a kept report, however the block ends."""

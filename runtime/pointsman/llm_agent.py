@@ -89,6 +89,7 @@ class LLMAgent(Agent):
         fallback: str | None = None,
         concurrency: int = 8,
         timeout: float = 120.0,
+        reacts_to: Sequence[str] = (),
         turns: int = 10,
         tokens: int | None = None,
         max_tokens: int = 8192,
@@ -108,6 +109,7 @@ class LLMAgent(Agent):
             fallback=fallback,
             concurrency=concurrency,
             timeout=timeout,
+            reacts_to=reacts_to,
             input_schema=self._input.input_schema if self._input else {},
             output_schema=_schema(output) or {"type": "string"},
         )

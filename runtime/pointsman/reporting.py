@@ -11,7 +11,7 @@ from pointsman.errors import ERROR_LENGTH
 from pointsman.subprocesses import Completed
 from pointsman.telemetry import traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Progress, Usage
+from pointsman_schemas.events import Emitted, Progress, Usage
 
 __all__ = ["Call", "Ledger", "RecordingReporter", "Reporter"]
 
@@ -47,6 +47,7 @@ class Ledger:
     usage: Usage = field(default_factory=Usage)
     confidence: float | None = None
     replan_hint: str | None = None
+    events: list[Emitted] = field(default_factory=list)
     cancelled: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     processes: set[asyncio.Task[Completed]] = field(default_factory=set)

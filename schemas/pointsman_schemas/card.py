@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
-from pointsman_schemas.ids import AgentName
+from pointsman_schemas.ids import AgentName, Token
 
 __all__ = ["AgentCard", "Role"]
 
@@ -26,6 +26,7 @@ class AgentCard(BaseModel):
 
     `concurrency` is the number of tasks one instance runs at a time; `timeout` is in seconds and bounds one attempt;
     `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
+    `reacts_to` are the events that hand it a task in a choreography.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,5 +45,6 @@ class AgentCard(BaseModel):
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 8
     timeout: Annotated[float, Field(gt=0)] = 120.0
     team: bool = False
+    reacts_to: tuple[Token, ...] = ()
     instance: str = ""
     started_at: AwareDatetime | None = None

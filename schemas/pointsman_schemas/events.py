@@ -20,6 +20,7 @@ __all__ = [
     "Cancellation",
     "Control",
     "DeadLetter",
+    "Emitted",
     "ErrorKind",
     "Event",
     "Gap",
@@ -171,6 +172,7 @@ class Handoff(Event):
     """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries.
 
     `feedback` says why the last attempt's output would not do. `depth` is how many teams are above the one it is from.
+    `event` is the domain event that the task reacts to, and the input is its data.
     """
 
     event_type: ClassVar[str] = "io.pointsman.handoff.v1"
@@ -190,12 +192,21 @@ class Handoff(Event):
     budget: Budget | None = None
     feedback: str = ""
     depth: Annotated[int, Field(ge=0)] = 0
+    event: str = ""
+
+
+class Emitted(Part):
+    """A domain event that an agent emitted, as its result tells the supervisor."""
+
+    name: Token
+    data: JsonValue = None
 
 
 class Result(Event):
     """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks for a new plan and says why.
 
-    `gaps` are what is missing from the output of a team, which works in a workflow of its own.
+    `events` are those the agent emitted. `gaps` are what is missing from the output of a team, which works in a
+    workflow of its own.
     """
 
     event_type: ClassVar[str] = "io.pointsman.result.v1"
@@ -212,6 +223,7 @@ class Result(Event):
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     replan_hint: str | None = None
     gaps: tuple[Gap, ...] = ()
+    events: tuple[Emitted, ...] = ()
     started_at: AwareDatetime
     ended_at: AwareDatetime
 

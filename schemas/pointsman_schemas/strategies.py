@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pointsman_schemas.ids import AgentName, TaskId
+from pointsman_schemas.ids import AgentName, TaskId, Token
 
-__all__ = ["Adaptive", "Check", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
+__all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
 
 
 class _Synthesized(BaseModel):
@@ -114,4 +114,16 @@ class FanOut(_Synthesized):
     intent: str = ""
 
 
-Strategy: TypeAlias = Annotated[Supervisor | Adaptive | Router | Pipeline | FanOut, Field(discriminator="kind")]
+class Choreography(_Synthesized):
+    """Nobody plans: agents react to named events and emit others. The request is the event `begins`. It ends when no
+    reaction is left, or at once, with the event's data as its answer, when one of `ends` is emitted."""
+
+    kind: Literal["choreography"] = "choreography"
+    begins: Token = "requested"
+    ends: tuple[Token, ...] = ()
+    synthesizer: AgentName | None = None
+
+
+Strategy: TypeAlias = Annotated[
+    Supervisor | Adaptive | Router | Pipeline | FanOut | Choreography, Field(discriminator="kind")
+]

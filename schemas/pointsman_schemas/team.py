@@ -8,12 +8,23 @@ from typing import Annotated, Literal, assert_never
 from pydantic import BaseModel, ConfigDict, Field
 
 from pointsman_schemas.ids import AgentName, TeamName
-from pointsman_schemas.strategies import Adaptive, Check, FanOut, Pipeline, Router, Stage, Strategy, Supervisor
+from pointsman_schemas.strategies import (
+    Adaptive,
+    Check,
+    Choreography,
+    FanOut,
+    Pipeline,
+    Router,
+    Stage,
+    Strategy,
+    Supervisor,
+)
 
 __all__ = [
     "ANY",
     "Adaptive",
     "Check",
+    "Choreography",
     "FanOut",
     "Limits",
     "Pipeline",
@@ -81,7 +92,7 @@ class Team(BaseModel):
                 roles.append((strategy.synthesizer, "synthesizes"))
             case Pipeline():
                 roles = [(stage.agent, "works") for stage in strategy.stages]
-            case FanOut():
+            case FanOut() | Choreography():
                 roles = [(strategy.synthesizer, "synthesizes")]
             case _:
                 assert_never(strategy)

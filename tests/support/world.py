@@ -19,16 +19,27 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
 from pointsman_schemas.log import AttemptFailed, TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import compact, parse_json
-from pointsman_schemas.team import Adaptive, Check, FanOut, Limits, Pipeline, Router, Stage, Strategy, Supervisor
+from pointsman_schemas.team import (
+    Adaptive,
+    Check,
+    Choreography,
+    FanOut,
+    Limits,
+    Pipeline,
+    Router,
+    Stage,
+    Strategy,
+    Supervisor,
+)
 from support.core import WORKFLOW, Story, card, failure, messages, plan, selection, task
 
 __all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
 
 AGENTS = (
-    card("worker", fallback="other"),
+    card("worker", fallback="other", reacts_to=("a", "b")),
     card("other", fallback="worker", timeout=7),
     card("selfish", fallback="selfish"),
-    card("plain"),
+    card("plain", reacts_to=("a", "c")),
 )
 
 _NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
@@ -62,9 +73,19 @@ def some_strategy(chance: Random) -> Strategy:
         )
         for number in range(chance.randint(1, 4))
     )
+    dance = Choreography(begins="a", ends=chance.choice([(), ("c",)]), synthesizer=supervisor.synthesizer)
     adaptive = Adaptive(plans=chance.randint(1, 4), synthesizer=chance.choice(["synthesizer", None]))
     fan_out = FanOut(minimum=chance.choice([0.1, 0.5, 1]), synthesizer=chance.choice(["synthesizer", None]))
-    drawn: list[Strategy] = [supervisor, supervisor, router, Pipeline(stages=stages), fan_out, adaptive, adaptive]
+    drawn: list[Strategy] = [
+        supervisor,
+        supervisor,
+        router,
+        Pipeline(stages=stages),
+        fan_out,
+        adaptive,
+        adaptive,
+        dance,
+    ]
     return chance.choice(drawn)
 
 
@@ -76,6 +97,7 @@ def some_limits(chance: Random) -> Limits:
         replans=chance.randint(0, 2),
         plan_repairs=chance.randint(0, 2),
         calls=chance.choice([None, None, 6]),
+        tasks=chance.choice([10, 1_000]),
     )
 
 
@@ -137,7 +159,8 @@ class World:
                 return story.result(name, {"answer": "what there is"})
             case Role.WORK:
                 hint = "there is another way" if chance.random() < 0.15 else None
-                return story.result(name, {"from": name}, replan_hint=hint)
+                events = [{"name": each, "data": name} for each in "abcd" if chance.random() < 0.15]
+                return story.result(name, {"from": name}, replan_hint=hint, events=events)
 
     def _deliver(self) -> None:
         """Some of what is on its way arrives, in any order."""

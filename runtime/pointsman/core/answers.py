@@ -12,7 +12,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import SynthesizerInput
-from pointsman_schemas.strategies import Adaptive, Router, Supervisor
+from pointsman_schemas.strategies import Adaptive, Choreography, Router, Supervisor
 from pointsman_schemas.strict_json import compact
 
 __all__ = ["answer_or_give_up", "ask_synthesizer", "bare_results", "failures", "synthesized", "verdict"]
@@ -21,7 +21,7 @@ _BARE_KEPT = 262_144
 """Bytes of results that an answer repeats as they are: a quarter of the broker's default bound for one message."""
 
 
-def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router) -> None:
+def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | Choreography) -> None:
     """Have the answer written from what was done, or say why there is none."""
     state = draft.open()
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]

@@ -15,6 +15,7 @@ from typing import assert_never
 from pointsman.core.adaptive import next_step
 from pointsman.core.answers import synthesized
 from pointsman.core.attempts import attempt_failed
+from pointsman.core.choreography import react
 from pointsman.core.draft import Draft, dispatch, end
 from pointsman.core.inputs import (
     Circumstances,
@@ -42,6 +43,7 @@ from pointsman_schemas.log import (
     TaskSucceeded,
     WorkflowStarted,
 )
+from pointsman_schemas.strategies import Choreography
 
 __all__ = ["consider", "decide"]
 
@@ -172,6 +174,8 @@ def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
     match task.role:
         case Role.WORK:
             draft.moved.extend(draft.open().dependants.get(task.id, ()))
+            if isinstance(strategy := draft.open().strategy, Choreography):
+                return react(draft, strategy, task, received.result.events)
             if hint := received.result.replan_hint:
                 plan_again(draft, f"{task.agent} suggests it: {hint}")
         case Role.PLAN:
@@ -182,6 +186,7 @@ def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
             synthesized(draft, received.result)
         case _:
             assert_never(task.role)
+    return None
 
 
 def _control(draft: Draft, received: ControlReceived) -> None:

@@ -185,6 +185,7 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
             cap=state.limits.attempts,
             depends_on=tuple(dict.fromkeys((*planned.depends_on, *planned.optional_dependencies))),
             optional=frozenset(planned.optional_dependencies) - set(planned.depends_on),
+            event=planned.event,
         )
         for planned in entry.plan.tasks
     }
@@ -194,6 +195,7 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
     return replace(
         _moved(state, Phase.RUNNING),
         plan=entry.plan,
+        revision=max(state.revision, entry.revision),
         tasks=tasks,
         dependants=_dependants(tasks),
         open_work=sum(1 for task in tasks.values() if task.role is Role.WORK and not task.settled),

@@ -94,6 +94,7 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         idempotency_key=f"{state.workflow_id}.{task.id}",
         budget=_left(state),
         depth=state.depth,
+        event=task.event,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",
     )
 

@@ -51,6 +51,8 @@ class Task:
     ended_at: datetime | None = None
     span_id: str = ""
     fallback: str | None = None
+    event: str = ""
+    """The domain event it reacts to."""
     team: bool = False
     """The agent is a team, which works in a workflow of its own."""
     result: Result | None = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import assert_never
 
 from pointsman.core.answers import answer_or_give_up
+from pointsman.core.choreography import begin_choreography
 from pointsman.core.draft import Draft
 from pointsman.core.fan_out import begin_fan_out, finish_fan_out
 from pointsman.core.pipeline import begin_pipeline, finish_pipeline
 from pointsman.core.planning import ask_classifier, ask_planner
-from pointsman_schemas.strategies import Adaptive, FanOut, Pipeline, Router, Supervisor
+from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
 
 __all__ = ["begin", "finish"]
 
@@ -25,6 +26,8 @@ def begin(draft: Draft) -> None:
             begin_pipeline(draft, strategy)
         case FanOut() as strategy:
             begin_fan_out(draft, strategy)
+        case Choreography() as strategy:
+            begin_choreography(draft, strategy)
         case _ as never:
             assert_never(never)
 
@@ -32,7 +35,7 @@ def begin(draft: Draft) -> None:
 def finish(draft: Draft) -> None:
     """The work is done, as far as it can be: have the answer written, or end."""
     match draft.open().strategy:
-        case Supervisor() | Adaptive() | Router() as strategy:
+        case Supervisor() | Adaptive() | Router() | Choreography() as strategy:
             answer_or_give_up(draft, strategy)
         case Pipeline() as strategy:
             finish_pipeline(draft, strategy)

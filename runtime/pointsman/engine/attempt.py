@@ -159,6 +159,7 @@ class Attempt:
             usage=context.usage if context else Usage(),
             confidence=context.confidence if context else None,
             replan_hint=context.replan_hint if context else None,
+            events=context.events if context else (),
             started_at=self._began or now,
             ended_at=now,
         )

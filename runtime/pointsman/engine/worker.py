@@ -386,6 +386,7 @@ class Worker:
                     "status": "failed",
                     "output": None,
                     "replan_hint": None,
+                    "events": (),
                     "error": AttemptError(
                         kind=ErrorKind.OVERSIZE,
                         message=f"the result of {desk.name} is {len(body)} bytes with a limit of "

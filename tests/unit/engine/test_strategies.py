@@ -26,7 +26,7 @@ from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import TaskDispatched
 from pointsman_schemas.plan import SelectedAgent, Selection
 from pointsman_schemas.roles import ClassifierInput
-from pointsman_schemas.team import Check, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
 
 
 async def test_a_stage_that_is_told_what_is_missing_mends_it() -> None:
@@ -214,3 +214,27 @@ async def test_a_router_a_supervisor_and_a_pipeline_are_one_workflow_to_its_call
     assert str(outcome.answer).startswith("Found: look: ")
     levels = [node.name for node in walk(tree) if node.kind == "workflow"]
     assert levels == ["invoke_workflow front", "invoke_workflow support", "invoke_workflow refunds"]
+
+
+async def test_agents_that_know_only_events_make_one_history() -> None:
+    @agent(name="verify", description="Looks at charges", reacts_to=["requested"])
+    async def verify(request: dict[str, Any], context: Context) -> str:
+        await context.emit("charge_verified", {"charge": request["charge"]})
+        return "it was charged twice"
+
+    @agent(name="refund", description="Refunds", reacts_to=["charge_verified"])
+    async def refund(charge: dict[str, Any], context: Context) -> str:
+        return f"{context.event}: refunded {charge['charge']}"
+
+    team = Team(name="events", strategy=Choreography())
+    async with on_memory(team, [verify, refund]) as client:
+        workflow = await client.submit("events", {"charge": 7}, correlation_id="order-7")
+        outcome = await workflow.outcome(10)
+        emitted = [report.name for report in await client.progress(workflow.id)]
+
+    assert outcome.answer == {
+        "verify-requested": "it was charged twice",
+        "refund-charge_verified": "charge_verified: refunded 7",
+    }
+    assert outcome.correlation_id == "order-7"
+    assert emitted == ["charge_verified"]

@@ -1,0 +1,79 @@
+"""Choreography: no plan. Agents react to named events, and what they emit, reported with their results, goes on.
+
+A reaction is a task like any other, so retries, deadlines, dead letters and the trace are those of every task. An event
+counts with the result that reports it, once: an attempt that failed has emitted nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+
+from pointsman.core.draft import Draft, dispatch, end, free_id
+from pointsman.core.outcome import could_not
+from pointsman.core.planning import menu
+from pointsman.core.state import Task
+from pointsman.core.transitions import Phase
+from pointsman_schemas.events import Emitted
+from pointsman_schemas.log import LimitReached, PlanAccepted
+from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.strategies import Choreography
+
+__all__ = ["begin_choreography", "react"]
+
+
+def begin_choreography(draft: Draft, strategy: Choreography) -> None:
+    """The request is the first event. Somebody must react to it."""
+    react(draft, strategy, None, [Emitted(name=strategy.begins, data=_data(draft))])
+    if not draft.open().ended and draft.open().plan is None:
+        reason = f"no live agent of the team reacts to the event {strategy.begins}"
+        end(draft, Phase.FAILED, could_not(reason, "Start one that does and send the request again."), reason)
+
+
+def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: Iterable[Emitted]) -> None:
+    """A task for each agent that reacts to each of `events`, which came with the result of `emitter`."""
+    for event in events:
+        state = draft.open()
+        if state.limit:
+            return None
+        if event.name in strategy.ends:
+            return end(draft, Phase.COMPLETED, event.data, f"the event {event.name} ended it")
+        tasks = _reactions(draft, emitter, event)
+        if (count := len(list(state.work())) + len(tasks)) > state.limits.tasks:
+            detail = f"the limit of {state.limits.tasks} tasks was passed: {event.name} would make {count}"
+            draft.add(LimitReached(at=draft.now, limit="tasks", detail=detail))
+            return None
+        if tasks:
+            plan = Plan(goal=f"React to {event.name}", tasks=tasks)
+            draft.add(PlanAccepted(at=draft.now, revision=state.revision + 1, plan=plan))
+            for task in tasks:
+                dispatch(draft, task.id)
+    return None
+
+
+def _reactions(draft: Draft, emitter: Task | None, event: Emitted) -> tuple[PlannedTask, ...]:
+    allowed = {item.name for item in menu(draft)}
+    reacting = dict.fromkeys(
+        card.name for card in draft.around.cards if card.name in allowed and event.name in card.reacts_to
+    )
+    return tuple(
+        PlannedTask(
+            id=free_id(draft.open(), f"{agent}-{event.name}"[:_ID_KEPT]),
+            agent=agent,
+            intent=f"React to {event.name}" + (f" from {emitter.agent}" if emitter else ""),
+            event=event.name,
+            input=event.data,
+            depends_on=(emitter.id,) if emitter else (),
+        )
+        for agent in reacting
+    )
+
+
+_ID_KEPT = 56
+"""Characters of a reaction's id: a token has 64, and what keeps two apart needs a few."""
+
+
+def _data(draft: Draft) -> JsonValue:
+    state = draft.open()
+    return state.input if isinstance(state.input, dict) else {"request": state.input}
