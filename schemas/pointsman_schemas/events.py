@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
-from pointsman_schemas.strict_json import MAX_DEPTH
+from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
     "LONGEST_WAIT",
@@ -75,6 +75,8 @@ class Usage(Part):
     cost: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
+        if not (other.calls or other.tokens or other.cost):
+            return self
         return Usage(
             calls=self.calls + other.calls,
             input_tokens=self.input_tokens + other.input_tokens,
