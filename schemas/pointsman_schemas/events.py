@@ -20,6 +20,7 @@ __all__ = [
     "Cancellation",
     "Control",
     "DeadLetter",
+    "Delta",
     "Emitted",
     "ErrorKind",
     "Event",
@@ -113,6 +114,7 @@ class ErrorKind(StrEnum):
     CANCELLED = "cancelled"
     LIMIT = "limit"
     INSUFFICIENT = "insufficient"
+    CONTEXT_OVERFLOW = "context_overflow"
     OUTCOME_UNKNOWN = "outcome_unknown"
     TEAM = "team_failed"
 
@@ -314,6 +316,21 @@ class Progress(Event):
     usage: Usage | None = None
     span_id: str = ""
     parent_span_id: str = ""
+
+
+class Delta(Event):
+    """A piece of the text that a model is writing, broadcast on `{ns}.live.{workflow}.delta`; nothing depends on it.
+
+    What was said is no result: the call may break off and be made again.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.delta.v1"
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: Annotated[int, Field(ge=1)]
+    agent: AgentName
+    text: str
 
 
 class TaskSummary(Part):
