@@ -22,8 +22,6 @@ PointsmanError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pointsman_schemas.errors import (
     ContractError,
     InvalidToken,
@@ -33,9 +31,6 @@ from pointsman_schemas.errors import (
     UndecodableEvent,
     UnknownEventType,
 )
-
-if TYPE_CHECKING:
-    from pointsman_schemas.events import Usage
 
 __all__ = [
     "BusUnavailable",
@@ -106,8 +101,7 @@ class Conflict(PeerError):
 
 
 class ModelError(PeerError):
-    """A model provider failed. `retryable`: the same call may succeed later; `retry_after` is in seconds; `usage` is
-    what a call that broke off is known to have used."""
+    """A model provider failed. `retryable`: the same call may succeed later; `retry_after` is in seconds."""
 
     kind = "provider_error"
 
@@ -119,13 +113,11 @@ class ModelError(PeerError):
         retry_after: float | None = None,
         status: int | None = None,
         kind: str | None = None,
-        usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
         self.status = status
-        self.usage = usage
         if kind is not None:
             self.kind = kind
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
 from pointsman_schemas.ids import AgentName, Token
-from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["AgentCard", "Role"]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-
-from pointsman_schemas.strict_json import JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
 

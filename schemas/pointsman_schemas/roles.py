@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.ids import AgentName
-from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["ClassifierInput", "MenuItem", "PlannerInput", "RequestInput", "Synthesis", "SynthesizerInput"]
 

@@ -189,6 +189,47 @@ def trace(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, js
 
 @app.command()
 @command
+def export(
+    workflow: WorkflowId,
+    file: Annotated[str, typer.Argument(help="Where it goes; - for standard output.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Write a workflow whole to a file: log, events, handoffs, results, outcome, dead letters."""
+    from pointsman.cli import archives
+
+    return archives.export(workflow, file, url=url, namespace=namespace, json=json)
+
+
+@app.command("import")
+@command
+def import_(
+    file: Annotated[str, typer.Argument(help="What `pointsman export` wrote; - for standard input.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Put an exported workflow into this namespace, under its id, to be looked at. Nothing acts on it."""
+    from pointsman.cli import archives
+
+    return archives.import_(file, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def replay(
+    file: Annotated[str, typer.Argument(help="What `pointsman export` wrote, or a bare log; - for standard input.")],
+    json: Json = False,
+) -> Code:
+    """Decide an exported workflow again, with the present code, and say where it differs. Needs no broker."""
+    from pointsman.cli import archives
+
+    return archives.replay(file, json=json)
+
+
+@app.command()
+@command
 def cancel(
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",

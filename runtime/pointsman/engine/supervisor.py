@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pointsman.core.decide import consider
 from pointsman.core.inputs import (
@@ -26,7 +26,7 @@ from pointsman.core.inputs import (
 )
 from pointsman.core.nesting import FROM_PARENT
 from pointsman.core.outcome import could_not
-from pointsman.core.state import State, changed
+from pointsman.core.state import State
 from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.burial import bury
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
@@ -36,7 +36,7 @@ from pointsman.engine.intake import read_child, read_inbox, read_request, unread
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
-from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
+from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
@@ -267,6 +267,10 @@ class SupervisorEngine:
                 await arrival.delivery.nak(1.0)
         except DamagedLog as error:
             await self._close_damaged(workflow, arrivals, error)
+        except ImportedLog as error:
+            self._forget(workflow, arrivals)
+            for arrival in arrivals:
+                await self._bury(arrival.delivery, workflow, error.kind, str(error))
         except Exception as error:
             self._forget(workflow, arrivals)
             _log.exception("inputs_failed", inputs=len(arrivals))
@@ -361,7 +365,7 @@ class SupervisorEngine:
                 raced = True
                 if isinstance(error, UnknownOutcome):
                     await self._clock.sleep(_UNKNOWN)
-                committed = changed(state, commits=state.commits + 1)
+                committed = replace(state, commits=state.commits + 1)
                 head = await self._reload(workflow, head, error)
                 if isinstance(error, UnknownOutcome) and head.state == committed:
                     return head, entries, raced  # it was stored, and is ours
