@@ -8,8 +8,8 @@ async with pointsman.connect() as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from pointsman.telemetry.names import publish_request
 from pointsman.telemetry.traces import span
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Budget, Control, Outcome, Progress, Request
+from pointsman_schemas.events import Budget, Control, Delta, Outcome, Progress, Request
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
@@ -287,6 +287,15 @@ class Workflow:
                     yield entry
                     if isinstance(entry, WorkflowEnded):
                         return
+
+    async def listen(self, heard: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """Call `heard` with the text that agents with `stream` write, while they write it, until the context ends."""
+
+        async def tell(stored: Stored) -> None:
+            with suppress(ContractError):
+                await heard(parse(Delta, decode(stored.headers, stored.body)[1]))
+
+        return await self._client.bus.listen(self._client.subjects.live(self.id, "delta"), tell)
 
     async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
         """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already.

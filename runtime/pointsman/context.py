@@ -19,7 +19,7 @@ from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Emitted, Handoff, Progress, TaskReport, Usage
+from pointsman_schemas.events import Delta, Emitted, Handoff, Progress, TaskReport, Usage
 from pointsman_schemas.ids import derived_id, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
@@ -176,6 +176,13 @@ class Context:
         now = datetime.now(UTC)
         text = message.encode("utf-8", "replace").decode()  # half a surrogate pair could not be sent
         self.reporter.report(self._event("progress", message=text, at=now, data=data))
+
+    def say(self, text: str) -> None:
+        """Show a piece of text that is being written to whoever watches now. Nothing is kept."""
+        text = text.encode("utf-8", "replace").decode()
+        self.reporter.say(
+            Delta(workflow_id=self.workflow_id, task_id=self.task_id, attempt=self.attempt, agent=self.agent, text=text)
+        )
 
     async def emit(self, name: str, data: JsonValue = None) -> None:
         """Publish the domain event `name` of this workflow, and return when it is stored.

@@ -22,6 +22,8 @@ PointsmanError
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pointsman_schemas.errors import (
     ContractError,
     InvalidToken,
@@ -31,6 +33,9 @@ from pointsman_schemas.errors import (
     UndecodableEvent,
     UnknownEventType,
 )
+
+if TYPE_CHECKING:
+    from pointsman_schemas.events import Usage
 
 __all__ = [
     "BusUnavailable",
@@ -101,7 +106,8 @@ class Conflict(PeerError):
 
 
 class ModelError(PeerError):
-    """A model provider failed. `retryable`: the same call may succeed later; `retry_after` is in seconds."""
+    """A model provider failed. `retryable`: the same call may succeed later; `retry_after` is in seconds; `usage` is
+    what a call that broke off is known to have used."""
 
     kind = "provider_error"
 
@@ -113,11 +119,13 @@ class ModelError(PeerError):
         retry_after: float | None = None,
         status: int | None = None,
         kind: str | None = None,
+        usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
         self.status = status
+        self.usage = usage
         if kind is not None:
             self.kind = kind
 

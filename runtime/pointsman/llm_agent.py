@@ -55,7 +55,9 @@ class LLMAgent(Agent):
     """An agent whose work a model does.
 
     `instructions` is the prompt, or the path of a file with it, read at once. `model` is `openai:NAME`,
-    `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided at first use. `input` is
+    `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided
+    at first use; of a list, the next one is asked when the one before it fails. With `stream`, the text is shown to
+    whoever watches while it is written. `input` is
     the type a handoff's input is checked against, None for any. `output` is the pydantic model of the answer, None for
     text; `output_name` is what the provider is told it is called.
 
@@ -80,7 +82,7 @@ class LLMAgent(Agent):
         input: Any = None,
         output: type[BaseModel] | None = None,
         output_name: str = "answer",
-        model: str | Model | None = None,
+        model: str | Model | Sequence[str | Model] | None = None,
         role: Role = Role.WORK,
         skills: Sequence[str] = (),
         intents: Sequence[str] = (),
@@ -95,6 +97,7 @@ class LLMAgent(Agent):
         max_tokens: int = 8192,
         temperature: float | None = None,
         durable: bool = True,
+        stream: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._input = Shape[Any](input, f"agent {name}") if input is not None else None
@@ -113,6 +116,8 @@ class LLMAgent(Agent):
             input_schema=self._input.input_schema if self._input else {},
             output_schema=_schema(output) or {"type": "string"},
         )
+        if isinstance(model, Sequence) and not model:
+            raise ConfigurationError(f"agent {name} has model={model!r}; name at least one, or None for the default")
         if turns < 1:
             raise ConfigurationError(f"agent {name} has turns={turns}; expected at least 1 model call")
         repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
@@ -123,18 +128,28 @@ class LLMAgent(Agent):
         self._output = output
         self._output_schema = _schema(output)
         self._output_name = output_name
-        self._spec = model
+        self._specs = tuple(model) if isinstance(model, Sequence) and not isinstance(model, str) else (model,)
         self._turns = turns
         self._tokens = tokens
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._durable = durable
+        self._stream = stream
         self._clock = clock or SystemClock()
 
     @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The models, in the order in which they are asked.
+
+        Raises:
+            ConfigurationError: there is no such model, or its key is not set.
+        """
+        return tuple(model_from(spec) if spec is None or isinstance(spec, str) else spec for spec in self._specs)
+
+    @property
     def model(self) -> Model:
-        """Raises `ConfigurationError` when there is no such model or its key is not set."""
-        return model_from(self._spec) if self._spec is None or isinstance(self._spec, str) else self._spec
+        """The one that is asked first. Raises as `models` does."""
+        return self.models[0]
 
     @property
     def card(self) -> AgentCard:
@@ -144,8 +159,8 @@ class LLMAgent(Agent):
         return self._card.model_copy(update={"model": label})
 
     async def close(self) -> None:
-        """Close the model's connections. The agent opens them again when it is used again."""
-        if (model := self.__dict__.get("model")) is not None:
+        """Close the models' connections. The agent opens them again when it is used again."""
+        for model in self.__dict__.get("models", ()):
             await model.close()
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
@@ -181,7 +196,7 @@ class LLMAgent(Agent):
 
     async def _ask(self, turns: tuple[Turn, ...], context: Context) -> ModelReply:
         request = ModelRequest(
-            model=self.model.name,
+            model="",
             instructions=self._instructions,
             turns=turns,
             tools=tuple(tool.spec for tool in self._tools.values()),
@@ -189,21 +204,30 @@ class LLMAgent(Agent):
             output_name=self._output_name,
             max_tokens=self._max_tokens,
             temperature=self._temperature,
+            on_text=context.say if self._stream else None,
         )
+        models = self.models
         for attempt in range(1, TRIES + 1):
-            self._check_limits(context)
-            try:
-                return await self._call(request, attempt, context)
-            except ModelError as error:
-                wait = error.retry_after if error.retry_after is not None else _backoff(attempt)
-                too_late = self._clock.now() + timedelta(seconds=wait) >= context.deadline
-                if not error.retryable or attempt == TRIES or wait > LONGEST_WAIT or too_late:
-                    raise
+            failed: dict[Model, ModelError] = {}
+            for model in models:
+                self._check_limits(context)
+                try:
+                    return await self._call(model, replace(request, model=model.name), attempt, context)
+                except ModelError as error:
+                    failed[model] = error
+            # A model that turned the request down would do so again; what failed in passing may be asked again.
+            models = tuple(model for model, error in failed.items() if error.retryable)
+            errors = [failed[model] for model in models]
+            told = min(errors, key=lambda each: each.retry_after or 0.0) if errors else next(iter(failed.values()))
+            wait = told.retry_after if told.retry_after is not None else _backoff(attempt)
+            too_late = self._clock.now() + timedelta(seconds=wait) >= context.deadline
+            if not errors or attempt == TRIES or wait > LONGEST_WAIT or too_late:
+                raise told
             await self._clock.sleep(wait)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    async def _call(self, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
-        model, started = self.model, self._clock.monotonic()
+    async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
+        started = self._clock.monotonic()
         measured: dict[str, names.Value | None] = {
             names.OPERATION_NAME: "chat",
             names.PROVIDER_NAME: model.provider,
@@ -220,7 +244,12 @@ class LLMAgent(Agent):
                 attempt=attempt,
             ) as call:
                 call.set_attributes(content.of_request(request))
-                reply = _sendable(await model.complete(request))
+                try:
+                    reply = _sendable(await model.complete(request))
+                except ModelError as error:
+                    if error.usage is not None:
+                        call.record_usage(error.usage)
+                    raise
                 call.record_usage(reply.usage)
                 call.set_attributes(content.of_reply(reply))
                 call.set_attributes(

@@ -302,7 +302,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `output_schema` asks for a JSON object of that schema by the provider's native way."""
+    """One model call. `output_schema` asks for a JSON object of that schema by the provider's native way.
+
+    With `on_text` the answer is streamed, and each piece of text told to it as it comes. What was told is no answer
+    before the reply is there: a stream may break off, and the call be made again.
+    """
 
     model: str
     instructions: str
@@ -312,6 +316,7 @@ class ModelRequest:
     output_name: str = "answer"
     max_tokens: int = 4096
     temperature: float | None = None
+    on_text: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pointsman.errors import ERROR_LENGTH
 from pointsman.subprocesses import Completed
 from pointsman.telemetry import traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Emitted, Progress, Usage
+from pointsman_schemas.events import Delta, Emitted, Progress, Usage
 
 __all__ = ["Call", "Ledger", "RecordingReporter", "Reporter"]
 
@@ -21,6 +21,9 @@ class Reporter(Protocol):
 
     def report(self, progress: Progress) -> None:
         """Tell whoever watches. Never waits and never raises: a report is worth less than the work it is about."""
+
+    def say(self, delta: Delta) -> None:
+        """Tell whoever listens now a piece of text. Never waits and never raises."""
 
     async def emit(self, event: Progress, event_id: str) -> None:
         """Store a domain event, once for each `event_id`. Returns when it is stored."""
@@ -32,9 +35,13 @@ class RecordingReporter:
 
     reports: list[Progress] = field(default_factory=list)
     events: list[Progress] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
 
     def report(self, progress: Progress) -> None:
         self.reports.append(progress)
+
+    def say(self, delta: Delta) -> None:
+        self.deltas.append(delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
         self.events.append(event)

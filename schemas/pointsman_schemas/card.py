@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from pointsman_schemas.ids import AgentName, Token
+from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["AgentCard", "Role"]
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -83,7 +84,7 @@ def encode(envelope: Envelope) -> dict[str, str]:
         headers["ce-correlationid"] = _quote(envelope.correlation_id)
     if envelope.causation_id is not None:
         headers["ce-causationid"] = _quote(envelope.causation_id)
-    if (dataschema := _dataschema(envelope)) is not None:
+    if (dataschema := envelope.dataschema or _dataschema(envelope.type)) is not None:
         headers["ce-dataschema"] = _quote(dataschema)
     if envelope.origin_traceparent is not None:
         headers["ce-traceparent"] = _quote(envelope.origin_traceparent)
@@ -111,7 +112,7 @@ def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, st
         "subject": envelope.subject,
         "correlationid": envelope.correlation_id,
         "causationid": envelope.causation_id,
-        "dataschema": _dataschema(envelope),
+        "dataschema": envelope.dataschema or _dataschema(envelope.type),
         "traceparent": envelope.origin_traceparent,
         **envelope.extensions,
     }
@@ -142,10 +143,10 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
     return _envelope(attributes, lower), body
 
 
-def _dataschema(envelope: Envelope) -> str | None:
-    if envelope.dataschema is None and (ours := _OURS.fullmatch(envelope.type)):
-        return f"urn:pointsman:schema:{ours[1]}:{ours[2]}"
-    return envelope.dataschema
+@lru_cache(64)  # there are a dozen types
+def _dataschema(event_type: str) -> str | None:
+    ours = _OURS.fullmatch(event_type)
+    return f"urn:pointsman:schema:{ours[1]}:{ours[2]}" if ours else None
 
 
 def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes) -> tuple[Envelope, bytes]:
@@ -225,7 +226,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _rfc3339(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return (instant if instant.tzinfo is UTC else instant.astimezone(UTC)).isoformat()[:-6] + "Z"
 
 
 def _quote(value: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
-from pointsman_schemas.strict_json import MAX_DEPTH
+from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
     "LONGEST_WAIT",
@@ -20,6 +20,7 @@ __all__ = [
     "Cancellation",
     "Control",
     "DeadLetter",
+    "Delta",
     "Emitted",
     "ErrorKind",
     "Event",
@@ -75,6 +76,8 @@ class Usage(Part):
     cost: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
+        if not (other.calls or other.tokens or other.cost):
+            return self
         return Usage(
             calls=self.calls + other.calls,
             input_tokens=self.input_tokens + other.input_tokens,
@@ -111,6 +114,7 @@ class ErrorKind(StrEnum):
     CANCELLED = "cancelled"
     LIMIT = "limit"
     INSUFFICIENT = "insufficient"
+    CONTEXT_OVERFLOW = "context_overflow"
     OUTCOME_UNKNOWN = "outcome_unknown"
     TEAM = "team_failed"
 
@@ -312,6 +316,21 @@ class Progress(Event):
     usage: Usage | None = None
     span_id: str = ""
     parent_span_id: str = ""
+
+
+class Delta(Event):
+    """A piece of the text that a model is writing, broadcast on `{ns}.live.{workflow}.delta`; nothing depends on it.
+
+    What was said is no result: the call may break off and be made again.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.delta.v1"
+
+    workflow_id: WorkflowId
+    task_id: TaskId
+    attempt: Annotated[int, Field(ge=1)]
+    agent: AgentName
+    text: str
 
 
 class TaskSummary(Part):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import AwareDatetime, Field, JsonValue
+from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, WorkflowId
 from pointsman_schemas.plan import Plan
+from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict
 
 from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.ids import AgentName
+from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["ClassifierInput", "MenuItem", "PlannerInput", "RequestInput", "Synthesis", "SynthesizerInput"]
 

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import jiter
-from pydantic import BaseModel, JsonValue, ValidationError
-from pydantic_core import from_json, to_json
+import pydantic
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
+from pydantic_core import core_schema, from_json, to_json
 
 from pointsman_schemas.errors import NotJson, UndecodableEvent
 
-__all__ = ["MAX_DEPTH", "as_json_value", "dump", "parse", "parse_json"]
+__all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
 
 MAX_DEPTH = 128
 """Nesting that a value may have: below the JSON parser's own bound of 200, so what we send can always be read."""
@@ -32,6 +33,22 @@ _INTEGER_BITS = 14_284  # the 4,300 digits that the JSON parser reads of an inte
 _NOT_FINITE = re.compile(rb"[\s,:\[]-?(?:NaN|Infinity|[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199}))")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class _AsItIs:
+    """What was read from bytes is JSON already, and is written as what it is; only what Python made is looked through.
+    pydantic alone calls back into Python for each node of a value, both ways."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.json_or_python_schema(
+            json_schema=core_schema.any_schema(),
+            python_schema=handler(source),
+            serialization=core_schema.simple_ser_schema("any"),
+        )
+
+
+JsonValue: TypeAlias = Annotated[pydantic.JsonValue, _AsItIs()]
+"""Any JSON value, as a field of a model."""
 
 
 def parse(model: type[ModelT], body: bytes) -> ModelT:

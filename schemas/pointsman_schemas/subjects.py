@@ -12,6 +12,7 @@
 | `{ns}.log.{team}.{workflow}` | commits |
 | `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
 | `{ns}.live.{workflow}.cancelled` | cancellations: not kept |
+| `{ns}.live.{workflow}.delta` | text that models are writing: not kept |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |
 """

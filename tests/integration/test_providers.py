@@ -22,6 +22,8 @@ from pointsman.context import Context
 from pointsman.errors import ConfigurationError, ModelError, Refused
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
+from pointsman.llm.openai_responses import OpenAIResponsesModel
+from pointsman.llm.reading import strict_json
 from pointsman.llm.selection import DEFAULT_MODELS, model_from
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import Model, ModelRequest, ToolCall, ToolSpec, Turn
@@ -46,7 +48,12 @@ def anthropic(provider: FakeProvider) -> Model:
     return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=5)
 
 
-both = pytest.mark.parametrize("connect", [openai, anthropic])
+def responses(provider: FakeProvider) -> Model:
+    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+
+
+IDS = {openai: "chatcmpl-test", responses: "resp_test", anthropic: "msg_test"}
+both = pytest.mark.parametrize("connect", [openai, responses, anthropic])
 
 
 @asynccontextmanager
@@ -75,7 +82,8 @@ async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) 
     assert reply.usage.cost == pytest.approx(price)
     sent = provider.calls[0].body
     assert (sent["model"], sent["temperature"]) == (model.name, 0.0)
-    assert sent.get("max_completion_tokens", sent.get("max_tokens")) == 50
+    limits = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    assert [sent[name] for name in limits if name in sent] == [50]
 
 
 @both
@@ -113,7 +121,10 @@ async def test_structured_output_is_asked_for_in_the_provider_s_own_way(connect:
 
     assert (reply.data, reply.finish, reply.calls) == ({"city": "Oslo"}, "stop", ())
     sent = provider.calls[0].body
-    if model.provider == "openai":
+    if isinstance(model, OpenAIResponsesModel):
+        asked = {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": False}
+        assert (sent["text"]["format"], sent["store"]) == (asked, False)
+    elif model.provider == "openai":
         assert sent["response_format"]["json_schema"] == {"name": "place", "schema": SCHEMA, "strict": False}
     else:
         assert sent["tool_choice"] == {"type": "tool", "name": "place"}
@@ -270,6 +281,139 @@ async def test_arguments_that_are_not_json_do_not_break_the_history(connect: Con
     assert reply.text == "sorry"
 
 
+# Streams
+
+
+@both
+async def test_a_streamed_answer_is_told_piece_by_piece_and_is_the_same_in_the_end(connect: Connect) -> None:
+    said: list[str] = []
+    wanted = Answer("Let me look at the sky.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
+    async with talking(connect, wanted, wanted) as (provider, model):
+        whole = await model.complete(asking(tools=(WEATHER,)))
+        streamed = await model.complete(asking(tools=(WEATHER,), on_text=said.append))
+
+    assert len(said) > 2
+    assert "".join(said) == "Let me look at the sky."
+    assert [(call.id, call.name) for call in streamed.calls] == [(call.id, call.name) for call in whole.calls]
+    assert [strict_json(call.arguments) for call in streamed.calls] == [{"city": "Oslo"}, {"city": "Rome"}]
+    assert (streamed.text, streamed.finish, streamed.usage, streamed.model) == (
+        whole.text, whole.finish, whole.usage, whole.model,
+    )  # fmt: skip
+    assert [call.body.get("stream", False) for call in provider.calls] == [False, True]
+
+
+@both
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(data={"city": "Oslo"}), Answer(refusal="I will not."), Answer("It was a dark and", finish="length"),
+     Answer("hi", usage=None)],
+    ids=["data", "refusal", "length", "no usage"],
+)  # fmt: skip
+async def test_a_streamed_answer_ends_as_a_whole_one_does(connect: Connect, answer: Answer) -> None:
+    async with talking(connect, answer, answer) as (_, model):
+        whole = await model.complete(asking(output_schema=SCHEMA))
+        streamed = await model.complete(asking(output_schema=SCHEMA, on_text=lambda _: None))
+
+    assert (streamed.text, streamed.data, streamed.finish) == (whole.text, whole.data, whole.finish)
+    assert streamed.usage == whole.usage
+
+
+ERRORS: dict[Connect, Callable[[str], dict[str, Any]]] = {
+    openai: lambda code: {"error": {"message": "it broke", "type": code, "code": None}},
+    responses: lambda code: {"type": "error", "code": code, "message": "it broke", "sequence_number": 9},
+    anthropic: lambda code: {"type": "error", "error": {"type": code, "message": "it broke"}},
+}
+
+
+@both
+@pytest.mark.parametrize(
+    ("code", "status", "retryable"),
+    [("rate_limit_exceeded", 429, True), ("overloaded_error", 529, True), ("server_error", 500, True),
+     ("never_heard_of", 500, True), ("invalid_request_error", 400, False), ("insufficient_quota", 402, False)],
+)  # fmt: skip
+async def test_an_error_inside_of_a_stream_has_the_class_it_would_have_by_itself(
+    connect: Connect, code: str, status: int, retryable: bool
+) -> None:
+    said: list[str] = []
+    broken = Answer("It was a dark and stormy night", error=ERRORS[connect](code))
+    async with talking(connect, broken) as (_, model):
+        with pytest.raises(ModelError, match="it broke") as caught:
+            await model.complete(asking(on_text=said.append))
+
+    assert said  # half of it had been said, and is no answer
+    assert (caught.value.status, caught.value.retryable) == (status, retryable)
+
+
+@both
+async def test_a_stream_that_is_cut_off_is_no_answer_and_counts_as_a_call(connect: Connect) -> None:
+    said: list[str] = []
+    async with talking(connect, Answer("It was a dark and stormy night", drop=700)) as (_, model):
+        with pytest.raises(ModelError, match="no answer") as caught:
+            await model.complete(asking(on_text=said.append))
+
+    assert caught.value.retryable
+    assert caught.value.usage is not None
+    assert caught.value.usage.calls == 1
+
+
+@both
+async def test_a_stream_that_ends_without_saying_so_is_no_answer(connect: Connect) -> None:
+    async with talking(connect, Answer(body=b"")) as (_, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking(on_text=lambda _: None))
+
+    assert caught.value.retryable
+
+
+@both
+@pytest.mark.parametrize("answer", [
+    Answer("prompt is too long: 210000 tokens > 200000 maximum", status=400),
+    Answer("This model's maximum context length is 128000 tokens.", status=400),
+    Answer("too large", status=413),
+], ids=["anthropic", "openai", "413"])  # fmt: skip
+async def test_a_conversation_too_long_for_the_model_is_called_that_and_not_sent_again(
+    connect: Connect, answer: Answer
+) -> None:
+    async with talking(connect, answer) as (provider, model):
+        agent = LLMAgent(name="a", description="d", instructions="i", model=model)
+        context = Context.for_test("hello")
+        with pytest.raises(ModelError, match="too long for this model") as caught:
+            await agent.run(context.handoff, context)
+
+    assert (caught.value.kind, caught.value.retryable) == ("context_overflow", False)
+    assert len(provider.calls) == 1
+
+
+async def test_a_response_that_failed_has_its_error_s_class() -> None:
+    body = b'{"id": "r", "object": "response", "status": "failed", "output": [], "error": ' \
+           b'{"code": "rate_limit_exceeded", "message": "slow down"}}'  # fmt: skip
+    async with talking(responses, Answer(body=body)) as (_, model):
+        with pytest.raises(ModelError, match="slow down") as caught:
+            await model.complete(asking())
+
+    assert (caught.value.status, caught.value.retryable) == (429, True)
+
+
+# Several models
+
+
+async def test_the_next_model_of_a_chain_is_asked_when_the_one_before_it_fails() -> None:
+    async with (
+        FakeProvider.saying(Answer("overloaded", status=529), Answer("no such model", status=404)) as first,
+        FakeProvider.saying(Answer("from the second"), Answer("again from the second")) as second,
+    ):
+        agent = LLMAgent(
+            name="a", description="d", instructions="i", model=[anthropic(first), openai(second)], clock=VirtualClock()
+        )
+        for expected in ("from the second", "again from the second"):
+            context = Context.for_test("hello")
+            assert await agent.run(context.handoff, context) == expected
+            assert context.usage.calls == 1
+        await agent.close()
+
+    assert (len(first.calls), len(second.calls)) == (2, 2)
+
+
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The spans of everybody, whoever opens them: the SDKs' own, too."""
@@ -301,7 +445,7 @@ async def test_a_model_call_is_one_chat_span_and_no_other(connect: Connect, span
         "gen_ai.output.type": "text",
         "gen_ai.agent.name": "greeter",
         "gen_ai.response.model": model.name,
-        "gen_ai.response.id": "chatcmpl-test" if model.provider == "openai" else "msg_test",
+        "gen_ai.response.id": IDS[connect],
         "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.usage.input_tokens": 3,
         "gen_ai.usage.output_tokens": 2,
@@ -391,6 +535,7 @@ def test_the_model_follows_from_the_name_and_the_name_from_the_keys(monkeypatch:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert chosen() == f"openai:{DEFAULT_MODELS['openai']}"
     assert chosen("anthropic:claude-x") == "anthropic:claude-x"
+    assert isinstance(model_from("openai-responses:gpt-5"), OpenAIResponsesModel)
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
     assert chosen() == "offline:offline"
     with pytest.raises(ConfigurationError, match="'mystery:9'; expected"):
@@ -405,10 +550,11 @@ def test_a_server_of_one_s_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.real_model
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("provider", ["openai", "openai-responses", "anthropic"])
 async def test_a_real_model_uses_a_tool_and_answers_in_the_type(provider: str) -> None:
-    if not os.environ.get(f"{provider.upper()}_API_KEY"):
-        pytest.skip(f"{provider.upper()}_API_KEY is not set")
+    key = f"{provider.partition('-')[0].upper()}_API_KEY"
+    if not os.environ.get(key):
+        pytest.skip(f"{key} is not set")
 
     class Stock(BaseModel):
         item: str

@@ -21,7 +21,8 @@ class Answer:
     """One answer of the provider. `finish` is OpenAI's word for how it ended; `usage` None leaves the counts out.
 
     `data` is structured output in the provider's own way. `status` other than 200 sends an error with `text` as its
-    message. `drop` closes the connection after that many bytes of the body. `body` is sent as it is.
+    message. `drop` closes the connection after that many bytes of the body. `error` comes inside of a stream, after
+    half of what there is. `body` is sent as it is.
     """
 
     text: str = ""
@@ -33,6 +34,7 @@ class Answer:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     drop: int | None = None
+    error: dict[str, Any] | None = None
     body: bytes | None = None
     delay: float = 0.0
 
@@ -51,9 +53,9 @@ class Call:
     @property
     def prompt(self) -> str:
         """Everything it says, system prompt included, in one text."""
-        said = [self.body.get("system", "")]
-        for message in self.body.get("messages", ()):
-            content = message.get("content")
+        said = [self.body.get("system", "") or self.body.get("instructions", "")]
+        for message in self.body.get("messages") or self.body.get("input") or ():
+            content = message.get("content") or message.get("output")
             said += [content] if isinstance(content, str) else [_text(block) for block in content or ()]
         return "\n".join(said)
 
@@ -123,8 +125,12 @@ class FakeProvider:
         answer = self._choose(call)
         if answer.delay:
             await asyncio.sleep(answer.delay)
-        body = answer.body if answer.body is not None else json.dumps(_body(call, answer)).encode()
-        lines = [f"HTTP/1.1 {answer.status} {_phrase(answer.status)}", "content-type: application/json"]
+        streamed = bool(call.body.get("stream")) and answer.status == 200
+        whole = _body(call, answer)
+        sent = stream_of(call.path, whole, answer.error) if streamed else json.dumps(whole).encode()
+        body = answer.body if answer.body is not None else sent
+        kind = "text/event-stream" if streamed else "application/json"
+        lines = [f"HTTP/1.1 {answer.status} {_phrase(answer.status)}", f"content-type: {kind}"]
         lines += [f"content-length: {len(body)}", *(f"{name}: {value}" for name, value in answer.headers)]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
         writer.write(body if answer.drop is None else body[: answer.drop])
@@ -155,6 +161,8 @@ def _body(call: Call, answer: Answer) -> dict[str, Any]:
     if answer.status != 200:
         error: dict[str, Any] = {"type": "error_of_the_test", "message": answer.text}
         return {"type": "error", "error": error} if anthropic else {"error": error}
+    if call.path.endswith("/responses"):
+        return _response(call, answer)
     return _anthropic(call, answer) if anthropic else _openai(call, answer)
 
 
@@ -213,16 +221,135 @@ def _anthropic(call: Call, answer: Answer) -> dict[str, Any]:
     return body
 
 
+def _response(call: Call, answer: Answer) -> dict[str, Any]:
+    text = json.dumps(answer.data) if answer.data is not None else answer.text
+    said = {"type": "refusal", "refusal": answer.refusal} if answer.refusal else None
+    if text and not said:
+        said = {"type": "output_text", "text": text, "annotations": []}
+    output: list[dict[str, Any]] = []
+    if said:
+        output.append({"type": "message", "id": "msg_0", "role": "assistant", "status": "completed", "content": [said]})
+    output += [
+        {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": name, "arguments": json.dumps(given)}
+        for n, (name, given) in enumerate(answer.calls)
+    ]
+    reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(answer.finish)
+    body: dict[str, Any] = {
+        "id": "resp_test",
+        "object": "response",
+        "created_at": 1,
+        "model": call.body.get("model", ""),
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
+        "error": None,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    if answer.usage is not None:
+        read, written = answer.usage
+        body["usage"] = {
+            "input_tokens": read, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": written,
+            "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": read + written,
+        }  # fmt: skip
+    return body
+
+
+# Streams: each provider's own events for the same body
+
+
+def stream_of(path: str, body: dict[str, Any], error: dict[str, Any] | None) -> bytes:
+    """`body` as the provider streams it; with `error`, that in place of its second half."""
+    if path.endswith("/messages"):
+        events = list(_anthropic_events(body))
+    elif path.endswith("/responses"):
+        events = list(_response_events(body))
+    else:
+        events = [("", chunk) for chunk in _openai_chunks(body)]
+    if error is not None:
+        events = [*events[: len(events) // 2], ("error", error)]
+    lines = [(f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n" for name, data in events]
+    if path.endswith("/completions") and error is None:
+        lines.append("data: [DONE]\n\n")
+    return "".join(lines).encode()
+
+
+def _openai_chunks(body: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    head = {"id": body["id"], "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+    choice = body["choices"][0]
+    message = choice["message"]
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    for name in ("content", "refusal"):
+        for piece in _pieces(message.get(name) or ""):
+            yield chunk({name: piece})
+    for place, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        yield chunk({"tool_calls": [{"index": place, "id": call["id"], "type": "function",
+                                     "function": {"name": function["name"], "arguments": ""}}]})  # fmt: skip
+        for piece in _pieces(function["arguments"]):
+            yield chunk({"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
+    yield chunk({}, choice["finish_reason"])
+    if "usage" in body:
+        yield {**head, "choices": [], "usage": body["usage"]}
+
+
+def _anthropic_events(body: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    usage = body.get("usage", {"input_tokens": 0, "output_tokens": 0})
+    start = {**body, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    yield "message_start", {"type": "message_start", "message": start}
+    for place, block in enumerate(body["content"]):
+        empty = {**block, "text": ""} if block["type"] == "text" else {**block, "input": {}}
+        yield "content_block_start", {"type": "content_block_start", "index": place, "content_block": empty}
+        whole = block["text"] if block["type"] == "text" else json.dumps(block["input"])
+        kind, field = ("text_delta", "text") if block["type"] == "text" else ("input_json_delta", "partial_json")
+        for piece in _pieces(whole):
+            yield "content_block_delta", {
+                "type": "content_block_delta", "index": place, "delta": {"type": kind, field: piece},
+            }  # fmt: skip
+        yield "content_block_stop", {"type": "content_block_stop", "index": place}
+    delta = {"stop_reason": body["stop_reason"], "stop_sequence": None}
+    if "stop_details" in body:
+        delta["stop_details"] = body["stop_details"]
+    yield "message_delta", {"type": "message_delta", "delta": delta, "usage": usage}
+    yield "message_stop", {"type": "message_stop"}
+
+
+def _response_events(body: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    number = 0
+
+    def event(kind: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+        nonlocal number
+        number += 1
+        return kind, {"type": kind, "sequence_number": number, **fields}
+
+    yield event("response.created", response={**body, "status": "in_progress", "output": []})
+    for place, item in enumerate(body["output"]):
+        for part in item.get("content", ()):
+            for piece in _pieces(part.get("text", "")):
+                yield event("response.output_text.delta", item_id=item["id"], output_index=place, content_index=0,
+                            delta=piece, logprobs=[])  # fmt: skip
+    yield event(f"response.{body['status']}", response=body)
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + 5] for at in range(0, len(text), 5)]
+
+
 def unpaired(call: Call) -> str:
     """Why the providers would turn this conversation down, or nothing."""
     waiting: list[str] = []
-    for message in call.body.get("messages", ()):
+    for message in call.body.get("messages") or call.body.get("input") or ():
         called, answered = _calls_and_results(message)
         for result in answered:
             if result not in waiting:
                 return f"the result {result} has no call"
             waiting.remove(result)
-        if waiting and (called or not answered):
+        if waiting and (called or not answered) and message.get("type") != "function_call":
             return f"the calls {waiting} have no result"
         if len(set(called)) != len(called):
             return f"the ids {called} repeat"
@@ -235,6 +362,9 @@ def _calls_and_results(message: dict[str, Any]) -> tuple[list[str], list[str]]:
     blocks: Iterable[dict[str, Any]] = content if isinstance(content, list) else ()
     called = [call["id"] for call in message.get("tool_calls") or ()]
     called += [block["id"] for block in blocks if block.get("type") == "tool_use"]
+    called += [message["call_id"]] if message.get("type") == "function_call" else []
+    if message.get("type") == "function_call_output":
+        return called, [message["call_id"]]
     answered = [message["tool_call_id"]] if message.get("role") == "tool" else []
     answered += [block["tool_use_id"] for block in blocks if block.get("type") == "tool_result"]
     return called, answered

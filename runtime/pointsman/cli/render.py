@@ -17,7 +17,7 @@ from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import TraceNode
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Outcome, Progress, TaskSummary, Usage
+from pointsman_schemas.events import Delta, Outcome, Progress, TaskSummary, Usage
 from pointsman_schemas.log import (
     AttemptFailed,
     Entry,
@@ -55,6 +55,7 @@ _MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "�
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
 _BAR_WIDTH = 32  # columns of the time axis
+_WRITTEN = 72  # letters of a line of what is being written
 _NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
 _NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
 
@@ -66,6 +67,17 @@ class Story:
         self._start: datetime | None = None
         self._agents: dict[str, str] = {}
         self._roles: dict[str, Role] = {}
+        self._written: dict[str, str] = {}
+
+    def heard(self, delta: Delta) -> Iterator[Text]:
+        """The lines of what agents are writing that are whole."""
+        text = self._written.pop(delta.agent, "") + delta.text
+        while (end := _line_end(text)) > 0:
+            line = Text(" " * 10, style="dim").append(f"┊ {one_line(delta.agent, limit=40):<14} ")
+            yield line.append(one_line(text[:end], limit=400), style="italic")
+            text = text[end:]
+        if text:
+            self._written[delta.agent] = text
 
     def lines(self, event: WorkflowEvent) -> Iterator[Text]:
         """What there is to say about `event`: no line, one, or one per task of a plan."""
@@ -359,3 +371,10 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
+
+
+def _line_end(text: str) -> int:
+    """Where the first line of a text that is still growing ends; 0 while it does not."""
+    if (end := text.find("\n") + 1) > 0:
+        return end
+    return text.rfind(" ", 0, _WRITTEN) + 1 if len(text) > _WRITTEN else 0

@@ -16,7 +16,7 @@ from pointsman.cli.output import Code, complain, console, emit, hint, outcome_co
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
 from pointsman.errors import BusUnavailable, ConfigurationError
-from pointsman_schemas.events import Outcome, Progress
+from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import parse_json
 
@@ -146,14 +146,23 @@ def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None
 async def follow(workflow: Workflow, *, json: bool) -> Outcome:
     """Print the workflow's events as they happen, and return how it ended."""
     story, terminal = render.Story(), console()
-    async for event in workflow.events():
+
+    async def heard(delta: Delta) -> None:
         if json:
-            emit(_tagged(event))
+            emit({"delta": delta})
         else:
-            for line in story.lines(event):
+            for line in story.heard(delta):
                 say(terminal, line)
-        if isinstance(event, WorkflowEnded):
-            return event.outcome
+
+    async with await workflow.listen(heard):
+        async for event in workflow.events():
+            if json:
+                emit(_tagged(event))
+            else:
+                for line in story.lines(event):
+                    say(terminal, line)
+            if isinstance(event, WorkflowEnded):
+                return event.outcome
     return await workflow.outcome()
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import assert_never
 
-from pointsman.core.state import State, Task
+from pointsman.core.state import State, Task, changed
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
@@ -54,7 +53,7 @@ def apply(state: State | None, commit: Commit) -> State:
     after = fold(commit.entries, state)
     if after is None:
         raise InvariantError(f"commit {commit.number} holds no entries")
-    return replace(after, commits=commit.number)
+    return changed(after, commits=commit.number)
 
 
 def evolve(state: State | None, entry: Entry) -> State:
@@ -78,7 +77,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         case PlanAccepted():
             return _plan_accepted(state, entry)
         case PlanRejected():
-            return replace(state, rejections=state.rejections + 1)
+            return changed(state, rejections=state.rejections + 1)
         case TaskDispatched():
             return _with_task(
                 state,
@@ -123,13 +122,13 @@ def evolve(state: State | None, entry: Entry) -> State:
         case TaskReopened():
             return _task_reopened(state, entry)
         case ResultIgnored():
-            return replace(state, ignored=state.ignored | {entry.event_id})
+            return changed(state, ignored=state.ignored | {entry.event_id})
         case TimerArmed():
-            return replace(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
+            return changed(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
         case LimitReached():
-            return replace(state, limit=state.limit or entry.detail)
+            return changed(state, limit=state.limit or entry.detail)
         case WorkflowEnded():
-            return replace(_moved(state, Phase(entry.outcome.status)), outcome=entry.outcome)
+            return changed(_moved(state, Phase(entry.outcome.status)), outcome=entry.outcome)
         case _:
             assert_never(entry)
 
@@ -163,7 +162,7 @@ def _task_added(state: State, entry: TaskAdded) -> State:
         raise InvariantError(f"task {entry.task_id} of {state.workflow_id} was added twice")
     task = Task(entry.task_id, entry.role, entry.agent, entry.intent, entry.input, state.limits.attempts)
     plans = 1 if entry.role is Role.PLAN else 0
-    return replace(
+    return changed(
         _moved(state, _PHASE_OF_ROLE.get(entry.role, state.phase)),
         tasks={**state.tasks, task.id: task},
         revision=state.revision + plans,
@@ -192,7 +191,7 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
     if clash := kept.keys() & added.keys():
         raise InvariantError(f"plan {entry.revision} of {state.workflow_id} names tasks that exist: {sorted(clash)}")
     tasks = {**kept, **added}
-    return replace(
+    return changed(
         _moved(state, Phase.RUNNING),
         plan=entry.plan,
         revision=max(state.revision, entry.revision),
@@ -229,11 +228,11 @@ def _task_succeeded(state: State, entry: TaskSucceeded) -> State:
 
 def _attempt_failed(state: State, entry: AttemptFailed) -> State:
     task = _task(state, entry.task_id)
-    changed = replace(task, error=entry.error, event_id=entry.event_id)
+    tried = changed(task, error=entry.error, event_id=entry.event_id)
     if entry.result is not None:
-        changed = replace(changed, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
-        state = replace(state, usage=state.usage + entry.result.usage)
-    return replace(state, tasks={**state.tasks, task.id: changed})
+        tried = changed(tried, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
+        state = changed(state, usage=state.usage + entry.result.usage)
+    return changed(state, tasks={**state.tasks, task.id: tried})
 
 
 def _task_reopened(state: State, entry: TaskReopened) -> State:
@@ -241,17 +240,17 @@ def _task_reopened(state: State, entry: TaskReopened) -> State:
     task = _task(state, entry.task_id)
     if task.status is not TaskStatus.FAILED:
         raise InvariantError(f"task {task.id} of {state.workflow_id} is {task.status}; only a failed one reopens")
-    tasks = {**state.tasks, task.id: replace(task, cap=task.attempt + 1)}
+    tasks = {**state.tasks, task.id: changed(task, cap=task.attempt + 1)}
     waiting = list(state.dependants.get(task.id, ()))
     reopened = 1 if task.role is Role.WORK else 0
     while waiting:
         dependant = tasks[waiting.pop()]
         if dependant.status is TaskStatus.SKIPPED:
-            tasks[dependant.id] = replace(dependant, status=TaskStatus.WAITING, cause="", ended_at=None)
+            tasks[dependant.id] = changed(dependant, status=TaskStatus.WAITING, cause="", ended_at=None)
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1
     ignored = state.ignored | {entry.event_id}
-    return replace(state, tasks=tasks, open_work=state.open_work + reopened, ignored=ignored)
+    return changed(state, tasks=tasks, open_work=state.open_work + reopened, ignored=ignored)
 
 
 def _with_task(
@@ -261,11 +260,11 @@ def _with_task(
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
-    changed = replace(task, status=status, **changes)  # type: ignore[arg-type]  # the names are checked by replace
+    moved = changed(task, status=status, **changes)
     settles = 1 if task.role is Role.WORK and status in SETTLED and not task.settled else 0
-    return replace(
+    return changed(
         state,
-        tasks={**state.tasks, task_id: changed},
+        tasks={**state.tasks, task_id: moved},
         open_work=state.open_work - settles,
         usage=state.usage if all_used is None else all_used,
     )
@@ -282,7 +281,7 @@ def _moved(state: State, phase: Phase) -> State:
         return state
     if phase not in PHASE_MOVES[state.phase]:
         raise InvariantError(f"{state.workflow_id} cannot go from {state.phase} to {phase}")
-    return replace(state, phase=phase)
+    return changed(state, phase=phase)
 
 
 def _seconds(result: Result) -> float:

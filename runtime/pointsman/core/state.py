@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import JsonValue, PlainSerializer, TypeAdapter
 
@@ -16,7 +16,9 @@ from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
-__all__ = ["State", "Task", "bounds", "from_snapshot", "input_of", "report", "to_snapshot"]
+__all__ = ["State", "Task", "bounds", "changed", "from_snapshot", "input_of", "report", "to_snapshot"]
+
+ValueT = TypeVar("ValueT", "State", "Task")
 
 NONE_USED = Usage()
 
@@ -24,7 +26,7 @@ Names: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type
 """Written in order, so that the snapshot of a state is the same bytes whoever writes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     """One piece of work of a workflow: a task of its plan, or the planner's, classifier's or synthesizer's own.
 
@@ -73,7 +75,7 @@ class Task:
         return self.status in (TaskStatus.RUNNING, TaskStatus.BACKING_OFF)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """Everything a supervisor knows of one workflow. Two states with the same entries behind them are equal."""
 
@@ -124,6 +126,20 @@ class State:
     def work(self) -> Iterator[Task]:
         """The tasks of the plan, in its order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)
+
+
+def changed(value: ValueT, **changes: object) -> ValueT:
+    """A copy of a state or a task with some fields changed: `dataclasses.replace` in a tenth of its time, which was a
+    third of all that deciding costs. It needs the instance's `__dict__`, so these two have no slots.
+
+    Raises:
+        TypeError: there is no field of that name.
+    """
+    made = object.__new__(type(value))
+    made.__dict__.update(value.__dict__, **changes)
+    if len(made.__dict__) != len(value.__dict__):
+        raise TypeError(f"a {type(value).__name__} has no {', '.join(changes.keys() - value.__dict__.keys())}")
+    return made
 
 
 def bounds(state: State) -> Mapping[str, tuple[float, float]]:

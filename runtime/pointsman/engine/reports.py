@@ -12,13 +12,14 @@ from pointsman.errors import BusUnavailable, PointsmanError
 from pointsman.ports import Bus
 from pointsman.telemetry import current, get_logger, metrics, names
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import Progress
+from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusReporter"]
 
 _OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
+_GATHER = 0.05  # seconds of text in one broadcast: twenty a second look like writing
 _FLUSH = 1.0  # seconds that a result waits for the reports before it
 _PAUSE = 0.5  # seconds between tries to store a domain event while the broker is away
 
@@ -38,6 +39,7 @@ class BusReporter:
         self._causation_id = causation_id
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._said: list[Delta] = []
         self._dropped = 0
 
     def report(self, progress: Progress) -> None:
@@ -47,6 +49,10 @@ class BusReporter:
             self._loop.call_soon_threadsafe(self._send, subject, body, headers)
         except (ValueError, RuntimeError) as error:  # text that cannot be sent; or the worker is gone
             _log.debug("report_dropped", kind=progress.kind, error=repr(error))
+
+    def say(self, delta: Delta) -> None:
+        with suppress(RuntimeError):  # the worker is gone
+            self._loop.call_soon_threadsafe(self._gather, delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
         subject = self._subjects.event(event.workflow_id, event.name)
@@ -58,6 +64,7 @@ class BusReporter:
 
     async def flush(self) -> None:
         """Wait, for a bounded time, until what was reported is stored; what is not by then is dropped."""
+        self._broadcast()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_FLUSH)
             for task in late:
@@ -66,6 +73,37 @@ class BusReporter:
         if self._dropped:
             metrics.count(names.TELEMETRY_DROPPED, self._dropped, {names.SIGNAL: "reports"})
             _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
+
+    def _gather(self, delta: Delta) -> None:
+        """Models write in pieces of a few letters; people read them as well in pieces of a few words."""
+        if not self._said:
+            self._loop.call_later(_GATHER, self._broadcast)
+        self._said.append(delta)
+
+    def _broadcast(self) -> None:
+        if not self._said:
+            return
+        said, self._said = self._said, []
+        whole = said[0].model_copy(update={"text": "".join(delta.text for delta in said)})
+        body = dump(whole)
+        headers = encode(
+            Envelope(
+                id=uuid4().hex,
+                type=Delta.event_type,
+                source=self._source,
+                time=datetime.now(UTC),
+                subject=whole.workflow_id,
+                correlation_id=self._correlation_id,
+                causation_id=self._causation_id,
+            )
+        )
+        task = self._loop.create_task(self._tell(self._subjects.live(whole.workflow_id, "delta"), body, headers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        with suppress(PointsmanError):
+            await self._bus.broadcast(subject, body, headers)
 
     def _send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         if len(self._tasks) >= _OUTSTANDING:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pointsman.core.decide import consider
 from pointsman.core.inputs import (
@@ -26,7 +26,7 @@ from pointsman.core.inputs import (
 )
 from pointsman.core.nesting import FROM_PARENT
 from pointsman.core.outcome import could_not
-from pointsman.core.state import State
+from pointsman.core.state import State, changed
 from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.burial import bury
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
@@ -365,7 +365,7 @@ class SupervisorEngine:
                 raced = True
                 if isinstance(error, UnknownOutcome):
                     await self._clock.sleep(_UNKNOWN)
-                committed = replace(state, commits=state.commits + 1)
+                committed = changed(state, commits=state.commits + 1)
                 head = await self._reload(workflow, head, error)
                 if isinstance(error, UnknownOutcome) and head.state == committed:
                     return head, entries, raced  # it was stored, and is ours

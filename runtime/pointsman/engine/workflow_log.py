@@ -7,12 +7,12 @@ That is the whole of the coordination between supervisors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from pointsman.core.evolve import apply
-from pointsman.core.state import State, from_snapshot, to_snapshot
+from pointsman.core.state import State, changed, from_snapshot, to_snapshot
 from pointsman.engine.history import commit_of, is_imported
 from pointsman.engine.spans import trace_context
 from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError
@@ -105,7 +105,7 @@ class WorkflowLog:
             OversizeEvent: the entries do not fit into one message.
         """
         number = state.commits + 1
-        committed = replace(state, commits=number)
+        committed = changed(state, commits=number)
         plain = Commit(number=number, entries=tuple(entries), snapshot_sequence=head.snapshot_sequence)
         due = number % SNAPSHOT_EVERY == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain

@@ -6,11 +6,12 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pointsman.errors import ConfigurationError
-from pointsman.llm.failures import from_connection, from_status, from_unreadable, said_in
+from pointsman.errors import ConfigurationError, ModelError
+from pointsman.llm.failures import from_connection, from_event, from_status, from_unreadable, said_in
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
@@ -64,8 +65,12 @@ class AnthropicModel:
         client = self._connected(sdk)
         try:
             async with asyncio.timeout(self._timeout):
-                message = await client.messages.create(**_body(request, request.model or self.name))
+                message = await self._message(client, request)
+        except ModelError:
+            raise
         except sdk.APIStatusError as error:
+            if error.status_code < 400:  # it came inside of a stream
+                raise from_event(self.provider, error.body, self._key) from None
             raise from_status(
                 self.provider,
                 error.status_code,
@@ -78,6 +83,26 @@ class AnthropicModel:
         except (sdk.APIError, json.JSONDecodeError) as error:
             raise from_unreadable(self.provider, type(error).__name__) from None
         return self._reply(message, request)
+
+    async def _message(self, client: AsyncAnthropic, request: ModelRequest) -> Message:
+        body = _body(request, request.model or self.name)
+        if request.on_text is None:
+            message: Message = await client.messages.create(**body)
+            return message
+        async with client.messages.stream(**body) as stream:
+            try:
+                async for text in stream.text_stream:
+                    request.on_text(text)
+                return await stream.get_final_message()
+            except (json.JSONDecodeError, AssertionError):  # what the SDK says of a stream it makes no sense of
+                raise from_unreadable(self.provider, "a stream that cannot be read") from None
+            except Exception as error:
+                if type(error).__module__.startswith("anthropic"):
+                    raise
+                failure = from_connection(self.provider, error)
+                with suppress(AssertionError):  # it broke before it began
+                    failure.usage = _usage(stream.current_message_snapshot)
+                raise failure from None
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from pointsman.errors import ModelError
-from pointsman_schemas.events import LONGEST_WAIT
+from pointsman_schemas.events import LONGEST_WAIT, ErrorKind
 
-__all__ = ["from_connection", "from_status", "from_unreadable", "retry_after", "said_in"]
+__all__ = ["from_connection", "from_event", "from_status", "from_unreadable", "retry_after", "said_in"]
 
 _TRANSIENT = frozenset({408, 409, 429})
 """With every status from 500 on (529 is Anthropic's "overloaded"): the same call may succeed later."""
@@ -25,6 +25,29 @@ _ADVICE = {
     422: "the request itself was refused: check the tools' schemas",
 }
 
+_STATUS_OF = {
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "context_length_exceeded": 400,
+    "authentication_error": 401,
+    "insufficient_quota": 402,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""What an error that comes inside of a stream, after a status of 200, would have been by itself."""
+
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|maximum context length|context window|prompt is too long", re.IGNORECASE
+)
+
 _SHOWN = 300  # characters of the provider's own words that a message repeats
 _KEY = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
 
@@ -33,9 +56,24 @@ def from_status(provider: str, status: int, detail: str, headers: Mapping[str, s
     """The error for an HTTP answer with `status`. What is said of a bad key may quote it, so that is left out."""
     retryable = status in _TRANSIENT or status >= 500
     said = "" if status in (401, 403) else _without_keys(detail, secret)
-    advice = "" if retryable else _ADVICE.get(status, "the same call would be refused again")
+    overflow = status == 413 or (not retryable and _OVERFLOW.search(detail) is not None)
+    advice = (
+        "" if retryable else _ADVICE[413] if overflow else _ADVICE.get(status, "the same call would be refused again")
+    )
     message = ": ".join(part for part in (f"{provider} answered {status}", said, advice) if part)
-    return ModelError(message, retryable=retryable, retry_after=retry_after(headers), status=status)
+    kind = ErrorKind.CONTEXT_OVERFLOW if overflow else None
+    return ModelError(message, retryable=retryable, retry_after=retry_after(headers), status=status, kind=kind)
+
+
+def from_event(provider: str, error: object, secret: str = "") -> ModelError:
+    """The error for one that was told inside of a 200: by its code or type, else in passing, as most there are."""
+    said = said_in(error)
+    inner = error.get("error", error) if isinstance(error, Mapping) else {}
+    fields = inner if isinstance(inner, Mapping) else {}
+    named = [value for key in ("code", "type") if isinstance(value := fields.get(key), str | int)]
+    status = next((name if isinstance(name, int) else _STATUS_OF[name] for name in named
+                   if (isinstance(name, int) and name >= 400) or name in _STATUS_OF), 500)  # fmt: skip
+    return from_status(provider, status, f"{said} ({named[0]})" if named else said, {}, secret)
 
 
 def from_connection(provider: str, error: Exception) -> ModelError:

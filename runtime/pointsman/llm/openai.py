@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.failures import from_connection, from_status, from_unreadable, said_in
+from pointsman.llm.failures import from_connection, from_event, from_status, from_unreadable, said_in
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from openai.types import CompletionUsage
     from openai.types.chat import ChatCompletion
 
-__all__ = ["OpenAIModel"]
+__all__ = ["OpenAIModel", "OpenAIServer"]
+
+T = TypeVar("T")
 
 _FINISH = {
     "stop": "stop",
@@ -32,10 +34,11 @@ _FINISH = {
 }
 
 
-class OpenAIModel:
-    """A model behind `base_url`, or `OPENAI_BASE_URL`, or OpenAI's own. `timeout` in seconds bounds a whole call.
+class OpenAIServer:
+    """A model of a server that speaks OpenAI's API: at `base_url`, or `OPENAI_BASE_URL`, or OpenAI's own.
 
-    The key is `api_key` or `OPENAI_API_KEY`; a server of one's own that needs none gets none.
+    The key is `api_key` or `OPENAI_API_KEY`; a server of one's own that needs none gets none. `timeout` in seconds
+    bounds a whole call.
     """
 
     provider = "openai"
@@ -56,30 +59,33 @@ class OpenAIModel:
                 "OPENAI_BASE_URL for a server of your own, or use the model `offline`"
             )
 
-    async def complete(self, request: ModelRequest) -> ModelReply:
+    async def ask(self, call: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
+        """What `call` returns within the time there is; whatever it raises is a `ModelError`."""
         if self._sdk is None:
             self._sdk = await load_sdk("openai")
         sdk: Any = self._sdk
         client = self._connected(sdk)
         try:
             async with asyncio.timeout(self._timeout):
-                completion = await client.chat.completions.create(**_body(request, request.model or self.name))
+                return await call(client)
+        except ModelError:
+            raise
         except sdk.APIStatusError as error:
-            failure = from_status(
-                self.provider,
-                error.status_code,
-                said_in(error.body) or error.message,
-                error.response.headers,
-                self._key,
-            )
+            said = said_in(error.body) or error.message
+            if error.code == "context_length_exceeded":
+                said = f"{said} ({error.code})"
+            failure = from_status(self.provider, error.status_code, said, error.response.headers, self._key)
             if error.code == "insufficient_quota":  # a 429 that no waiting ends
                 failure.retryable = False
             raise failure from None
         except (sdk.APIConnectionError, TimeoutError) as error:
             raise from_connection(self.provider, error) from None
-        except (sdk.APIError, json.JSONDecodeError) as error:
+        except sdk.APIError as error:
+            if error.body:
+                raise from_event(self.provider, error.body, self._key) from None
             raise from_unreadable(self.provider, type(error).__name__) from None
-        return self._reply(completion, request)
+        except json.JSONDecodeError as error:
+            raise from_unreadable(self.provider, type(error).__name__) from None
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -96,6 +102,31 @@ class OpenAIModel:
             self._loop = loop
         assert self._client is not None
         return self._client
+
+
+class OpenAIModel(OpenAIServer):
+    """A model behind chat completions."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        body = _body(request, request.model or self.name)
+        on_text = request.on_text
+        if on_text is not None:
+            return self._reply(await self.ask(lambda client: self._streamed(client, body, on_text)), request)
+        return self._reply(await self.ask(lambda client: client.chat.completions.create(**body)), request)
+
+    async def _streamed(
+        self, client: AsyncOpenAI, body: dict[str, Any], on_text: Callable[[str], None]
+    ) -> ChatCompletion:
+        from openai.types.chat import ChatCompletion
+
+        stream = await client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
+        whole = _Whole()
+        async for chunk in reading(self.provider, stream):
+            if (error := (chunk.model_extra or {}).get("error")) is not None:
+                raise from_event(self.provider, error, self._key)
+            if text := whole.add(chunk.model_dump(exclude_unset=True)):
+                on_text(text)
+        return ChatCompletion.construct(**whole.completion())
 
     def _reply(self, completion: ChatCompletion, request: ModelRequest) -> ModelReply:
         choices = getattr(completion, "choices", None)
@@ -129,9 +160,68 @@ class OpenAIModel:
     def _error_in_200(self, completion: ChatCompletion) -> ModelError:
         """Gateways before a model answer 200 with an `error` object when the model behind them failed."""
         error = (getattr(completion, "model_extra", None) or {}).get("error")
-        if isinstance(error, Mapping) and isinstance(code := error.get("code"), int) and code >= 400:
-            return from_status(self.provider, code, said_in({"error": error}), {}, self._key)
+        if isinstance(error, Mapping):
+            return from_event(self.provider, error, self._key)
         return from_unreadable(self.provider, "no choices")
+
+
+async def reading(provider: str, stream: AsyncIterator[T]) -> AsyncIterator[T]:
+    """The events of a stream. Whatever breaks it but what the SDK has a word for is the connection."""
+    import openai as sdk
+
+    try:
+        async for event in stream:
+            yield event
+    except Exception as error:
+        known = isinstance(error, sdk.OpenAIError | ModelError | json.JSONDecodeError)
+        if known and not isinstance(error, sdk.APIConnectionError):
+            raise
+        failure = from_connection(provider, error)
+        failure.usage = Usage(calls=1)  # it was being answered; how much that cost comes last, so nobody knows
+        raise failure from None
+
+
+class _Whole:
+    """A completion put together from its chunks."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {"content": [], "refusal": []}
+        self._calls: dict[int, dict[str, str]] = {}
+        self._finish: str | None = None
+        self._begun = False
+
+    def add(self, chunk: dict[str, Any]) -> str:
+        """Take a chunk in, and return the text it brought."""
+        self._head |= {key: chunk[key] for key in ("id", "model", "usage") if chunk.get(key)}
+        for choice in chunk.get("choices") or ():
+            self._begun = True
+            self._finish = choice.get("finish_reason") or self._finish
+            delta = choice.get("delta") or {}
+            for field, parts in self._texts.items():
+                parts.append(delta.get(field) or "")
+            for part in delta.get("tool_calls") or ():
+                call = self._calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
+                call["id"] = part.get("id") or call["id"]
+                function = part.get("function") or {}
+                call["name"] += function.get("name") or ""
+                call["arguments"] += function.get("arguments") or ""
+            return str(delta.get("content") or "")
+        return ""
+
+    def completion(self) -> dict[str, Any]:
+        """It as chat completions would have given it whole."""
+        message: dict[str, Any] = {field: "".join(parts) or None for field, parts in self._texts.items()}
+        message["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"]},
+            }
+            for _, call in sorted(self._calls.items())
+        ] or None
+        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": self._finish}
+        return {"object": "chat.completion", "created": 0, **self._head, "choices": [choice] if self._begun else []}
 
 
 def _body(request: ModelRequest, model: str) -> dict[str, Any]:

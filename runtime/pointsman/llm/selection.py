@@ -12,6 +12,7 @@ __all__ = ["DEFAULT_MODELS", "chosen_model", "model_from"]
 
 DEFAULT_MODELS: Mapping[str, str] = {
     "openai": "gpt-4.1-mini",
+    "openai-responses": "gpt-4.1-mini",
     "anthropic": "claude-haiku-4-5",
 }
 """The model of a provider when only the provider is known: small, cheap, good at tools and structured output, and
@@ -21,7 +22,7 @@ _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
 def model_from(spec: str | None = None) -> Model:
-    """The model for `openai:NAME`, `anthropic:NAME`, a provider alone, or `offline`.
+    """The model for `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`.
 
     None stands for `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`.
 
@@ -34,6 +35,10 @@ def model_from(spec: str | None = None) -> Model:
             from pointsman.llm.openai import OpenAIModel
 
             return OpenAIModel(name)
+        case "openai-responses":
+            from pointsman.llm.openai_responses import OpenAIResponsesModel
+
+            return OpenAIResponsesModel(name)
         case "anthropic":
             from pointsman.llm.anthropic import AnthropicModel
 
@@ -45,7 +50,7 @@ def model_from(spec: str | None = None) -> Model:
 
 
 def chosen_model(spec: str | None = None) -> str:
-    """What `model_from(spec)` makes, as `openai:NAME`, `anthropic:NAME` or `offline`. Nothing is loaded.
+    """What `model_from(spec)` makes, as `PROVIDER:NAME` or `offline`. Nothing is loaded.
 
     Raises:
         ConfigurationError: no such provider. Whether its key is set is not looked at.
@@ -53,7 +58,9 @@ def chosen_model(spec: str | None = None) -> str:
     spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
     provider, _, name = spec.strip().partition(":")
     if provider not in (*DEFAULT_MODELS, "offline"):
-        raise ConfigurationError(f"the model is {spec!r}; expected openai:NAME, anthropic:NAME or offline")
+        raise ConfigurationError(
+            f"the model is {spec!r}; expected openai:NAME, openai-responses:NAME, anthropic:NAME or offline"
+        )
     name = name.strip() or DEFAULT_MODELS.get(provider, "")
     return f"{provider}:{name}" if name else provider
 

@@ -12,7 +12,7 @@ from pointsman.cli import render
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import AttemptError, DeadLetter, Gap
+from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap
 from pointsman_schemas.log import LimitReached, ResultIgnored, TimerArmed
 
 WORKFLOW = "wf_0123456789abcdef01234567"
@@ -156,3 +156,17 @@ def test_the_trace_fits_its_terminal(width: int) -> None:
 )
 def test_durations_read_at_a_glance(value: float, text: str) -> None:
     assert render.seconds(value) == text
+
+
+def test_what_is_being_written_is_told_in_whole_lines_without_control_characters() -> None:
+    story = render.Story()
+
+    def said(text: str) -> list[str]:
+        delta = Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="writer", text=text)
+        return [line.plain.split("writer")[1].strip() for line in story.heard(delta)]
+
+    assert said("It was a dark") == []
+    assert said(" night.\n\x1b[31mThen") == ["It was a dark night."]
+    (line,) = said(" there were many words" * 5)
+    assert "\x1b" not in line
+    assert line.endswith(("there", "were", "many", "words"))

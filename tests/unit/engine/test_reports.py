@@ -15,7 +15,9 @@ from structlog.testing import capture_logs
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine import reports
 from pointsman.engine.reports import BusReporter
-from pointsman_schemas.events import Progress
+from pointsman.ports import Stored
+from pointsman_schemas.events import Delta, Progress
+from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
 AT_A_TIME = 256
@@ -68,3 +70,22 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
     stored = [each async for each in bus.read("log", subjects.events_of("wf_1"))]
     assert len(stored) == AT_A_TIME + 1
     assert [line["count"] for line in lines if line["event"] == "reports_dropped"] == [100, 100]
+
+
+async def test_what_is_being_written_is_broadcast_in_pieces_of_some_words_and_not_kept() -> None:
+    bus, subjects = MemoryBus(), Subjects("pointsman")
+    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c")
+    heard: list[str] = []
+
+    async def hear(stored: Stored) -> None:
+        heard.append(parse(Delta, stored.body).text)
+
+    async with await bus.listen(subjects.live("wf_1", "delta"), hear):
+        for letter in "It was a dark and stormy night":
+            reporter.say(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="busy", text=letter))
+        await asyncio.sleep(0)
+        await reporter.flush()
+        await asyncio.sleep(0)
+
+    assert heard == ["It was a dark and stormy night"]
+    assert [each async for each in bus.read("log", ">")] == []

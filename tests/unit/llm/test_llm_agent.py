@@ -300,6 +300,40 @@ async def test_transient_failures_are_tried_again_with_growing_pauses() -> None:
     assert [report.error for report in context.reporter.reports] == ["busy", "busy", None]
 
 
+async def test_of_a_chain_only_what_failed_in_passing_is_asked_again() -> None:
+    gone = ScriptedModel(ModelError("no such model", retryable=False))
+    busy = ScriptedModel(ModelError("busy", retryable=True), saying("here"))
+    agent = LLMAgent(name="a", description="d", instructions="i", model=[gone, busy], clock=Hurried())
+    context = Context.for_test()
+
+    assert await agent.run(context.handoff, context) == "here"
+    assert (len(gone.requests), len(busy.requests)) == (1, 2)
+
+
+async def test_a_call_that_broke_off_is_counted() -> None:
+    broken = ModelError("cut off", retryable=True, usage=Usage(calls=1, input_tokens=7))
+
+    _, _, context = await run(broken, saying("here"))
+
+    assert (context.usage.calls, context.usage.input_tokens) == (2, 17)
+
+
+async def test_a_streaming_agent_tells_what_it_writes_and_others_do_not() -> None:
+    def writing(request: ModelRequest) -> ModelReply:
+        for piece in ("Good ", "day."):
+            if request.on_text is not None:
+                request.on_text(piece)
+        return saying("Good day.")
+
+    _, _, streaming = await run(writing, stream=True)
+    _, _, silent = await run(writing)
+
+    assert isinstance(streaming.reporter, RecordingReporter)
+    assert isinstance(silent.reporter, RecordingReporter)
+    assert [delta.text for delta in streaming.reporter.deltas] == ["Good ", "day."]
+    assert silent.reporter.deltas == []
+
+
 async def test_tries_are_bounded_and_the_last_error_is_told() -> None:
     error, model, _ = await run(*[ModelError("busy", retryable=True, status=429)] * 5)
 
