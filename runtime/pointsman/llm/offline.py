@@ -46,6 +46,7 @@ class OfflineModel:
 
     provider = "offline"
     name = "offline"
+    account = ""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         task = read_task(next((turn.text for turn in request.turns if turn.role == "user"), ""))
