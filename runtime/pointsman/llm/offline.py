@@ -252,7 +252,9 @@ def _work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
         )
     answer = _answer(outcomes, task, bool(request.tools))
     if request.output_schema is not None:
-        return _reply(data=_filled(request.output_schema, Sources([answer, *words], data)), text=answer)
+        asked = _strings(task.input)  # where nothing was found out, an output is made of what is given
+        said = [answer, *words] if outcomes or task.results or not asked else [*asked, task.task]
+        return _reply(data=_filled(request.output_schema, Sources(said, data)), text=answer)
     return _reply(text=f"{answer}\n{OFFLINE_NOTE}")
 
 
