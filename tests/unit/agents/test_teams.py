@@ -152,6 +152,7 @@ async def test_a_desk_hands_to_teams_that_hand_to_specialists_and_all_of_it_is_o
     assert {"invoke_agent refund", "invoke_agent api", "invoke_agent integration"} <= named
     assert "ch-5003" in asked.answer
     assert "40 of 212 webhook deliveries failed" in asked.answer
+    assert "Nobody here can help" not in asked.answer
 
 
 async def test_a_task_is_split_until_it_is_simple_or_three_levels_down() -> None:
