@@ -193,7 +193,7 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
             case PlanAccepted():
                 for planned in entry.plan.tasks:
                     card = cards.get(planned.agent) or AgentCard(name=planned.agent, description="")
-                    reacts = {*card.reacts_to, *filter(None, (planned.event,))}
+                    reacts = {*card.reacts_to, *filter(None, (entry.event,))}
                     cards[planned.agent] = card.model_copy(update={"reacts_to": tuple(sorted(reacts))})
             case PlanRejected() if told := _NOT_ONE_OF.search("\n".join(entry.problems)):
                 alive = told[1].split(", ")
