@@ -180,11 +180,25 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
 
 @app.command()
 @command
-def trace(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+def trace(
+    workflow: WorkflowId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Draw it while it runs, until it has ended.")] = False,
+    otlp: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="FILE",
+            help="Write its spans as OTLP/JSON, for any collector; - for standard output.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
     """The workflow's trace, from its log: who did what, when, how often, and what it used."""
     from pointsman.cli import workflows
 
-    return workflows.trace(workflow, url=url, namespace=namespace, json=json)
+    return workflows.trace(workflow, follow=follow, otlp=otlp, url=url, namespace=namespace, json=json)
 
 
 @app.command()

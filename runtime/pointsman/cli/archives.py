@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from pointsman.cli.output import Code, emit, one_line
+from pointsman.cli.output import Code, emit, one_line, write
 from pointsman.cli.session import session
 from pointsman.core.rehearsal import Difference, rehearse
 from pointsman.engine.archive import Archive, commits_of, export_workflow, import_workflow, read, results_of
@@ -24,11 +24,10 @@ def export(workflow: str, file: str, *, url: str | None, namespace: str | None, 
         async with session(url, namespace) as client:
             archive = await export_workflow(client.bus, client.subjects, workflow, datetime.now(UTC))
         text = archive.model_dump_json(indent=1) + "\n"
+        write(file, text)
         if file == "-":
-            sys.stdout.write(text)
-            return Code.OK
-        _write(file, text)
-        if json:
+            pass  # it is the output
+        elif json:
             emit({"workflow_id": workflow, "file": file, "messages": len(archive.records)})
         else:
             print(f"{len(archive.records)} messages about {workflow} are in {file}. `pointsman replay {file}` judges "
@@ -106,10 +105,3 @@ def _read(file: str) -> bytes:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from None
-
-
-def _write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{file} cannot be written: {error.strerror or error}") from None
