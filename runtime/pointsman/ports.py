@@ -31,7 +31,7 @@ __all__ = [
     "Turn",
 ]
 
-StreamKind = Literal["work", "log", "dead", "limits"]
+StreamKind = Literal["work", "log", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,7 @@ class QueueDepth:
 
 
 class Bus(Protocol):
-    """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`
-    are its streams; the last keeps the newest message of each subject.
+    """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG` and `{ns}_DEAD` are its streams.
 
     Every method raises `BusUnavailable` when the broker does not answer within the configured time.
     """
@@ -180,6 +179,14 @@ class Bus(Protocol):
         `name` is a `schedule` subject; a schedule that still waits there is replaced. False when `target` already holds
         a message: repeating the call after a crash is safe, whenever the first one fires.
         """
+        ...
+
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        """Remove all that `subject` holds, and a schedule of that name."""
+        ...
+
+    async def time(self) -> datetime:
+        """The broker's own time: what it puts on messages, and fires schedules by."""
         ...
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
@@ -347,11 +354,6 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The model as its provider calls it."""
-        ...
-
-    @property
-    def account(self) -> str:
-        """A name for the key and the server it is used at, which does not give the key away; empty without one."""
         ...
 
     async def complete(self, request: ModelRequest) -> ModelReply:

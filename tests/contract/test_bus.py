@@ -605,6 +605,32 @@ async def _second(bus: Bus, target: str, *, of: int = 1) -> bool:
     return len([stored async for stored in bus.read("work", target)]) > of
 
 
+async def test_what_is_purged_is_gone_and_does_not_come(place: Place, bus: Bus) -> None:
+    name, target = f"{place.ns}.schedule.w.gone", place.handoff(2)
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    await bus.publish(place.handoff(1), b"1", {})
+    await bus.schedule(name, datetime.now(UTC) + timedelta(seconds=0.2), target, b"2", {})
+
+    for subject in (place.handoff(1), name, f"{place.ns}.schedule.w.none"):
+        await bus.purge("work", subject)
+    await bus.publish(place.handoff(3), b"3", {})
+
+    assert [each.message.body for each in await take(consumer)] == [b"3"]
+    with pytest.raises(TimeoutError):
+        await until(lambda: bus.last("work", target), wait=0.6)
+    assert await bus.publish(place.handoff(1), b"again", {}, expect=0)
+
+
+async def test_the_brokers_time_is_the_one_on_its_messages(place: Place, bus: Bus) -> None:
+    before = await bus.time()
+    await bus.publish(place.log, b"", {})
+    after = await bus.time()
+
+    stored = await bus.last("log", place.log)
+    assert stored is not None
+    assert before <= stored.at <= after
+
+
 async def test_a_scheduled_message_reaches_consumers(place: Place, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
 
@@ -760,15 +786,3 @@ async def test_a_closed_bus_says_so(place: Place) -> None:
     await other.close()
 
     assert (before, other.closed) == (False, True)
-
-
-async def test_of_what_is_left_of_a_limit_only_the_newest_is_kept_and_compared(place: Place, bus: Bus) -> None:
-    subject = f"{place.ns}.limit.a"
-    first = await bus.publish(subject, b"1", {}, expect=0)
-
-    second = await bus.publish(subject, b"2", {}, expect=first)
-
-    with pytest.raises(Conflict):
-        await bus.publish(subject, b"3", {}, expect=first)
-    kept = [stored async for stored in bus.read("limits", subject)]
-    assert [(stored.sequence, stored.body) for stored in kept] == [(second, b"2")]

@@ -54,7 +54,8 @@ class Rest:
 
 def audit(world: World) -> list[str]:
     """Every promise that the world has broken, as sentences."""
-    dead = [*world.broker.removed, *world.broker.stream("dead").select("sim.dead.>")]
+    held = [stored for stored in world.broker.stream("dead").select("sim.dead.>") if stored.body]
+    dead = [*world.broker.removed, *held]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = Rest(world, _logs(world), dead, letters)
     checks = (_requests, _workflows, _handoffs_and_results, _inputs, _letters)
@@ -239,7 +240,7 @@ def _inputs(rest: Rest) -> Iterator[str]:
 
 def _letters(rest: Rest) -> Iterator[str]:
     """Every dead letter says why, stands there once, and nothing died of a bug of ours."""
-    counts = Counter(stored.subject for stored in rest.world.broker.stream("dead").select("sim.dead.>"))
+    counts = Counter(stored.subject for stored in rest.world.broker.stream("dead").select("sim.dead.>") if stored.body)
     yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
     for letter in rest.letters:
         if not letter.cause.kind or not letter.cause.message or letter.cause.kind == "bug":

@@ -74,7 +74,7 @@ class SimulatedBroker(MemoryBroker):
         self.removed: list[Stored] = []
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
-        if (stored := self.stream(kind).at(sequence)) is not None:
+        if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
             self.removed.append(stored)
         return super().delete(kind, sequence)
 

@@ -110,7 +110,6 @@ class JetStreamBus:
             "work": self._subjects.work_stream,
             "log": self._subjects.log_stream,
             "dead": self._subjects.dead_stream,
-            "limits": self._subjects.limits_stream,
         }
         self._nc = _Client()
         self._answers = Answers(f"_INBOX.{secrets.token_hex(11)}", self._timeout)
@@ -394,6 +393,15 @@ class JetStreamBus:
         except Conflict:
             return False
         return True
+
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        check_subject(subject)
+        answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", {"filter": subject})
+        if error_code(answer):
+            raise PeerError(f"the broker does not purge {subject}: {said(answer)}")
+
+    async def time(self) -> datetime:
+        return await self.now(self._streams["work"])
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         check_filter(subject)

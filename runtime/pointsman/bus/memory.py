@@ -49,7 +49,6 @@ _STREAM_OF: Mapping[str, StreamKind] = {
     "event": "log",
     "outcome": "log",
     "dead": "dead",
-    "limit": "limits",
 }
 
 
@@ -71,12 +70,7 @@ class MemoryBroker:
         """Those served now, oldest first."""
         self.advisories: list[tuple[str, int, str]] = []
         """Terminated messages: consumer, stream sequence, reason."""
-        self._streams: dict[StreamKind, _Stream] = {
-            "work": _Stream(),
-            "log": _Stream(),
-            "dead": _Stream(),
-            "limits": _Stream(),
-        }
+        self._streams: dict[StreamKind, _Stream] = {"work": _Stream(), "log": _Stream(), "dead": _Stream()}
         self._durables: dict[tuple[StreamKind, str], _Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
@@ -134,6 +128,13 @@ class MemoryBroker:
             if of == kind:
                 durable.settle(sequence)
         return True
+
+    def purge(self, kind: StreamKind, subject: str) -> None:
+        self._catch_up()
+        if kind == "work":
+            self._schedules.pop(subject, None)
+        for stored in self._streams[kind].select(subject):
+            self.delete(kind, stored.sequence)
 
     def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> _Durable:
         self._catch_up()
@@ -205,9 +206,7 @@ class MemoryBroker:
         at: datetime,
         message_id: str | None = None,
     ) -> int:
-        older = self._streams[kind].ends_at(subject) if kind == "limits" else 0
         stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
-        self._streams[kind].remove(older)
         takers = [
             durable for (of, _), durable in self._durables.items() if of == kind and matches(durable.subject, subject)
         ]
@@ -501,6 +500,15 @@ class MemoryBus:
         check_size(name, header_size(wire), len(body), self.max_payload)
         self._open()
         return self.broker.schedule(name, at, target, body, wire)
+
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        check_subject(subject)
+        self._open()
+        self.broker.purge(stream, subject)
+
+    async def time(self) -> datetime:
+        self._open()
+        return self.broker.clock.now()
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         check_filter(subject)

@@ -18,6 +18,7 @@ from pointsman.core.attempts import attempt_failed
 from pointsman.core.choreography import react
 from pointsman.core.draft import Draft, dispatch, end
 from pointsman.core.inputs import (
+    EARLY,
     Circumstances,
     ControlReceived,
     Input,
@@ -81,10 +82,11 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
 
 
 def _told_the_time(draft: Draft) -> None:
-    """The armed timer has fired, so it is time, by the broker's clock, whatever the clock here says: armed again for
-    the same moment it would fire at once, over and over, until the clocks agree."""
+    """The armed timer has fired, so it is time, by the broker's clock, though the clock here lags a little: armed again
+    for the same moment it would fire at once, over and over. One that comes earlier is somebody's mistake, or the
+    broker's clock has been set: it is armed again and nothing else."""
     state = draft.open()
-    if state.timer in draft.fired and state.timer_due is not None and draft.now < state.timer_due:
+    if state.timer in draft.fired and state.timer_due and draft.now < state.timer_due <= draft.now + EARLY:
         draft.around = replace(draft.around, now=state.timer_due)
 
 
@@ -127,6 +129,9 @@ def _result(draft: Draft, received: ResultReceived) -> None:
     if result.workflow_id != state.workflow_id:
         return _ignore(draft, received, f"it belongs to the workflow {result.workflow_id}")
     task = state.tasks.get(result.task_id)
+    if task is not None and task.status is TaskStatus.WAITING:  # its plan came with it: its handoff is still in a queue
+        _start_what_can(draft)
+        task = draft.open().tasks[result.task_id]
     if task is None:
         return _ignore(draft, received, "the workflow has no such task")
     if task.event_id == received.event_id:
@@ -210,8 +215,7 @@ def _advance(draft: Draft) -> None:
     """Dispatch or skip what can be; when the plan is done, finish."""
     if draft.open().phase is Phase.RUNNING and next_step(draft):
         return
-    while draft.moved and draft.open().phase is Phase.RUNNING:
-        _start_or_skip(draft, draft.moved.pop(0))
+    _start_what_can(draft)
     state = draft.open()
     if state.phase is Phase.RUNNING and state.open_work == 0:
         failed = next((task for task in state.work() if task.status is TaskStatus.FAILED), None)
@@ -219,6 +223,11 @@ def _advance(draft: Draft) -> None:
             return
         if not next_step(draft):
             finish(draft)
+
+
+def _start_what_can(draft: Draft) -> None:
+    while draft.moved and draft.open().phase is Phase.RUNNING:
+        _start_or_skip(draft, draft.moved.pop(0))
 
 
 def _start_or_skip(draft: Draft, task_id: str) -> None:

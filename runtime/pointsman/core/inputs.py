@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from pointsman_schemas.card import AgentCard
@@ -12,6 +12,7 @@ from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.team import Team
 
 __all__ = [
+    "EARLY",
     "Circumstances",
     "ControlReceived",
     "Input",
@@ -20,6 +21,9 @@ __all__ = [
     "ResultReceived",
     "TimerFired",
 ]
+
+EARLY = timedelta(seconds=2)
+"""How far before its time, by the clock here, a timer is believed: no two clocks that are right differ by more."""
 
 
 @dataclass(frozen=True, slots=True)

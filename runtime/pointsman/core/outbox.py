@@ -19,7 +19,7 @@ from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Message", "dead_letter_id", "handoff_of", "outbox"]
+__all__ = ["Message", "dead_letter_id", "handoff_of", "outbox", "retry_schedule"]
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -68,9 +68,14 @@ def _handoff(state: State, task: Task, subjects: Subjects) -> Message:
         at=task.since or state.started_at,
         commit=task.commit,
         span_id=task.span_id,
-        schedule=subjects.schedule(state.workflow_id, f"try-{derived_id(task.id)}-{task.attempt}") if waits else None,
+        schedule=retry_schedule(state, task, subjects) if waits else None,
         due=task.not_before if waits else None,
     )
+
+
+def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
+    """Where the handoff of an attempt waits that backs off."""
+    return subjects.schedule(state.workflow_id, f"try-{derived_id(task.id)}-{task.attempt}")
 
 
 def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:

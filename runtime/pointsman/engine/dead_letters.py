@@ -48,6 +48,7 @@ class Letter:
     """A dead letter and where it stands in the dead-letter stream."""
 
     sequence: int
+    subject: str
     content: DeadLetter
 
     @property
@@ -102,7 +103,7 @@ class DeadLetters:
     async def get(self, name: str) -> Letter:
         """The letter called `name`. Raises `NotFound`."""
         stored = await self._bus.last("dead", self._subjects.dead_letters_of(name=name))
-        if stored is None:
+        if stored is None or not stored.body:
             raise NotFound(
                 f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
                 "aged out; `pointsman dead list` shows the ones there are"
@@ -110,7 +111,13 @@ class DeadLetters:
         return _letter(stored)
 
     async def discard(self, letter: Letter) -> bool:
-        """Remove it for good. False when it was gone already."""
+        """Remove it for good. False when it was gone already.
+
+        What is left in its place is empty: a workflow still running would find its letter missing after a crash, and
+        store it anew.
+        """
+        with suppress(Conflict):  # somebody else, or an earlier try of this one
+            await publish(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
 
     async def replay(self, letter: Letter, *, as_new: bool = False, keep: bool = False) -> Replay:
@@ -247,12 +254,13 @@ class DeadLetters:
 
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[Letter]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_of(origin=origin, workflow=workflow)):
-            yield _letter(stored)
+            if stored.body:
+                yield _letter(stored)
 
 
 def _letter(stored: Stored) -> Letter:
     _, body = decode(stored.headers, stored.body)
-    return Letter(stored.sequence, parse(DeadLetter, body))
+    return Letter(stored.sequence, stored.subject, parse(DeadLetter, body))
 
 
 def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayable:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence, Set
+from datetime import datetime, timedelta
 
+from pointsman.core.inputs import EARLY
 from pointsman.core.message import Message
-from pointsman.core.outbox import outbox
-from pointsman.core.state import State
+from pointsman.core.outbox import outbox, retry_schedule
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
 from pointsman.engine.spans import log_ids, trace_context
@@ -19,7 +22,7 @@ from pointsman.errors import Conflict, OversizeEvent
 from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger, tracing
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
+from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result, Timer
 from pointsman_schemas.log import Entry, TaskAbandoned, TimerArmed
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -37,10 +40,12 @@ class Sender:
         self._subjects = subjects
         self._clock = clock
         self._source = subjects.source("team", team)
+        self.ahead = timedelta()  # the broker's clock, by which schedules fire, before the one here
 
     async def send_new(self, state: State, entries: Sequence[Entry]) -> None:
         """What `entries`, committed just now and by this process, have added to the outbox of `state`."""
-        await self._tell_cancelled(state, entries)
+        abandoned = [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]
+        await self._take_back(state, [state.tasks[name] for name in abandoned])
         if touched := _touched(entries):
             await self._send(state, touched)
 
@@ -50,9 +55,14 @@ class Sender:
             ending = self._subjects.outcome(state.team, state.workflow_id)
             if await self._bus.last("log", ending) is not None:
                 return
-        await self._tell_cancelled(state, entries)
+        await self._take_back(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
         sent, there = await self._send(state, None)
         _log.info("outbox_sent_again", sent=sent, already_there=there, **log_ids(state))
+
+    async def reschedule(self, state: State) -> None:
+        """Send what waits for its time again, for a broker whose clock has been set."""
+        waiting = [message for message in outbox(state, self._subjects) if message.schedule is not None]
+        await self._together(state, waiting)
 
     async def _send(self, state: State, only: Set[str] | None) -> tuple[int, int]:
         """How many messages were new, and how many were there already."""
@@ -77,8 +87,7 @@ class Sender:
             if isinstance(message.event, DeadLetter):
                 await store_letter(self._bus, message.subject, message.event, headers)
             elif message.schedule is not None and message.due is not None:
-                body = dump(message.event)
-                new = await self._bus.schedule(message.schedule, message.due, message.subject, body, headers)
+                new = await self._schedule(message, message.schedule, message.due + self.ahead, headers)
             else:
                 await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
             passed("supervisor.sent")
@@ -87,6 +96,21 @@ class Sender:
         except OversizeEvent as error:
             await self._fail_oversize(state, message, error)
         return new
+
+    async def _schedule(self, message: Message, name: str, due: datetime, headers: dict[str, str]) -> bool:
+        body, target = dump(message.event), message.subject
+        if await self._bus.schedule(name, due, target, body, headers):
+            return True
+        if not isinstance(message.event, Timer):
+            return False
+        # What stands there fired, unless it was stored before its time: then somebody else has put it there, and a
+        # workflow that took it for its own wake-up would never get that.
+        there = await self._bus.last("work", target)
+        if there is not None and due - there.at <= EARLY:
+            return False
+        _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
+        await self._bus.purge("work", target)
+        return await self._bus.schedule(name, due, target, body, headers)
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
         # With tracing off here the task's span will never be; its agent goes on from where the caller was.
@@ -145,12 +169,22 @@ class Sender:
         with contextlib.suppress(Conflict):
             await self._bus.publish(subject, dump(result), encode(envelope), expect=0)
 
-    async def _tell_cancelled(self, state: State, entries: Iterable[Entry]) -> None:
-        """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it."""
-        abandoned = [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]
-        if abandoned:
-            body = dump(Cancellation(tasks=tuple(abandoned)))
-            await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
+    async def _take_back(self, state: State, abandoned: Sequence[Task]) -> None:
+        """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it. What none
+        has begun leaves the queue, and what waits for its time does not come."""
+        handed = [task for task in abandoned if task.attempt]
+        if not handed:
+            return
+        body = dump(Cancellation(tasks=tuple(task.id for task in handed)))
+        await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
+        waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
+        await asyncio.gather(*(self._bus.purge("work", name) for name in waiting))
+        queued = [
+            self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt)
+            for task in handed
+            if not task.team  # a team that takes it up finds the cancellation, and ends its own workflow with it
+        ]
+        await asyncio.gather(*(self._bus.purge("work", subject) for subject in queued))
 
 
 def _touched(entries: Iterable[Entry]) -> Set[str]:

@@ -13,9 +13,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pointsman.core.decide import consider
 from pointsman.core.inputs import (
+    EARLY,
     Circumstances,
     ControlReceived,
     Input,
@@ -36,7 +38,8 @@ from pointsman.engine.intake import read_child, read_inbox, read_request, unread
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
-from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
+from pointsman.engine.steady import SteadyClock
+from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
@@ -67,6 +70,8 @@ _ENDED_KEPT = 10_000
 """Ended workflows that are remembered by id, so that their stale timers cost no reading of the log."""
 _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
+_LONGEST_PAUSE = 60.0
+"""Seconds between two deliveries of a timer that makes the engine itself fail."""
 _ROOM_AGAIN = 5.0
 """Seconds between two looks for workflows that were admitted here and whose end was not heard."""
 _HEADS_KEPT = 2
@@ -98,7 +103,7 @@ class SupervisorEngine:
         self._bus = bus
         self._team = team
         self._settings = settings
-        self._clock = clock
+        self._clock = clock = SteadyClock(clock)
         self._subjects = Subjects(settings.namespace)
         self._logs = WorkflowLog(bus, self._subjects, clock, team.name)
         self._sender = Sender(bus, self._subjects, clock, team.name)
@@ -126,6 +131,7 @@ class SupervisorEngine:
     async def run(self, stop: asyncio.Event) -> None:
         """Supervise until `stop`; then take nothing new, finish what was taken, and return."""
         await self._bus.set_up()
+        await self._clock.set(self._bus)
         name, wait = self._team.name, self._settings.ack_wait
         requests = await self._bus.consumer(f"request-{name}", "work", self._subjects.request(name), ack_wait=wait)
         inbox = await self._bus.consumer(f"inbox-{name}", "work", self._subjects.inbox_of(name), ack_wait=wait)
@@ -145,6 +151,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._pull_handoffs(handoffs, turns)),
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(keep_announced(self._bus, card, self._settings.heartbeat, self._clock)),
+                asyncio.create_task(self._keep_time()),
             ]
             if metrics.measuring():
                 endless.append(asyncio.create_task(show_queues(self._bus, self._clock, name)))
@@ -173,6 +180,26 @@ class SupervisorEngine:
                 with contextlib.suppress(DamagedLog):  # it is closed when the next input for it comes
                     if (state := (await self._logs.load(workflow)).state) is not None:
                         await self._sender.send_all(state)
+
+    async def _keep_time(self) -> None:
+        """Schedules fire by the broker's clock. Should it be set, what waits there is scheduled anew, to come when it
+        was to come."""
+        while True:
+            await self._clock.sleep(self._settings.heartbeat)
+            with contextlib.suppress(BusUnavailable):
+                if await self._broker_was_set():
+                    for head in list(self._heads.values()):
+                        if head.state is not None and not head.state.ended:
+                            await self._sender.reschedule(head.state)
+
+    async def _broker_was_set(self) -> bool:
+        ahead = await self._bus.time() - self._clock.now()
+        if abs(ahead - self._sender.ahead) <= EARLY:
+            return False
+        self._sender.ahead = ahead
+        hint = "deadlines are kept by the time that passes; processes that start now take the new time"
+        _log.warning("broker_clock_was_set", seconds=round(ahead.total_seconds(), 1), hint=hint)
+        return True
 
     # Taking
 
@@ -267,16 +294,13 @@ class SupervisorEngine:
                 await arrival.delivery.nak(1.0)
         except DamagedLog as error:
             await self._close_damaged(workflow, arrivals, error)
-        except ImportedLog as error:
-            self._forget(workflow, arrivals)
-            for arrival in arrivals:
-                await self._bury(arrival.delivery, workflow, error.kind, str(error))
         except Exception as error:
             self._forget(workflow, arrivals)
             _log.exception("inputs_failed", inputs=len(arrivals))
             for arrival in arrivals:
-                if arrival.delivery.delivered < _PATIENCE:
-                    await arrival.delivery.nak(float(arrival.delivery.delivered))
+                # A timer holds nothing, and its workflow waits for it alone: it comes again until somebody can take it.
+                if arrival.delivery.delivered < _PATIENCE or isinstance(arrival.input, TimerFired):
+                    await arrival.delivery.nak(min(float(arrival.delivery.delivered), _LONGEST_PAUSE))
                 else:
                     await self._bury(arrival.delivery, workflow, "bug", f"{type(error).__name__}: {error}")
 
@@ -306,6 +330,8 @@ class SupervisorEngine:
             return await self._bury_strangers(workflow, arrivals)
         if head.state is None:
             await self._look_for_cancellation(workflow, arrivals)
+        if head.state is not None and _too_early(head.state, arrivals, self._clock.now()):
+            await self._broker_was_set()
         head, entries, raced = await self._commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
@@ -503,6 +529,12 @@ class SupervisorEngine:
         self._ended[workflow] = None
         while len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)
+
+
+def _too_early(state: State, arrivals: Iterable[_Arrival], now: datetime) -> bool:
+    """Whether the armed timer has fired long before its time."""
+    fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
+    return fired and state.timer_due is not None and state.timer_due - now > EARLY
 
 
 def _begins(each: Input) -> bool:

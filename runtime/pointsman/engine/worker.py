@@ -30,8 +30,8 @@ from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.handoffs import consumer_name, read_handoff
 from pointsman.engine.journal import BusJournal
-from pointsman.engine.meters import BusMeters
 from pointsman.engine.reports import BusReporter
+from pointsman.engine.steady import SteadyClock
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
@@ -91,12 +91,11 @@ class Worker:
         self.instance = instance or uuid4().hex
         self._bus = bus
         self._settings = settings
-        self._clock: Clock = clock or SystemClock()
+        self._clock = SteadyClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
         self._desks = [self._desk(agent) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
-        self._meters: BusMeters | None = None
         self._jobs: dict[_Job, None] = {}
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._stopping = False
@@ -118,10 +117,8 @@ class Worker:
         Raises:
             BusUnavailable: the broker did not answer while starting.
         """
+        await self._clock.set(self._bus)
         async with AsyncExitStack() as stack:
-            if self._settings.model_limits:
-                self._meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
-                stack.push_async_callback(self._meters.close)
             if self._own_loop:
                 self._handlers = await stack.enter_async_context(ThreadHandlers())
             await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
@@ -296,9 +293,7 @@ class Worker:
                 causation_id=envelope.id,
             )
             journal = self._journal(job, handoff, envelope) if self._settings.journal else None
-            job.attempt = attempt = Attempt(
-                desk.agent, handoff, reporter, self._handlers, self._clock, journal, self._meters
-            )
+            job.attempt = attempt = Attempt(desk.agent, handoff, reporter, self._handlers, self._clock, journal)
             if again and await self._has_result(handoff):
                 spot.leave()
                 await delivery.ack()

@@ -283,6 +283,12 @@ class FaultyBus:
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         return await self.call(f"delete {stream} {sequence}", lambda: self._bus.delete(stream, sequence))
 
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        await self.call(f"purge {stream} {subject}", lambda: self._bus.purge(stream, subject))
+
+    async def time(self) -> datetime:
+        return await self.call("time", self._bus.time)
+
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.may_crash(f"before broadcast {subject}")
         if not self.away and not self._faults.strike("unheard", f"{self._process.name} broadcast {subject}"):

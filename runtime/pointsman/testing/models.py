@@ -22,7 +22,6 @@ class ScriptedModel:
 
     provider = "scripted"
     name = "scripted"
-    account = ""
 
     def __init__(self, *script: Script) -> None:
         self._script = list(script)

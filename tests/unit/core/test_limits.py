@@ -188,13 +188,24 @@ def test_the_timer_is_armed_again_when_something_is_due_before_it() -> None:
     assert [entry.due for entry in story.of(TimerArmed)] == [T0 + timedelta(seconds=101), T0 + timedelta(seconds=11)]
 
 
-def test_the_timer_is_believed_whatever_the_clock_says() -> None:
+def test_the_timer_is_believed_though_the_clock_lags_a_little() -> None:
     story = Story(cards=(*cards("worker"), card("planner", role=Role.PLAN))).start()
+    story.wait(120)
 
     story.feed(TimerFired("wake-1"))
 
     assert [(entry.task_id, entry.error.kind) for entry in story.of(AttemptFailed)] == [("plan-1", "timeout")]
     assert story.of(TimerArmed)[-1].due > T0 + timedelta(seconds=121)
+
+
+def test_a_timer_that_comes_long_before_its_time_is_armed_again_and_ends_nothing() -> None:
+    story = Story().start()
+
+    added = story.feed(TimerFired("wake-1"))
+
+    (armed,) = added
+    assert isinstance(armed, TimerArmed)
+    assert (armed.name, armed.due) == ("wake-2", T0 + timedelta(seconds=121))
 
 
 def test_an_old_timer_that_fires_again_changes_nothing() -> None:

@@ -457,7 +457,8 @@ async def test_the_tasks_deadline_counts_when_it_is_nearer() -> None:
 
 
 async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
-    desk = Desk(MemoryBus(clock=VirtualClock()))  # the broker's clock is years ahead of the worker's, and nobody minds
+    clock = VirtualClock()  # years ahead of the worker's, and nobody minds
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
     started = asyncio.Event()
 
     @agent(name="slow", description="d", concurrency=1)

@@ -1,0 +1,268 @@
+"""Wake-ups come when they are due, whatever others publish, whatever clocks say, and whatever the engine trips over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.core import Story, failure, task
+from support.system import planner_of, until
+
+from pointsman.agent import agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.client import Client
+from pointsman.core.inputs import ResultReceived, TimerFired
+from pointsman.engine import supervisor
+from pointsman.engine.dead_letters import DeadLetters
+from pointsman.engine.sending import Sender
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.ports import Clock
+from pointsman.settings import Settings
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Outcome, Timer
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+SUBJECTS = Subjects()
+SOON = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=1.5, backoff=0.05))
+ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+
+
+class SetClock(SystemClock):
+    """A machine whose clock is off, or is set while it runs. Its monotonic one is not."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        self.off = timedelta(seconds=off)
+
+    def now(self) -> datetime:
+        return super().now() + self.off
+
+
+@agent(name="a", description="Never done")
+async def silent(text: str) -> str:
+    await asyncio.Event().wait()
+    return text
+
+
+@asynccontextmanager
+async def crew(
+    broker: MemoryBroker, team: Team = SOON, ours: Clock | None = None, theirs: Clock | None = None
+) -> AsyncIterator[Client]:
+    stop, settings = asyncio.Event(), Settings(ack_wait=2, heartbeat=0.2, grace=0)
+    parts = [
+        SupervisorEngine(broker.connect(), team, settings, ours or SystemClock()),
+        Worker(broker.connect(), [planner_of(ONE_TASK), silent], settings, clock=theirs),
+    ]
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
+    client = Client(broker.connect())
+
+    async def both_alive() -> bool:
+        return {"planner", "a"} <= {card.name for card in await client.agents()}
+
+    await until(both_alive)
+    try:
+        yield client
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+
+
+async def forge(client: Client, workflow: str, name: str, due: datetime | None = None) -> None:
+    timer = Timer(name=name, due=due or datetime.now(UTC))
+    envelope = Envelope(id=name, type=Timer.event_type, source="/somebody", time=timer.due)
+    await client.bus.publish(SUBJECTS.timer("crew", workflow, name), dump(timer), encode(envelope))
+
+
+async def ended(client: Client, id: str = "r1") -> Outcome:
+    workflow = await client.submit("crew", "hello", request_id=id)
+    return await workflow.outcome(20)
+
+
+async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nobody() -> None:
+    broker = MemoryBroker()
+    team = SOON.model_copy(update={"limits": Limits(deadline=4)})  # more than a timer may be early
+    async with crew(broker, team) as client:
+        for number in range(1, 5):
+            await forge(client, workflow_id_for("crew", "r1"), f"wake-{number}")
+
+        outcome = await ended(client)
+
+    assert "deadline" in outcome.reason
+    assert outcome.elapsed >= 4
+
+
+async def test_a_forged_timer_ends_nothing_before_its_time() -> None:
+    broker = MemoryBroker()
+    team = SOON.model_copy(update={"limits": Limits(deadline=4)})
+    async with crew(broker, team) as client:
+        workflow = await client.submit("crew", "hello", request_id="r1")
+
+        async def at_work() -> bool:
+            return await client.bus.last("work", "pointsman.handoff.a.>") is not None
+
+        await until(at_work)
+        for number in range(1, 9):
+            await forge(client, workflow.id, f"wake-{number}")
+        outcome = await workflow.outcome(20)
+
+    assert outcome.elapsed >= 4
+
+
+async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "_PATIENCE", 2)
+    monkeypatch.setattr(supervisor, "_LONGEST_PAUSE", 0.01)
+    commit, failed = SupervisorEngine._commit, []
+
+    async def trip(self: Any, workflow: str, head: Any, arrivals: Any) -> Any:
+        if any(isinstance(each.input, TimerFired) for each in arrivals) and len(failed) < 8:
+            failed.append(workflow)
+            raise RuntimeError("a bug")
+        if any(isinstance(each.input, ResultReceived) and each.input.result.agent == "a" for each in arrivals):
+            raise RuntimeError("a bug")  # so that the timer alone can end it
+        return await commit(self, workflow, head, arrivals)
+
+    monkeypatch.setattr(SupervisorEngine, "_commit", trip)
+    async with crew(MemoryBroker()) as client:
+        outcome = await ended(client)
+
+        letters = await DeadLetters(client.bus, SUBJECTS).list(workflow=outcome.workflow_id)
+    assert not [letter for letter in letters if ".timer." in letter.content.subject]
+    assert len(failed) == 8
+    assert "deadline" in outcome.reason
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+@pytest.mark.parametrize("whose", ["supervisor", "worker"])
+async def test_a_clock_that_is_an_hour_off_or_is_set_fires_and_holds_up_nothing(off: float, whose: str) -> None:
+    clock = SetClock(off)
+    ours, theirs = (clock, None) if whose == "supervisor" else (None, clock)
+    async with crew(MemoryBroker(), ours=ours, theirs=theirs) as client:
+        first = await ended(client)
+        clock.off = -clock.off  # it is set
+        second = await ended(client, "r2")
+
+    for outcome in (first, second):
+        assert "deadline" in outcome.reason
+        assert 1.5 <= outcome.elapsed < 60
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(off: float) -> None:
+    clock = SetClock()
+    broker = MemoryBroker(clock=clock)
+    team = SOON.model_copy(update={"limits": Limits(deadline=4)})
+    async with crew(broker, team) as client:
+        workflow = await client.submit("crew", "hello", request_id="r1")
+
+        async def at_work() -> bool:
+            return await client.bus.last("work", "pointsman.handoff.a.>") is not None
+
+        await until(at_work)
+        clock.off = timedelta(seconds=off)
+        broker._schedules = {
+            name: replace(plan, due=plan.due - off) for name, plan in broker._schedules.items()
+        }  # a real one fires them by its clock
+        broker.wake()
+        outcome = await workflow.outcome(20)
+
+    assert "deadline" in outcome.reason
+    assert 4 <= outcome.elapsed < 60
+
+
+# What the state owes the bus, and what it does not owe any more
+
+
+def sender(bus: MemoryBus) -> Sender:
+    return Sender(bus, SUBJECTS, SystemClock(), "team")
+
+
+async def test_a_discarded_letter_does_not_come_back_when_its_workflow_is_taken_up_again() -> None:
+    bus = MemoryBus()
+    letters = DeadLetters(bus, SUBJECTS)
+    story = Story().planned(task("a"), task("b"))
+    story.fail("a", failure(retryable=False))
+    await sender(bus).send_all(story.state)
+    (letter,) = await letters.list()
+
+    gone = await letters.discard(letter)
+    await sender(bus).send_all(story.state)
+
+    assert gone
+    assert await letters.list() == ()
+    assert await letters.discard(letter) is False
+
+
+async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
+    bus = MemoryBus()
+    story = Story(now=datetime.now(UTC)).planned(task("a"), task("b"))
+    story.fail("a", failure(retryable=True))
+    await sender(bus).send_all(story.state)
+    waiting = dict(bus.broker._schedules)
+    consumer = await bus.consumer("agent-worker", "work", SUBJECTS.handoffs_of("worker"), ack_wait=30)
+
+    added = story.control("cancel")
+    await sender(bus).send_new(story.state, added)
+
+    assert len(waiting) == 2  # the wake-up and the second attempt
+    assert [name for name in bus.broker._schedules if ".try-" in name] == []
+    assert await bus.last("work", SUBJECTS.handoffs_of("worker")) is None
+    depth = await bus.depth("agent-worker", "work")
+    assert depth is not None
+    assert depth.pending == 0
+    await consumer.close()
+
+
+async def test_a_retry_that_had_fired_when_its_workflow_was_cancelled_leaves_the_queue() -> None:
+    bus = MemoryBus()
+    story = Story().planned(task("a"))  # long ago, so what it schedules fires at once
+    story.fail("a", failure(retryable=True))
+    await sender(bus).send_all(story.state)
+    assert await bus.last("work", SUBJECTS.handoff("worker", story.state.workflow_id, "a", 2))
+
+    story.control("cancel")
+    await sender(bus).send_all(story.state)  # by whoever recovers it
+
+    assert await bus.last("work", SUBJECTS.handoffs_of("worker")) is None
+
+
+def test_results_that_come_together_with_the_plan_count() -> None:
+    story = Story().start()
+
+    story.feed(
+        story.result("plan-1", {"goal": "g", "tasks": [{"id": "a", "agent": "worker", "intent": "do it"}]}),
+        story.result("a", {"text": "done"}),
+    )
+
+    assert story.statuses() == {"a": "succeeded"}
+
+
+def test_a_result_before_its_task_may_start_does_not_count() -> None:
+    story = Story().start()
+
+    story.feed(
+        story.result(
+            "plan-1",
+            {
+                "goal": "g",
+                "tasks": [
+                    {"id": "a", "agent": "worker", "intent": "do it"},
+                    {"id": "b", "agent": "worker", "intent": "do more", "depends_on": ["a"]},
+                ],
+            },
+        ),
+        story.result("b", {"text": "done"}),
+    )
+
+    assert story.statuses() == {"a": "running", "b": "waiting"}
