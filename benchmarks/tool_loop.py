@@ -42,6 +42,7 @@ class Prompt:
 
     provider = "prompt"
     name = "prompt"
+    account = ""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         done = sum(turn.role == "tool" for turn in request.turns)

@@ -27,7 +27,17 @@ from pointsman_schemas.team import Team
 if TYPE_CHECKING:
     from pointsman.telemetry import Telemetry
 
-__all__ = ["ChildEnded", "Processes", "end_with_parent", "load_team", "obituary", "run", "supervise", "work"]
+__all__ = [
+    "ChildEnded",
+    "Processes",
+    "end_with_parent",
+    "load_team",
+    "load_teams",
+    "obituary",
+    "run",
+    "supervise",
+    "work",
+]
 
 T = TypeVar("T")
 
@@ -39,12 +49,12 @@ _TAIL = 400  # characters of a log that an error repeats
 
 
 async def supervise(target: str, settings: Settings) -> int:
-    """Run the supervisor of the team that `target` names until a signal; the exit code.
+    """Run a supervisor for each team that `target` names, in this process, until a signal; the exit code.
 
     Raises:
-        ConfigurationError: `target` names no team, or more than one.
+        ConfigurationError: `target` names no team, or two under one name.
     """
-    team = load_team(target)
+    teams = load_teams(target)
 
     from pointsman import telemetry
     from pointsman.bus import jetstream
@@ -53,19 +63,28 @@ async def supervise(target: str, settings: Settings) -> int:
     from pointsman.engine.supervisor import SupervisorEngine
 
     _settle_memory()
-    engine: SupervisorEngine | None = None
+    name = f"supervisor-{teams[0].name}"
+    engines: list[SupervisorEngine] = []
+
+    def waiting_for() -> Sequence[str]:
+        return [name for engine in engines for name in engine.waiting_for] if engines else ["broker"]
+
+    async def run_all(stop: asyncio.Event) -> None:
+        runs = [asyncio.ensure_future(engine.run(stop)) for engine in engines]
+        try:
+            await asyncio.gather(*runs)
+        finally:
+            stop.set()  # one that fails ends the process, and the others have what they took in hand
+            await asyncio.wait(runs)
+
     async with AsyncExitStack() as stack:
-        observed = telemetry.setup(
-            f"supervisor-{team.name}", settings=settings, exposed=settings.health_port is not None
-        )
+        observed = telemetry.setup(name, settings=settings, exposed=settings.health_port is not None)
         stack.push_async_callback(observed.shutdown)
-        await stack.enter_async_context(
-            _health(settings, observed, lambda: engine.waiting_for if engine else ["broker"])
-        )
-        bus = await jetstream.connect(settings, name=f"supervisor-{team.name}")
+        await stack.enter_async_context(_health(settings, observed, waiting_for))
+        bus = await jetstream.connect(settings, name=name)
         stack.push_async_callback(bus.close)
-        engine = SupervisorEngine(bus, team, settings, SystemClock())
-        return await run_until_signal(engine.run)
+        engines += [SupervisorEngine(bus, team, settings, SystemClock()) for team in teams]
+        return await run_until_signal(run_all)
 
 
 async def work(targets: Sequence[str], settings: Settings) -> int:
@@ -112,14 +131,34 @@ def _settle_memory() -> None:
 
 
 def load_team(target: str) -> Team:
-    """The one team that `target` names. Raises `ConfigurationError` when there is none, or more than one."""
+    """The team that `target` names; of several in a module, the one it calls `team`.
+
+    Raises:
+        ConfigurationError: there is none, or several and none is called so.
+    """
+    teams = load_teams(target)
+    if len(teams) == 1:
+        return teams[0]
+    from pointsman.engine.loading import load
+
+    try:
+        return load(f"{target}:team", Team)[0]
+    except ConfigurationError:
+        names = ", ".join(team.name for team in teams)
+        raise ConfigurationError(
+            f"{target} defines {len(teams)} teams: {names}; call the first of them `team`, or name one, as in "
+            f"{target}:VARIABLE"
+        ) from None
+
+
+def load_teams(target: str) -> tuple[Team, ...]:
+    """All teams that `target` names. Raises `ConfigurationError` when there is none, or two have the same name."""
     from pointsman.engine.loading import load
 
     teams = load(target, Team)
-    if len(teams) != 1:
-        names = ", ".join(team.name for team in teams)
-        raise ConfigurationError(f"{target} defines {len(teams)} teams: {names}; name one, as in {target}:NAME")
-    return teams[0]
+    if len({team.name for team in teams}) < len(teams):
+        raise ConfigurationError(f"{target} defines two teams with one name; rename one of them")
+    return teams
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

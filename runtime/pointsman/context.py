@@ -26,6 +26,7 @@ from pointsman_schemas.subjects import Subjects
 
 if TYPE_CHECKING:
     from pointsman.journal import Journal
+    from pointsman.metering import Meters
     from pointsman.tools import Tool
 
 __all__ = ["Context"]
@@ -45,13 +46,21 @@ class Context:
     """
 
     def __init__(
-        self, handoff: Handoff, reporter: Reporter, *, agent: str | None = None, journal: Journal | None = None
+        self,
+        handoff: Handoff,
+        reporter: Reporter,
+        *,
+        agent: str | None = None,
+        journal: Journal | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self.handoff = handoff
         self.reporter = reporter
         self.agent = agent or handoff.to_agent
         self.journal = journal
         """Where a tool loop keeps its steps; None where nobody keeps them."""
+        self.meters = meters
+        """Who keeps the limits of model providers; None where nobody does."""
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""

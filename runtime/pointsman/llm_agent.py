@@ -26,6 +26,7 @@ from pointsman.journal import Steps
 from pointsman.llm.prompt import DATA_RULE, write_task
 from pointsman.llm.reading import find_json
 from pointsman.llm.selection import model_from
+from pointsman.metering import Admission
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.shapes import Shape
 from pointsman.telemetry import content, metrics, names
@@ -47,6 +48,10 @@ PARALLEL: Final = 32
 """Tool calls run in one turn; what a model asks for beyond is refused, and it may ask again."""
 UNUSABLE_LENGTH: Final = 4_000
 """Characters of an answer that cannot be used which the log keeps: enough to see what the model did."""
+LETTERS_OF_A_TOKEN: Final = 4
+"""As English has them on average: a guess of what a call will use, set right when it is over."""
+GUESSED_ANSWER: Final = 300
+"""Tokens that an answer is taken to have before it is there."""
 RESULT_LENGTH: Final = 50_000
 """Characters of a tool's result that a model is shown: some 12,000 tokens."""
 
@@ -227,6 +232,28 @@ class LLMAgent(Agent):
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
+        admission = await self._admitted(model, request, context)
+        used, retry_after = 0, None
+        try:
+            reply = await self._called(model, request, attempt, context)
+            used = reply.usage.tokens
+            return reply
+        except ModelError as error:
+            retry_after = error.retry_after
+            used = error.usage.tokens if error.usage is not None else 0
+            raise
+        finally:
+            if admission is not None:
+                admission.done(used, retry_after)
+
+    async def _admitted(self, model: Model, request: ModelRequest, context: Context) -> Admission | None:
+        if context.meters is None:
+            return None
+        letters = len(request.instructions) + sum(len(turn.text) for turn in request.turns)
+        patience = (context.deadline - self._clock.now()).total_seconds()
+        return await context.meters.admit(model, letters // LETTERS_OF_A_TOKEN + GUESSED_ANSWER, patience)
+
+    async def _called(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
         started = self._clock.monotonic()
         measured: dict[str, names.Value | None] = {
             names.OPERATION_NAME: "chat",

@@ -31,7 +31,7 @@ __all__ = [
     "Turn",
 ]
 
-StreamKind = Literal["work", "log", "dead"]
+StreamKind = Literal["work", "log", "dead", "limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ class QueueDepth:
 
 
 class Bus(Protocol):
-    """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG` and `{ns}_DEAD` are its streams.
+    """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`
+    are its streams; the last keeps the newest message of each subject.
 
     Every method raises `BusUnavailable` when the broker does not answer within the configured time.
     """
@@ -354,6 +355,11 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The model as its provider calls it."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """A name for the key and the server it is used at, which does not give the key away; empty without one."""
         ...
 
     async def complete(self, request: ModelRequest) -> ModelReply:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pointsman.core.metering import ModelLimits
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.ids import Token
 from pointsman_schemas.strict_json import describe
@@ -46,6 +47,10 @@ class Settings(BaseSettings):
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
     """How long the log and the dead letters are kept. What is to be done is kept for 7 days at most."""
+    model_limits: dict[str, ModelLimits] = {}
+    """What the model providers allow, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
+    "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
+    the same key keep them together; where one is told to wait, all do."""
     journal: bool = True
     """Whether the steps of an agent's tool loop are kept on the bus, so that another worker continues an attempt whose
     worker has died. False saves a message for each of them; such an attempt then begins anew."""

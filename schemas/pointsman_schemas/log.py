@@ -99,12 +99,14 @@ class TaskAdded(Part):
 
 
 class PlanAccepted(Part):
-    """A plan passed its checks and its tasks are now the workflow's."""
+    """A plan passed its checks and its tasks are now the workflow's. In a choreography its tasks are the reactions to
+    an `event`."""
 
     kind: Literal["plan_accepted"] = "plan_accepted"
     at: AwareDatetime
     revision: int
     plan: Plan
+    event: str = ""
 
 
 class PlanRejected(Part):

@@ -14,8 +14,8 @@ _Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
 class PlannedTask(BaseModel):
-    """One task of a plan, or, with an `event`, a reaction to it. It starts when every task of `depends_on` has
-    succeeded; a failure of one named in `optional_dependencies` does not hold it back."""
+    """One task of a plan. It starts when every task of `depends_on` has succeeded; a failure of one named in
+    `optional_dependencies` does not hold it back."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,7 +25,6 @@ class PlannedTask(BaseModel):
     input: JsonValue = None
     depends_on: tuple[_Name, ...] = ()
     optional_dependencies: tuple[_Name, ...] = ()
-    event: str = ""
 
 
 class Plan(BaseModel):

@@ -13,6 +13,7 @@
 | `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
 | `{ns}.live.{workflow}.cancelled` | cancellations: not kept |
 | `{ns}.live.{workflow}.delta` | text that models are writing: not kept |
+| `{ns}.limit.{id}` | what is left of a model provider's limits |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |
 """
@@ -78,6 +79,10 @@ class Subjects:
         return f"{self._upper}_DEAD"
 
     @property
+    def limits_stream(self) -> str:
+        return f"{self._upper}_LIMITS"
+
+    @property
     def agents_bucket(self) -> str:
         return f"{self._upper}_AGENTS"
 
@@ -127,6 +132,9 @@ class Subjects:
 
     def live(self, workflow: str, name: str) -> str:
         return f"{self.namespace}.live.{token(workflow, 'workflow')}.{token(name, 'live event')}"
+
+    def limit(self, name: str) -> str:
+        return f"{self.namespace}.limit.{token(name, 'limit')}"
 
     def outcome(self, team: str, workflow: str) -> str:
         return f"{self.namespace}.outcome.{token(team, 'team')}.{token(workflow, 'workflow')}"

@@ -786,3 +786,15 @@ async def test_a_closed_bus_says_so(place: Place) -> None:
     await other.close()
 
     assert (before, other.closed) == (False, True)
+
+
+async def test_of_what_is_left_of_a_limit_only_the_newest_is_kept_and_compared(place: Place, bus: Bus) -> None:
+    subject = f"{place.ns}.limit.a"
+    first = await bus.publish(subject, b"1", {}, expect=0)
+
+    second = await bus.publish(subject, b"2", {}, expect=first)
+
+    with pytest.raises(Conflict):
+        await bus.publish(subject, b"3", {}, expect=first)
+    kept = [stored async for stored in bus.read("limits", subject)]
+    assert [(stored.sequence, stored.body) for stored in kept] == [(second, b"2")]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.broker import remove_streams
+from support.otlp import OtlpCollector, orphans, roots
 from support.system import echo, planner_of, running, synthesizer, until
 from typer.testing import CliRunner
 
@@ -120,6 +124,49 @@ async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None
     assert sorted(names) == ["invoke_agent a", "invoke_agent b", "plan planner", "synthesize synthesizer"]
     assert cancelled.code == 1
     assert "already ended: completed" in cancelled.err
+
+
+async def test_a_trace_that_is_followed_is_drawn_once_where_there_is_no_terminal(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW):
+        workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
+        run = await shell("trace", workflow, "--follow")
+
+    assert run.code == 0
+    assert run.out.count("invoke_workflow crew") == 1
+    assert "\x1b" not in run.out
+
+
+async def test_a_collector_takes_the_file_that_trace_writes(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW), OtlpCollector() as collector:
+        outcome = (await shell.json("submit", "crew", "hello")).lines[0]
+        written = await shell("trace", outcome["workflow_id"], "--otlp", "-")
+        sent = urllib.request.Request(
+            f"{collector.endpoint}/v1/traces", written.out.encode(), {"Content-Type": "application/json"}
+        )
+        with await asyncio.to_thread(urllib.request.urlopen, sent) as answer:
+            assert answer.status == 200
+        spans = await collector.spans(until=lambda spans: len(spans) >= 9)
+
+    assert {span.trace_id for span in spans} == {outcome["trace_id"]}
+    assert {span.name for span in spans} >= {"invoke_workflow crew", "invoke_agent a", "plan planner"}
+    assert [span.name for span in roots(spans)] == ["invoke_workflow crew"]
+    assert orphans(spans) == []
+
+
+async def test_a_workflow_is_exported_and_opened_in_another_namespace(shell: Shell, tmp_path: Path) -> None:
+    file, elsewhere = str(tmp_path / "workflow.json"), f"{shell.settings.namespace}x"
+    async with running(shell.settings, TEAM, CREW):
+        workflow = (await shell.json("submit", "crew", "hello")).lines[0]["workflow_id"]
+        exported = await shell.json("export", workflow, file)
+    other = Shell(shell.settings.model_copy(update={"namespace": elsewhere}))
+    imported = await other.json("import", file)
+    again = await other("import", file)
+    shown = await other("show", workflow)
+    await remove_streams(other.settings)
+
+    assert exported.lines[0]["messages"] > imported.lines[0]["messages"] > 3
+    assert (again.code, "already" in again.err) == (1, True)
+    assert "joined" in shown.out
 
 
 async def test_what_a_person_sees_has_no_json_and_no_control_characters(shell: Shell) -> None:

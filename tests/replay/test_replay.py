@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pointsman.cli import app
 from pointsman.core.evolve import apply, fold
 from pointsman.core.outcome import outcome_of
 from pointsman.core.state import State, from_snapshot, to_snapshot
@@ -69,6 +72,29 @@ def test_the_core_still_decides_what_was_recorded(name: str) -> None:
     played = [commit.entries for commit in RECORDER["SCENARIOS"][name]().commits]
 
     assert played == [commit.entries for commit in recorded(FOLDER / f"{name}.jsonl")]
+
+
+CHANGED = {"the-request-stands-in-every-role-task": [2, 6, 9, 14]}
+"""Entries of logs by older releases that the present code would write otherwise, each on purpose."""
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_the_command_says_where_the_present_code_decides_otherwise(path: Path) -> None:
+    ran = CliRunner().invoke(app, ["replay", str(path), "--json"])
+
+    *differences, summary = [json.loads(line) for line in ran.stdout.splitlines()]
+    expected = CHANGED.get(path.stem, [])
+    assert [difference["entry"] for difference in differences] == expected
+    assert summary["differences"] == len(expected)
+    assert ran.exit_code == (1 if expected else 0)
+
+
+def test_a_person_is_told_what_was_expected_and_what_came() -> None:
+    ran = CliRunner().invoke(app, ["replay", str(FOLDER / "the-request-stands-in-every-role-task.jsonl")])
+
+    said = " ".join(ran.stdout.split())
+    assert "entry 2, in commit 1: task_added input: expected {'request':" in said
+    assert "the present code decides 4 of them otherwise" in said
 
 
 def test_a_log_with_a_commit_missing_does_not_fold() -> None:

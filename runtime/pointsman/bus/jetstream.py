@@ -110,6 +110,7 @@ class JetStreamBus:
             "work": self._subjects.work_stream,
             "log": self._subjects.log_stream,
             "dead": self._subjects.dead_stream,
+            "limits": self._subjects.limits_stream,
         }
         self._nc = _Client()
         self._answers = Answers(f"_INBOX.{secrets.token_hex(11)}", self._timeout)

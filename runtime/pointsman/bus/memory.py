@@ -49,6 +49,7 @@ _STREAM_OF: Mapping[str, StreamKind] = {
     "event": "log",
     "outcome": "log",
     "dead": "dead",
+    "limit": "limits",
 }
 
 
@@ -70,7 +71,12 @@ class MemoryBroker:
         """Those served now, oldest first."""
         self.advisories: list[tuple[str, int, str]] = []
         """Terminated messages: consumer, stream sequence, reason."""
-        self._streams: dict[StreamKind, _Stream] = {"work": _Stream(), "log": _Stream(), "dead": _Stream()}
+        self._streams: dict[StreamKind, _Stream] = {
+            "work": _Stream(),
+            "log": _Stream(),
+            "dead": _Stream(),
+            "limits": _Stream(),
+        }
         self._durables: dict[tuple[StreamKind, str], _Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
@@ -206,7 +212,9 @@ class MemoryBroker:
         at: datetime,
         message_id: str | None = None,
     ) -> int:
+        older = self._streams[kind].ends_at(subject) if kind == "limits" else 0
         stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
+        self._streams[kind].remove(older)
         takers = [
             durable for (of, _), durable in self._durables.items() if of == kind and matches(durable.subject, subject)
         ]

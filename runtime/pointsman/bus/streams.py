@@ -74,6 +74,13 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
         },
         {
             **common,
+            "name": subjects.limits_stream,
+            "max_age": nanoseconds(_DAY),
+            "max_msgs_per_subject": 1,
+            "subjects": [f"{ns}.limit.*"],
+        },
+        {
+            **common,
             "name": f"KV_{subjects.agents_bucket}",
             "subjects": [f"$KV.{subjects.agents_bucket}.>"],
             "discard": "new",

@@ -180,11 +180,66 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
 
 @app.command()
 @command
-def trace(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+def trace(
+    workflow: WorkflowId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Draw it while it runs, until it has ended.")] = False,
+    otlp: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="FILE",
+            help="Write its spans as OTLP/JSON, for any collector; - for standard output.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
     """The workflow's trace, from its log: who did what, when, how often, and what it used."""
     from pointsman.cli import workflows
 
-    return workflows.trace(workflow, url=url, namespace=namespace, json=json)
+    return workflows.trace(workflow, follow=follow, otlp=otlp, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def export(
+    workflow: WorkflowId,
+    file: Annotated[str, typer.Argument(help="Where it goes; - for standard output.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Write a workflow whole to a file: log, events, handoffs, results, outcome, dead letters."""
+    from pointsman.cli import archives
+
+    return archives.export(workflow, file, url=url, namespace=namespace, json=json)
+
+
+@app.command("import")
+@command
+def import_(
+    file: Annotated[str, typer.Argument(help="What `pointsman export` wrote; - for standard input.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Put an exported workflow into this namespace, under its id, to be looked at. Nothing acts on it."""
+    from pointsman.cli import archives
+
+    return archives.import_(file, url=url, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def replay(
+    file: Annotated[str, typer.Argument(help="What `pointsman export` wrote, or a bare log; - for standard input.")],
+    json: Json = False,
+) -> Code:
+    """Decide an exported workflow again, with the present code, and say where it differs. Needs no broker."""
+    from pointsman.cli import archives
+
+    return archives.replay(file, json=json)
 
 
 @app.command()

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from enum import IntEnum
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
@@ -41,6 +42,7 @@ __all__ = [
     "outcome_code",
     "prose",
     "say",
+    "write",
 ]
 
 P = ParamSpec("P")
@@ -124,6 +126,19 @@ def emit(value: Any) -> None:
     from pydantic_core import to_json
 
     print(to_json(value, exclude_none=True).decode(), flush=True)
+
+
+def write(file: str, text: str) -> None:
+    """`text` in `file`, or on standard output for `-`. Raises `ConfigurationError` when it cannot be written."""
+    from pointsman.errors import ConfigurationError
+
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error.strerror or error}") from None
 
 
 def console(*, stderr: bool = False) -> Console:

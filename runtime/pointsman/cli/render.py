@@ -57,6 +57,7 @@ _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a s
 _BAR_WIDTH = 32  # columns of the time axis
 _WRITTEN = 72  # letters of a line of what is being written
 _NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
+_COST = 9  # columns of money, with their margin: $12.3456
 _NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
 
 
@@ -276,10 +277,13 @@ def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
 
 def trace(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used, on `width`
-    columns. Where they are few, the details are left out."""
+    columns. Where they are few, the details are left out. What goes on ends `now`."""
     narrow = width < _NARROW
     bars = max(10, min(_BAR_WIDTH, width - _NUMBERS - _NAME_WIDTH)) if narrow else _BAR_WIDTH
     names = max(20, min(_NAME_WIDTH, width - _NUMBERS - bars))
+    costly = root.usage.cost > 0
+    if costly:
+        names = max(20, names - _COST)
     start = root.started_at or now
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
@@ -287,17 +291,23 @@ def trace(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     table.add_column(f"0 to {seconds((end - start).total_seconds())}", no_wrap=True, width=bars)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right", no_wrap=True)
+    if costly:
+        table.add_column("cost", justify="right", no_wrap=True)
     if not narrow:
-        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=width - names - bars - _NUMBERS - 1)
+        room = width - names - bars - _NUMBERS - 1 - (_COST if costly else 0)
+        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
         name = Text(prefix, style="dim")
         name.append(f"{_MARK.get(node.status, '-')} ", style=_STYLE.get(node.status, ""))
         name.append(one_line(node.name, limit=80))
+        if node.kind == "task" and (node.attempt or 1) > 1:
+            name.append(f" x{node.attempt}", style="yellow")
         took = "" if node.kind == "publish" else seconds(node.seconds) if node.seconds is not None else ""
-        used = str(node.usage.tokens) if node.usage.tokens and node.kind != "publish" else ""
+        used = f"{node.usage.tokens:,}" if node.usage.tokens and node.kind != "publish" else ""
+        paid = (f"${node.usage.cost:.4f}" if node.usage.cost and node.kind != "publish" else "",) if costly else ()
         failed = node.status in ("failed", "skipped", "abandoned")
         said = Text(one_line(node.detail, limit=120), style=_STYLE[node.status] if failed else "dim")
-        table.add_row(name, _bar(node, start, end, now, bars), took, used, *([] if narrow else [said]))
+        table.add_row(name, _bar(node, start, end, now, bars), took, used, *paid, *([] if narrow else [said]))
     return table
 
 

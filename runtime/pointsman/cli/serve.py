@@ -224,12 +224,13 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _cast(target: str | None) -> Cast:
-    """Who runs for `target`: its own agents in one process, and each shipped role it needs and does not define."""
+    """Who runs for `target`: its teams in a process, its agents in another, and each shipped role they need and it
+    does not define."""
     if target is None:
         return Cast(app.load_team(_SHIPPED_TEAM), _SHIPPED_TEAM, _demo_workers(), frozenset(_demo_workers()))
     from pointsman.engine.loading import installed_agents, load_agents
 
-    team = app.load_team(target)
+    team, teams = app.load_team(target), app.load_teams(target)
     before, _, name = target.rpartition(":")
     place = before if name.isidentifier() and before else target
     try:
@@ -237,7 +238,8 @@ def _cast(target: str | None) -> Cast:
     except ConfigurationError:
         own = set()
     workers: dict[str, Sequence[str]] = {"agents": [place]} if own else {}
-    for name in sorted(team.needs().keys() - own):
+    needed = {name for each in teams for name in each.needs()} - {each.name for each in teams}
+    for name in sorted(needed - own):
         if name in installed_agents():
             workers[name] = [name]
         elif name in _SHIPPED_ROLES:

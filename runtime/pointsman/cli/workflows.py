@@ -10,18 +10,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
+from rich.console import Console, RenderableType
+from rich.live import Live
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, complain, console, emit, hint, outcome_code, prose, say
+from pointsman.cli.output import Code, complain, console, emit, hint, outcome_code, prose, say, write
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
+from pointsman.core.trace import build
 from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.events import Delta, Outcome, Progress
-from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import Entry, PlanAccepted, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["cancel", "follow", "list_", "print_outcome", "show", "submit", "trace", "watch"]
 
+_FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
 _PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
 
 
@@ -117,15 +122,51 @@ def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -
     return asyncio.run(run())
 
 
-def trace(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def trace(workflow: str, *, follow: bool, otlp: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
+            terminal = console()
+            if follow:
+                await _draw_while_it_runs(await client.workflow(workflow), terminal)
             root = await client.trace(workflow)
-        terminal = console()
-        emit(root) if json else terminal.print(render.trace(root, datetime.now(UTC), terminal.width))
+            where = client.subjects.namespace
+        now = datetime.now(UTC)
+        if otlp is not None:
+            write(otlp, json_module.dumps(to_otlp(root, namespace=where, workflow_id=workflow, now=now)) + "\n")
+        if json:
+            emit(root)
+        elif otlp != "-":
+            terminal.print(render.trace(root, now, terminal.width))
         return Code.OK
 
     return asyncio.run(run())
+
+
+async def _draw_while_it_runs(workflow: Workflow, terminal: Console) -> None:
+    """Until it has ended: the tree, drawn anew as it grows. Where there is no terminal it is only waited for."""
+    entries: list[Entry] = []
+    reports: list[Progress] = []
+
+    def drawn() -> RenderableType:
+        now = datetime.now(UTC)
+        return render.trace(build(entries, reports), now, terminal.width) if entries else ""
+
+    async def redraw(live: Live) -> None:
+        while True:
+            live.update(drawn(), refresh=True)
+            await asyncio.sleep(_FRAME)
+
+    with Live(console=terminal, auto_refresh=False, transient=True, vertical_overflow="ellipsis") as live:
+        drawing = asyncio.ensure_future(redraw(live)) if terminal.is_terminal else None
+        try:
+            async for event in workflow.events():
+                if isinstance(event, Progress):
+                    reports.append(event)
+                else:
+                    entries.append(event)
+        finally:
+            if drawing is not None:
+                drawing.cancel()
 
 
 def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None, json: bool) -> Code:

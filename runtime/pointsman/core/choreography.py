@@ -46,7 +46,7 @@ def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: It
             return None
         if tasks:
             plan = Plan(goal=f"React to {event.name}", tasks=tasks)
-            draft.add(PlanAccepted(at=draft.now, revision=state.revision + 1, plan=plan))
+            draft.add(PlanAccepted(at=draft.now, revision=state.revision + 1, plan=plan, event=event.name))
             for task in tasks:
                 dispatch(draft, task.id)
     return None
@@ -62,7 +62,6 @@ def _reactions(draft: Draft, emitter: Task | None, event: Emitted) -> tuple[Plan
             id=free_id(draft.open(), f"{agent}-{event.name}"[:_ID_KEPT]),
             agent=agent,
             intent=f"React to {event.name}" + (f" from {emitter.agent}" if emitter else ""),
-            event=event.name,
             input=event.data,
             depends_on=(emitter.id,) if emitter else (),
         )

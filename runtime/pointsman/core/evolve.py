@@ -184,7 +184,7 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
             cap=state.limits.attempts,
             depends_on=tuple(dict.fromkeys((*planned.depends_on, *planned.optional_dependencies))),
             optional=frozenset(planned.optional_dependencies) - set(planned.depends_on),
-            event=planned.event,
+            event=entry.event,
         )
         for planned in entry.plan.tasks
     }

@@ -15,6 +15,7 @@ from pointsman.context import Context
 from pointsman.engine.handlers import Execution, Handlers
 from pointsman.errors import ModelError, NotJson, Refused, TaskError, describe_error
 from pointsman.journal import Journal
+from pointsman.metering import Meters
 from pointsman.ports import Clock
 from pointsman.reporting import Reporter
 from pointsman.telemetry import get_logger
@@ -44,12 +45,13 @@ class Attempt:
     """`agent`'s try at `handoff`, run by `handlers`. Whatever the agent does, what comes of it is a `Result`."""
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Handlers, clock: Clock,
-                 journal: Journal | None = None) -> None:  # fmt: skip
+                 journal: Journal | None = None, meters: Meters | None = None) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
         self._reporter = reporter
         self._journal = journal
+        self._meters = meters
         self._handlers = handlers
         self._clock = clock
         self._context: Context | None = None
@@ -125,7 +127,9 @@ class Attempt:
 
     async def _run(self) -> _Ending:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
-        self._context = context = Context(self.handoff, self._reporter, agent=self._name, journal=self._journal)
+        self._context = context = Context(
+            self.handoff, self._reporter, agent=self._name, journal=self._journal, meters=self._meters
+        )
         try:
             return _Ending("succeeded", output=as_json_value(await self._agent.run(self.handoff, context)))
         except NotJson as error:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from pointsman.engine.history import commit_of
+from pointsman.engine.history import commit_of, is_imported
 from pointsman.errors import BusUnavailable, ContractError, StreamLost
 from pointsman.ports import Bus, Clock
 from pointsman.settings import Settings
@@ -63,6 +63,8 @@ async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence
     running: dict[str, None] = {}
     async for stored in bus.read("log", subjects.logs_of(team)):
         workflow = stored.subject.rpartition(".")[2]
+        if is_imported(stored):
+            continue
         running[workflow] = None
         with suppress(ContractError):
             if any(isinstance(entry, WorkflowEnded) for entry in commit_of(stored).entries):

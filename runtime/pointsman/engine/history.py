@@ -13,8 +13,20 @@ from pointsman_schemas.log import Commit, Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["closeable", "commit_of", "entries_of", "newest_commit", "publish", "started_of", "team_of"]
+__all__ = [
+    "IMPORTED",
+    "closeable",
+    "commit_of",
+    "entries_of",
+    "is_imported",
+    "newest_commit",
+    "publish",
+    "started_of",
+    "team_of",
+]
 
+IMPORTED = "Pointsman-Imported"
+"""The header of messages that were exported elsewhere: its value is the namespace they came from."""
 _TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
 
 
@@ -32,6 +44,11 @@ def commit_of(stored: Stored) -> Commit:
             f"{Commit.event_type!r}; use the release of Pointsman that wrote it"
         )
     return parse(Commit, body)
+
+
+def is_imported(stored: Stored) -> bool:
+    """Whether it only tells of a workflow that ran elsewhere."""
+    return any(name.lower() == IMPORTED.lower() for name in stored.headers)
 
 
 async def entries_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry, ...]:

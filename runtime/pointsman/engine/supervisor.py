@@ -39,7 +39,7 @@ from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.steady import SteadyClock
-from pointsman.engine.workflow_log import DamagedLog, Head, WorkflowLog
+from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
@@ -294,6 +294,10 @@ class SupervisorEngine:
                 await arrival.delivery.nak(1.0)
         except DamagedLog as error:
             await self._close_damaged(workflow, arrivals, error)
+        except ImportedLog as error:
+            self._forget(workflow, arrivals)
+            for arrival in arrivals:
+                await self._bury(arrival.delivery, workflow, error.kind, str(error))
         except Exception as error:
             self._forget(workflow, arrivals)
             _log.exception("inputs_failed", inputs=len(arrivals))

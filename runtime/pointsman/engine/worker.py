@@ -30,6 +30,7 @@ from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.handoffs import consumer_name, read_handoff
 from pointsman.engine.journal import BusJournal
+from pointsman.engine.meters import BusMeters
 from pointsman.engine.reports import BusReporter
 from pointsman.engine.steady import SteadyClock
 from pointsman.errors import (
@@ -96,6 +97,7 @@ class Worker:
         self._subjects = Subjects(settings.namespace)
         self._desks = [self._desk(agent) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
+        self._meters: BusMeters | None = None
         self._jobs: dict[_Job, None] = {}
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._stopping = False
@@ -119,6 +121,9 @@ class Worker:
         """
         await self._clock.set(self._bus)
         async with AsyncExitStack() as stack:
+            if self._settings.model_limits:
+                self._meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
+                stack.push_async_callback(self._meters.close)
             if self._own_loop:
                 self._handlers = await stack.enter_async_context(ThreadHandlers())
             await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
@@ -293,7 +298,9 @@ class Worker:
                 causation_id=envelope.id,
             )
             journal = self._journal(job, handoff, envelope) if self._settings.journal else None
-            job.attempt = attempt = Attempt(desk.agent, handoff, reporter, self._handlers, self._clock, journal)
+            job.attempt = attempt = Attempt(
+                desk.agent, handoff, reporter, self._handlers, self._clock, journal, self._meters
+            )
             if again and await self._has_result(handoff):
                 spot.leave()
                 await delivery.ack()

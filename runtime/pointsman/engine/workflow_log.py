@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from pointsman.core.evolve import apply
 from pointsman.core.state import State, changed, from_snapshot, to_snapshot
-from pointsman.engine.history import commit_of
+from pointsman.engine.history import commit_of, is_imported
 from pointsman.engine.spans import trace_context
 from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError
 from pointsman.ports import Bus, Clock, Stored
@@ -23,7 +23,7 @@ from pointsman_schemas.log import Commit, Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["DamagedLog", "Head", "WorkflowLog"]
+__all__ = ["DamagedLog", "Head", "ImportedLog", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
 """Commits between two snapshots: loading then reads at most that many, some tens of milliseconds, and a snapshot of a
@@ -34,6 +34,12 @@ class DamagedLog(PeerError):
     """A log holds something that cannot be read or cannot follow. Its workflow is closed; the others go on."""
 
     kind = "damaged_log"
+
+
+class ImportedLog(PeerError):
+    """The log was imported to be looked at. Nothing acts on it."""
+
+    kind = "imported_log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class WorkflowLog:
 
         Raises:
             DamagedLog: a message of it cannot be read or does not follow the one before.
+            ImportedLog: it is not this namespace's own.
             BusUnavailable: the broker did not answer.
         """
         subject = self._subjects.log(self._team, workflow)
@@ -125,6 +132,8 @@ class WorkflowLog:
         return Head(committed, sequence, sequence if due else head.snapshot_sequence)
 
     def _read(self, stored: Stored) -> Commit:
+        if is_imported(stored):
+            raise ImportedLog(f"the log on {stored.subject} was imported to be looked at; nothing acts on it")
         try:
             return commit_of(stored)
         except ContractError as error:

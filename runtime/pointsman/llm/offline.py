@@ -46,6 +46,7 @@ class OfflineModel:
 
     provider = "offline"
     name = "offline"
+    account = ""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         task = read_task(next((turn.text for turn in request.turns if turn.role == "user"), ""))
@@ -70,7 +71,8 @@ def _plan(task: TaskPrompt) -> Plan:
 
 
 def _whole_plan(asked: PlannerInput) -> Plan:
-    text = _text(asked.request)
+    matcher = _menu(asked.agents)
+    text = _wanted(asked.request, matcher)
     if asked.problems:
         return Plan(
             goal=text,
@@ -78,7 +80,6 @@ def _whole_plan(asked: PlannerInput) -> Plan:
             + "; ".join(asked.problems[:3]),
         )
     menu = {item.name: item for item in asked.agents}
-    matcher = _menu(asked.agents)
     shares: dict[str, list[str]] = {}
     unserved: list[str] = []
     last = ""
@@ -182,7 +183,7 @@ def _selection(task: TaskPrompt) -> Selection:
     asked = ClassifierInput.model_validate(task.input)
     matcher = _menu(asked.agents)
     found: dict[str, tuple[float, list[str]]] = {}
-    for clause in clauses(_text(asked.request)):
+    for clause in clauses(_wanted(asked.request, matcher)):
         scores = matcher.scores(clause)
         whole = sum(scores.values())
         for name, score in scores.items():
@@ -251,7 +252,9 @@ def _work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
         )
     answer = _answer(outcomes, task, bool(request.tools))
     if request.output_schema is not None:
-        return _reply(data=_filled(request.output_schema, Sources([answer, *words], data)), text=answer)
+        asked = _strings(task.input)  # where nothing was found out, an output is made of what is given
+        said = [answer, *words] if outcomes or task.results or not asked else [*asked, task.task]
+        return _reply(data=_filled(request.output_schema, Sources(said, data)), text=answer)
     return _reply(text=f"{answer}\n{OFFLINE_NOTE}")
 
 
@@ -363,6 +366,15 @@ def _reply(*, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue 
         model="offline",
         id="offline",
     )
+
+
+def _wanted(request: RequestInput, matcher: Matcher) -> str:
+    """What is asked. A team that is handed a task has its part in the intent, beside the whole of the request."""
+    if isinstance(request, dict) and isinstance(intent := request.get("intent"), str):
+        if any(_best(matcher, clause, without=set()) for clause in clauses(intent)):
+            return intent
+        request = {name: value for name, value in request.items() if name != "intent"} or request
+    return _text(request)
 
 
 def _text(request: RequestInput) -> str:

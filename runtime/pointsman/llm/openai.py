@@ -15,6 +15,7 @@ from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
+from pointsman_schemas.ids import derived_id
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -50,6 +51,7 @@ class OpenAIServer:
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
         self._key = api_key or os.environ.get("OPENAI_API_KEY") or ("none" if self._base_url else "")
         self._timeout = timeout
+        self.account = derived_id("account", self._base_url or "", self._key)[:12]
         self._sdk: ModuleType | None = None
         self._client: AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -22,6 +22,7 @@ class ScriptedModel:
 
     provider = "scripted"
     name = "scripted"
+    account = ""
 
     def __init__(self, *script: Script) -> None:
         self._script = list(script)

@@ -27,14 +27,14 @@ GOOD = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 def speaking(agent: LLMAgent, *script: Script) -> Iterator[ScriptedModel]:
     """`agent` with another model for a while: it is shared by all tests of a process."""
     model = ScriptedModel(*script)
-    before = agent.__dict__.get("model")
-    agent.__dict__["model"] = model
+    before = agent.__dict__.get("models")
+    agent.__dict__["models"] = (model,)
     try:
         yield model
     finally:
-        del agent.__dict__["model"]
+        del agent.__dict__["models"]
         if before is not None:
-            agent.__dict__["model"] = before
+            agent.__dict__["models"] = before
 
 
 async def run(agent: LLMAgent, data: BaseModel) -> JsonValue:

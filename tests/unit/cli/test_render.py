@@ -12,7 +12,7 @@ from pointsman.cli import render
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap
+from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Usage
 from pointsman_schemas.log import LimitReached, ResultIgnored, TimerArmed
 
 WORKFLOW = "wf_0123456789abcdef01234567"
@@ -137,6 +137,19 @@ def test_bars_are_to_scale_on_one_axis() -> None:
     assert whole[1] == 32
     assert (plan[0], fitter[0]) == (whole[0], whole[0] + 5)
     assert abs(fitter[1] - 16) <= 1
+
+
+def test_a_trace_tells_attempts_and_what_was_paid() -> None:
+    usage = Usage(calls=1, input_tokens=1_000, output_tokens=234, cost=0.5)
+    root = build(failing(), [tool("a", 2, 3)])
+    task = root.children[0].children[0].model_copy(update={"attempt": 2, "usage": usage})
+    workflow = root.children[0].model_copy(update={"children": (task,), "usage": usage})
+    text = plain(render.trace(root.model_copy(update={"children": (workflow,), "usage": usage}), at(9), 140))
+
+    (line,) = [line for line in text.splitlines() if task.name in line]
+    assert f"{task.name} x2" in line
+    assert "1,234" in line
+    assert "$0.5000" in line
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 140, 200])

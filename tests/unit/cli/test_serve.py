@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pointsman import app
 from pointsman.app import obituary
 from pointsman.cli import serve
 from pointsman.errors import ConfigurationError
@@ -73,3 +74,21 @@ def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
     ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60)
 
     assert (ended.returncode, ended.stderr) == (130, "pointsman: interrupted\n")
+
+
+def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
+    cast = serve._cast("pointsman_agents.service_desk")
+
+    assert cast.team.name == "service-desk"
+    assert set(cast.workers) == {"agents", "planner", "synthesizer"}
+    assert cast.agents == {"refund", "subscriptions", "api", "integration", "planner", "synthesizer"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_several_teams_of_which_none_is_called_team_are_told_apart_by_their_variables(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text("from pointsman import Team\na = Team(name='x')\nb = Team(name='y')\n")
+
+    with pytest.raises(ConfigurationError, match=r"defines 2 teams: x, y; call the first of them `team`"):
+        app.load_team(str(tmp_path / "two.py"))
+    assert app.load_team(f"{tmp_path / 'two.py'}:b").name == "y"
+    assert [team.name for team in app.load_teams(str(tmp_path / "two.py"))] == ["x", "y"]

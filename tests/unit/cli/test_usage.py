@@ -14,6 +14,7 @@ from pointsman.cli import app
 
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
+    "export", "import", "replay",
 ]  # fmt: skip
 LETTERS = ["list", "show", "replay", "discard"]
 NOWHERE = ["--url", "nats://127.0.0.1:1"]

@@ -136,7 +136,7 @@ def test_the_log_tells_who_reacted_to_what() -> None:
 
     plans = story.of(PlanAccepted)
     assert [plan.revision for plan in plans] == [1, 2]
-    assert [(task.agent, task.event, task.intent) for plan in plans for task in plan.plan.tasks] == [
+    assert [(task.agent, plan.event, task.intent) for plan in plans for task in plan.plan.tasks] == [
         ("verify", "requested", "React to requested"),
         ("policy", "charge_verified", "React to charge_verified from verify"),
     ]

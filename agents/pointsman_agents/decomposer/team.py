@@ -1,0 +1,141 @@
+"""The decomposer works on arithmetic, where anybody can see whether what was split was joined rightly.
+
+The splitter is the planner: an operation of two terms that are not plain numbers becomes a task for each term, and the
+team that gets it is this one. Three levels down no team is on the menu, so the solver gets the rest whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import BaseModel
+
+from pointsman.agent import agent
+from pointsman.context import Context
+from pointsman.errors import Refused
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+__all__ = ["SAMPLE_REQUEST", "joiner", "solver", "splitter", "team"]
+
+SAMPLE_REQUEST: Final = "((3 + 4) * (10 - 2) + (6 * 7 - 2)) / ((1 + 2) * (5 - 3))"
+
+team = Team(
+    name="decomposer",
+    description="Computes by splitting: each part is a task of its own",
+    skills=("arithmetic",),
+    agents=("decomposer", "solver"),
+    strategy=Supervisor(planner="splitter", synthesizer="joiner"),
+    limits=Limits(deadline=120.0, task_timeout=100.0, nesting=3),
+)
+
+_OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[float, float], float]]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+}
+_BY_SIGN: Final = dict(_OPERATORS.values())
+_LONGEST: Final = 1_000  # characters of a request: enough for any sum a person writes
+
+
+class Sum(BaseModel):
+    expression: str
+
+
+@agent(name="splitter", description="Splits an expression at its outermost operation", role=Role.PLAN)
+async def splitter(asked: PlannerInput) -> Plan:
+    """A part for each side while a team may be nested, and one task for the solver when it is simple or may not."""
+    request = {"request": asked.request} if isinstance(asked.request, str) else asked.request
+    text = str(request.get("expression") or request.get("request"))
+    try:
+        node = _parsed(text)
+    except Refused as error:
+        return Plan(cannot=str(error))
+    below = any(item.name == team.name for item in asked.agents)
+    if isinstance(node, ast.BinOp) and below and not (_plain(node.left) and _plain(node.right)):
+        sides = [("left", ast.unparse(node.left)), ("right", ast.unparse(node.right))]
+        tasks = tuple(
+            PlannedTask(id=side, agent=team.name, intent=f"Compute {part}", input={"expression": part})
+            for side, part in sides
+        )
+        return Plan(goal=f"Compute {text}", tasks=tasks, final_instruction=_OPERATORS[type(node.op)][0])
+    whole = PlannedTask(id="whole", agent="solver", intent=f"Compute {text}", input={"expression": text})
+    return Plan(goal=f"Compute {text}", tasks=(whole,))
+
+
+@agent(name="solver", description="Computes an expression whole", skills=["arithmetic"])
+async def solver(given: Sum) -> str:
+    return f"{_value(_parsed(given.expression)):.10g}"
+
+
+@agent(name="joiner", description="Joins the two sides of an operation", role=Role.SYNTHESIZE)
+async def joiner(asked: SynthesizerInput, context: Context) -> Synthesis:
+    """The operation applied to what the sides came to, or why it cannot be: a side may have said so, or be missing."""
+    if asked.gaps:
+        return Synthesis(answer=f"It cannot be computed: {asked.gaps[0].reason}")
+    told = [str(report.output) for report in context.results.values()]
+    try:
+        values = [float(each) for each in told]
+        result = values[0] if len(values) == 1 else _apply(asked.final_instruction, *values)
+    except ValueError:
+        return Synthesis(answer=next(each for each in told if not _is_number(each)))
+    except Refused as error:
+        return Synthesis(answer=f"It cannot be computed: {error}")
+    return Synthesis(answer=f"{result:.10g}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        node = ast.parse(text[: _LONGEST + 1].strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        raise Refused(f"{text[:80]!r} is no expression of numbers, + - * / and brackets") from None
+    if len(text) > _LONGEST or not _allowed(node):
+        raise Refused(f"{text[:80]!r} has more in it than numbers, + - * / and brackets")
+    return node
+
+
+def _allowed(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(left=left, op=sign, right=right):
+            return type(sign) in _OPERATORS and _allowed(left) and _allowed(right)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _allowed(operand)
+        case ast.Constant(value=value):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+    return False
+
+
+def _plain(node: ast.expr) -> bool:
+    return not isinstance(node, ast.BinOp)
+
+
+def _value(node: ast.expr) -> float:
+    match node:
+        case ast.BinOp(left=left, op=sign, right=right):
+            return _apply(_OPERATORS[type(sign)][0], _value(left), _value(right))
+        case ast.UnaryOp(operand=operand):
+            return -_value(operand)
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+    raise Refused(f"{ast.unparse(node)} cannot be computed")
+
+
+def _apply(sign: str, left: float, right: float) -> float:
+    try:
+        return _BY_SIGN[sign](left, right)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise Refused(f"{left:.10g} {sign} {right:.10g} is a {error}") from None

@@ -1,0 +1,8 @@
+"""Engineers whose plan changes with what they find."""
+
+from __future__ import annotations
+
+from pointsman_agents.engineering.agents import code, comms, data, ops
+from pointsman_agents.engineering.team import SAMPLE_REQUEST, team
+
+__all__ = ["SAMPLE_REQUEST", "code", "comms", "data", "ops", "team"]

@@ -1,0 +1,68 @@
+"""What is known of each proposal: a small seeded table, and the rule by which each point of view judges it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from pointsman.errors import NotFound
+
+__all__ = ["Proposal", "ProposalId", "View", "judged", "proposal"]
+
+ProposalId = Annotated[
+    str, Field(pattern=r"^P-\d{3}$", description="The id of a proposal, such as P-101", examples=["P-101"])
+]
+
+
+class Proposal(BaseModel):
+    """Money is in thousands of dollars a year, effort in weeks, `asked_for` and `leaving` in customers."""
+
+    title: str
+    gain: int
+    cost: int
+    effort: int
+    free_weeks: int
+    asked_for: int
+    leaving: int
+    open_findings: tuple[str, ...] = ()
+
+
+class View(BaseModel):
+    """One point of view. `verdict` is the whole of it in a word, `confidence` from 0 to 1."""
+
+    verdict: Literal["go", "wait"]
+    confidence: float
+    summary: str
+
+
+_KNOWN: Final = {
+    "P-101": Proposal(
+        title="A price by usage for the Pro plan",
+        gain=420, cost=150, effort=14, free_weeks=10, asked_for=61, leaving=18,
+        open_findings=("invoices of usage are not yet accepted by the auditors",),
+    ),
+    "P-102": Proposal(
+        title="Webhooks that are sent again for three days",
+        gain=90, cost=20, effort=3, free_weeks=10, asked_for=112, leaving=0,
+    ),
+    "P-103": Proposal(
+        title="A data centre of our own",
+        gain=200, cost=900, effort=60, free_weeks=10, asked_for=2, leaving=0,
+        open_findings=("no second site", "no staff at night"),
+    ),
+}  # fmt: skip
+
+
+def proposal(proposal_id: str) -> Proposal:
+    """Raises `NotFound` when there is none of that id."""
+    if (found := _KNOWN.get(proposal_id)) is None:
+        raise NotFound(f"there is no proposal {proposal_id}; there are {', '.join(_KNOWN)}")
+    return found
+
+
+def judged(against: float, in_favour: float, summary: str) -> View:
+    """`go` when more speaks for it than against it, surer the further apart the two are."""
+    whole = against + in_favour
+    share = in_favour / whole if whole else 0.5
+    return View(verdict="go" if share > 0.5 else "wait", confidence=round(0.5 + abs(share - 0.5), 2), summary=summary)

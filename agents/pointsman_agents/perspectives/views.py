@@ -1,0 +1,63 @@
+"""The members of the panel. Each has a tool of its own, and none sees what the others say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import Tool, tool
+from pointsman_agents.perspectives.proposals import ProposalId, View, judged, proposal
+
+__all__ = ["demand", "finance", "operations", "risk"]
+
+
+@tool
+def weigh_money(proposal_id: ProposalId) -> View:
+    """Weigh what a proposal earns in a year against what it costs."""
+    known = proposal(proposal_id)
+    return judged(known.cost, known.gain, f"It earns $ {known.gain},000 a year and costs $ {known.cost},000.")
+
+
+@tool
+def weigh_demand(proposal_id: ProposalId) -> View:
+    """Weigh how many customers ask for a proposal against how many would leave."""
+    known = proposal(proposal_id)
+    # One who leaves takes the income of three with him: that is what winning a new customer costs.
+    return judged(
+        3 * known.leaving, known.asked_for, f"{known.asked_for} customers ask for it, {known.leaving} may leave."
+    )
+
+
+@tool
+def weigh_effort(proposal_id: ProposalId) -> View:
+    """Weigh the effort of a proposal against the time the teams have this quarter."""
+    known = proposal(proposal_id)
+    return judged(
+        known.effort, known.free_weeks, f"It takes {known.effort} weeks, and {known.free_weeks} are free this quarter."
+    )
+
+
+@tool
+def weigh_risk(proposal_id: ProposalId) -> View:
+    """Weigh the findings about a proposal that nobody has closed."""
+    findings = proposal(proposal_id).open_findings
+    return judged(len(findings), 0.0 if findings else 1.0, "; ".join(findings) or "There is no open finding.")
+
+
+def _member(name: str, side: str, weigh: Tool[..., Any]) -> LLMAgent:
+    return LLMAgent(
+        name=name,
+        description=f"Looks at a proposal from the side of {side}",
+        skills=[side],
+        instructions=f"You judge proposals from the side of {side} alone; others see to the rest. Use your tool, take "
+        "its verdict unless the request gives you a better reason, and say in `summary` what it rests on.",
+        tools=[weigh],
+        output=View,
+        output_name="view",
+    )
+
+
+finance = _member("finance", "money", weigh_money)
+demand = _member("demand", "customers", weigh_demand)
+operations = _member("operations", "effort", weigh_effort)
+risk = _member("risk", "risk", weigh_risk)

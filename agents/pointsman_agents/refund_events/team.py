@@ -1,0 +1,19 @@
+"""The choreography, and a request that sets it going."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pointsman_schemas.team import Choreography, Limits, Team
+
+__all__ = ["SAMPLE_REQUEST", "team"]
+
+SAMPLE_REQUEST: Final = "Customer C-1001 says that ch-5003 was charged twice."
+
+team = Team(
+    name="refund-events",
+    description="Refunds duplicate charges: whoever knows something says so, and whoever cares reacts",
+    agents=("verification", "policy", "fraud", "notification"),
+    strategy=Choreography(begins="refund_asked"),
+    limits=Limits(deadline=120.0, task_timeout=60.0, tasks=20),
+)

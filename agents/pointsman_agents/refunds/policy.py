@@ -1,0 +1,78 @@
+"""The refund policy, in code: no model decides about money."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from pointsman.tools import tool
+from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer, money
+
+__all__ = ["Decision", "refund_policy"]
+
+TODAY: Final = date(2026, 11, 27)
+"""When the seeded back office was written: its charges are as old as they were then."""
+
+_OPEN_DAYS: Final = 14  # days after which a charge that is nobody's mistake stays: the usual right of withdrawal
+
+_CHARGES: Final = """
+SELECT this.id, this.day, this.amount, refunds.status AS refund, (
+    SELECT MIN(other.id) FROM charges AS other WHERE other.customer = this.customer AND other.day = this.day
+    AND other.amount = this.amount AND other.what = this.what AND other.id < this.id
+) AS twin
+FROM charges AS this LEFT JOIN refunds ON refunds.charge = this.id
+WHERE this.customer = ? ORDER BY twin IS NULL, this.id DESC
+"""
+"""Duplicates first, then the newest: what somebody who names no charge means."""
+
+
+class Decision(BaseModel):
+    """`charge_id` is the charge it is about, and `rule` the part of the policy that decides."""
+
+    summary: str
+    decision: Literal["approved", "denied"]
+    charge_id: str
+    amount: str
+    rule: str
+
+
+@tool
+def refund_policy(
+    customer_id: CustomerId = DEFAULT_CUSTOMER,
+    charge_id: Annotated[
+        str | None, Field(pattern=r"^ch-\d{4}$", description="The charge, when one is named", examples=["ch-5001"])
+    ] = None,
+) -> Decision:
+    """Decide by the refund policy: is a refund of a charge approved or denied, and by which rule."""
+    with back_office() as office:
+        customer(office, customer_id)
+        rows = office.execute(_CHARGES, (customer_id,)).fetchall()
+    row = next((row for row in rows if charge_id in (None, row["id"])), None)
+    if row is None:
+        what = f"charge {charge_id}" if charge_id else "any charge"
+        return Decision(
+            summary=f"The refund is denied: {customer_id} has not made {what}.",
+            decision="denied", charge_id=charge_id or "none", amount="$0.00", rule="no such charge",
+        )  # fmt: skip
+    rule, approved = _rule(row["twin"], row["refund"], (TODAY - date.fromisoformat(row["day"])).days)
+    decision: Literal["approved", "denied"] = "approved" if approved else "denied"
+    amount = money(row["amount"])
+    return Decision(
+        summary=f"The refund of charge {row['id']} over {amount} is {decision}: {rule}.",
+        decision=decision,
+        charge_id=row["id"],
+        amount=amount,
+        rule=rule,
+    )
+
+
+def _rule(twin: str | None, refund: str | None, age: int) -> tuple[str, bool]:
+    if refund is not None:
+        return f"it was refunded before ({refund})", False
+    if twin is not None:
+        return f"it is a duplicate of {twin}, and duplicates are always paid back", True
+    if age <= _OPEN_DAYS:
+        return f"it is {age} days old, and a charge may be returned for {_OPEN_DAYS}", True
+    return f"it is {age} days old, and a charge may be returned for {_OPEN_DAYS}", False

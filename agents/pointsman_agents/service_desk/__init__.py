@@ -1,0 +1,17 @@
+"""A desk above two teams: who asks it need not know who answers."""
+
+from __future__ import annotations
+
+from pointsman_agents.service_desk.specialists import api, integration, refund, subscriptions
+from pointsman_agents.service_desk.teams import SAMPLE_REQUEST, billing_team, team, technical_team
+
+__all__ = [
+    "SAMPLE_REQUEST",
+    "api",
+    "billing_team",
+    "integration",
+    "refund",
+    "subscriptions",
+    "team",
+    "technical_team",
+]

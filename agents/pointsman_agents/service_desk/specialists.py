@@ -1,0 +1,82 @@
+"""The specialists, with the tools of the customer-service team and one of their own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
+from pointsman_agents.customer_service.billing import find_charges, request_refund, subscription
+from pointsman_agents.customer_service.technical import rate_limits, service_status
+
+__all__ = ["api", "integration", "refund", "subscriptions", "webhook_deliveries"]
+
+_HOW: Final = (
+    "Do the task with your tools; another writes the final answer from yours. Answer in two to five sentences, with "
+    "ids, dates and amounts exactly as the tools gave them. What they did not say, you do not know. Without an id of a "
+    "customer in the task or the input, leave it out of your calls."
+)
+
+_DELIVERIES: Final = {
+    "C-1001": (212, 40, "your endpoint answered 401: its signing secret was changed on 2026-11-26"),
+    "C-1002": (1904, 0, ""),
+    "C-1003": (0, 0, "no endpoint is registered"),
+}
+"""For each customer: deliveries in the last day, failed ones, and why."""
+
+
+class Deliveries(BaseModel):
+    summary: str
+    sent: int
+    failed: int
+    reason: str
+
+
+@tool
+def webhook_deliveries(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Deliveries:
+    """Look up the webhook deliveries of a customer's integration in the last day: how many failed, and why."""
+    with back_office() as office:
+        customer(office, customer_id)
+    sent, failed, reason = _DELIVERIES[customer_id]
+    told = f"{failed} of {sent} webhook deliveries failed in the last day"
+    return Deliveries(summary=f"{told}: {reason}." if reason else f"{told}.", sent=sent, failed=failed, reason=reason)
+
+
+refund = LLMAgent(
+    name="refund",
+    description="Charges that came twice or by mistake, and refunds for them",
+    skills=["refunds", "duplicate charges"],
+    examples=["I was charged twice this month", "I want a refund"],
+    instructions=f"You are the refund specialist. Refund only what find_charges calls a duplicate. {_HOW}",
+    tools=[find_charges, request_refund],
+)
+
+subscriptions = LLMAgent(
+    name="subscriptions",
+    description="Subscriptions: plan, price, renewal, upgrade and cancellation",
+    skills=["plans", "prices"],
+    examples=["How much is my plan, and when does it renew?"],
+    instructions=f"You are the subscription specialist. {_HOW}",
+    tools=[subscription],
+)
+
+api = LLMAgent(
+    name="api",
+    description="Calls to the API that fail: error codes, rate limits, incidents",
+    skills=["api errors", "rate limits"],
+    examples=["My API calls fail with error 429"],
+    instructions=f"You are the API specialist. {_HOW}",
+    tools=[rate_limits, service_status],
+)
+
+integration = LLMAgent(
+    name="integration",
+    description="Integrations: webhook deliveries that stopped or fail",
+    skills=["webhooks", "deliveries"],
+    examples=["My webhook deliveries stopped"],
+    instructions=f"You are the integration specialist. {_HOW}",
+    tools=[webhook_deliveries],
+)

@@ -1,0 +1,107 @@
+"""The commands that take a workflow elsewhere: export, import, replay."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from pointsman.cli.output import Code, emit, one_line, write
+from pointsman.cli.session import session
+from pointsman.core.rehearsal import Difference, rehearse
+from pointsman.engine.archive import Archive, commits_of, export_workflow, import_workflow, read, results_of
+from pointsman.errors import ConfigurationError
+from pointsman_schemas.log import Entry
+
+__all__ = ["export", "import_", "replay"]
+
+
+def export(workflow: str, file: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            archive = await export_workflow(client.bus, client.subjects, workflow, datetime.now(UTC))
+        text = archive.model_dump_json(indent=1) + "\n"
+        write(file, text)
+        if file == "-":
+            pass  # it is the output
+        elif json:
+            emit({"workflow_id": workflow, "file": file, "messages": len(archive.records)})
+        else:
+            print(f"{len(archive.records)} messages about {workflow} are in {file}. `pointsman replay {file}` judges "
+                  "them by the present code; `pointsman import` puts them into another namespace.")  # fmt: skip
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def import_(file: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    archive = read(_read(file))
+    if not isinstance(archive, Archive):
+        raise ConfigurationError(f"{file} is a bare log; give a file that `pointsman export` wrote")
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            count = await import_workflow(client.bus, client.subjects, archive)
+            where = client.subjects.namespace
+        if json:
+            emit({"workflow_id": archive.workflow_id, "namespace": where, "messages": count})
+        else:
+            print(f"{archive.workflow_id} can be looked at in {where}, and nothing there acts on it: "
+                  f"`pointsman show {archive.workflow_id} --namespace {where}`.")  # fmt: skip
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def replay(file: str, *, json: bool) -> Code:
+    found = read(_read(file))
+    results = results_of(found) if isinstance(found, Archive) else {}
+    commits = list(commits_of(found)) if isinstance(found, Archive) else list(found)
+    if not commits:
+        raise ConfigurationError(f"{file} holds no log; export the workflow again, before its log has aged out")
+    differences = list(rehearse(commits, results))
+    entries = sum(len(commit.entries) for commit in commits)
+    if json:
+        for each in differences:
+            emit({"entry": each.entry, "commit": each.commit, "expected": each.expected, "got": each.got})
+        emit({"entries": entries, "commits": len(commits), "differences": len(differences)})
+    else:
+        for each in differences:
+            print(_told(each))
+        same = "the present code decides all of it as it was decided" if not differences else (
+            f"the present code decides {len(differences)} of them otherwise")  # fmt: skip
+        print(f"{len(commits)} commits, {entries} entries; {same}.")
+    return Code.FAILED if differences else Code.OK
+
+
+def _told(difference: Difference) -> str:
+    expected, got = difference.expected, difference.got
+    where = f"entry {difference.entry}, in commit {difference.commit}"
+    if expected is None or got is None or expected.kind != got.kind:
+        return f"{where}: expected {_short(expected)}\n    got {_short(got)}"
+    before, after = expected.model_dump(mode="json"), got.model_dump(mode="json")
+    changed = [name for name in before if before[name] != after.get(name)]
+    rows = [f"    {name}: expected {_shown(before[name])}\n{' ' * len(name)}      got      {_shown(after[name])}"
+            for name in changed]  # fmt: skip
+    return "\n".join([f"{where}: {expected.kind}", *rows])
+
+
+def _short(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing more"
+    said = entry.model_dump(mode="json", exclude={"kind", "at"}, exclude_defaults=True)
+    return f"{entry.kind} {_shown(said)}"
+
+
+def _shown(value: JsonValue) -> str:
+    return one_line(str(value), limit=160)
+
+
+def _read(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,111 @@
+"""How much of a provider's limits is left, as arithmetic: a bucket of requests, one of tokens, and calls under way.
+
+A bucket fills at its rate up to ten seconds' worth, so no minute ever sees more than a sixth above the limit. Times are
+the callers' own; one that is off by more than a minute changes nothing but its own calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+__all__ = ["Allowance", "ModelLimits", "give", "take"]
+
+_MINUTE = 60.0
+_BURST = 1 / 6  # of a minute's worth that may be used at once
+_POLL = 0.1  # seconds between two looks for the end of somebody else's call
+
+
+class ModelLimits(BaseModel):
+    """What a provider allows one key for one model: `requests` and `tokens` a minute, and calls at a time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: Annotated[float, Field(gt=0)] | None = None
+    tokens: Annotated[float, Field(gt=0)] | None = None
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+
+
+class Allowance(BaseModel):
+    """What is left at `at`. None is a bucket nobody has used yet. `calls` are those under way, and until when each can
+    be. Nothing is taken before `closed_until`: the provider said so."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at: AwareDatetime
+    requests: float | None = None
+    tokens: float | None = None
+    calls: Mapping[str, AwareDatetime] = {}
+    closed_until: AwareDatetime | None = None
+
+
+def take(
+    allowance: Allowance | None, limits: ModelLimits, now: datetime, call: str, tokens: int, until: datetime
+) -> Allowance | float:
+    """What is left once `call`, over by `until`, has its share; or the seconds before it is worth asking again.
+
+    `tokens` is a guess, which `give` sets right. A call that needs more than there can ever be waits for a full bucket.
+    """
+    there = _filled(allowance or Allowance(at=now), limits, now)
+    if there.closed_until is not None and there.closed_until > now:
+        return (there.closed_until - now).total_seconds()
+    if limits.concurrency is not None and len(there.calls) >= limits.concurrency:
+        return _POLL
+    wait = max(
+        _wait(there.requests, 1.0, limits.requests),
+        _wait(there.tokens, float(tokens), limits.tokens),
+    )
+    if wait > 0:
+        return wait
+    return there.model_copy(
+        update={
+            "requests": None if there.requests is None else there.requests - 1,
+            "tokens": None if there.tokens is None else there.tokens - tokens,
+            "calls": {**there.calls, call: until},
+        }
+    )
+
+
+def give(
+    allowance: Allowance | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
+) -> Allowance:
+    """What is left once `call` is over: it used `tokens` fewer than was guessed (or more, below 0), and the provider
+    asked everybody to wait `closed` seconds, or nobody."""
+    there = _filled(allowance or Allowance(at=now), limits, now)
+    update: dict[str, object] = {"calls": {name: until for name, until in there.calls.items() if name != call}}
+    if there.tokens is not None:
+        update["tokens"] = there.tokens + tokens
+    if closed is not None:
+        update["closed_until"] = max(there.closed_until or now, now + timedelta(seconds=closed))
+    return there.model_copy(update=update)
+
+
+def _filled(there: Allowance, limits: ModelLimits, now: datetime) -> Allowance:
+    apart = (now - there.at).total_seconds()
+    passed = min(max(apart, 0.0), _MINUTE)
+    return there.model_copy(
+        update={
+            "at": there.at if -_MINUTE < apart < 0 else now,
+            "requests": _more(there.requests, passed, limits.requests),
+            "tokens": _more(there.tokens, passed, limits.tokens),
+            "calls": {name: until for name, until in there.calls.items() if until > now},
+            "closed_until": there.closed_until if there.closed_until and there.closed_until > now else None,
+        }
+    )
+
+
+def _more(left: float | None, passed: float, limit: float | None) -> float | None:
+    if limit is None:
+        return None
+    full = max(1.0, limit * _BURST)
+    return full if left is None else min(full, left + passed * limit / _MINUTE)
+
+
+def _wait(left: float | None, wanted: float, limit: float | None) -> float:
+    if left is None or limit is None:
+        return 0.0
+    missing = min(wanted, max(1.0, limit * _BURST)) - left
+    return missing * _MINUTE / limit if missing > 1e-9 else 0.0

@@ -1,0 +1,212 @@
+"""A finished decision is made again by the present code: where the two differ, the code has changed its mind.
+
+A log holds what was decided, not what was decided upon. The inputs of each commit follow from its entries (a result
+stands in the entry that counted it), the time from when they were made, the agents alive from what planners were told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from pydantic import JsonValue
+
+from pointsman.core.decide import decide
+from pointsman.core.evolve import apply
+from pointsman.core.inputs import (
+    Admission,
+    Circumstances,
+    ControlReceived,
+    Input,
+    RequestReceived,
+    RequestRefused,
+    ResultReceived,
+    TimerFired,
+)
+from pointsman.core.state import State
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
+from pointsman_schemas.log import (
+    AttemptFailed,
+    Commit,
+    Entry,
+    PlanAccepted,
+    PlanRejected,
+    ResultIgnored,
+    RetryScheduled,
+    TaskAdded,
+    TaskDispatched,
+    TaskReopened,
+    TaskSucceeded,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+from pointsman_schemas.team import Team
+
+__all__ = ["Difference", "rehearse"]
+
+_SHORTEST = 0.001  # seconds: what a timeout is taken to be where an attempt's deadline was in the past already
+_CANCELLED = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", re.DOTALL)
+
+_NOT_ONE_OF = re.compile(r"which is not one of: (.+)$", re.MULTILINE)  # what a planner is told of a name nobody has
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The `entry`-th of the log, from 1, in its `commit`-th commit, and what the present code decides in its place.
+    None for an entry that only the other has."""
+
+    entry: int
+    commit: int
+    expected: Entry | None
+    got: Entry | None
+
+
+def rehearse(commits: Iterable[Commit], results: Mapping[str, Result] | None = None) -> Iterator[Difference]:
+    """The first difference of each commit; each is judged on the log as it is, whatever the ones before would be now.
+
+    `results` are results by event id, for those that were ignored: the log does not hold them.
+
+    Raises:
+        InvariantError: the log does not fold.
+    """
+    state: State | None = None
+    menu: dict[str, AgentCard] = {}
+    number = 0
+    for commit in commits:
+        menu = _menu(commit.entries) or menu
+        inputs = tuple(_inputs(state, commit.entries, results or {}))
+        around = Circumstances(commit.entries[0].at, _cards(state, commit.entries, menu))
+        differing = _differing(commit.entries, decide(state, inputs, around))
+        if differing is not None and inputs and inputs[-1] == TimerFired(state.timer if state else ""):
+            # No entry says what came: it may as well have been something that meant nothing, at a time that did.
+            other = _differing(commit.entries, decide(state, (TimerFired("an-older-one"),), around))
+            differing = differing if other is not None else None
+        if differing is not None:
+            place, expected, got = differing
+            yield Difference(number + place, commit.number, expected, got)
+        state = apply(state, commit)
+        number += len(commit.entries)
+
+
+def _differing(there: Sequence[Entry], made: Sequence[Entry]) -> tuple[int, Entry | None, Entry | None] | None:
+    pairs = enumerate(zip_longest(there, made), 1)
+    return next(((place, expected, got) for place, (expected, got) in pairs if expected != got), None)
+
+
+def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str, Result]) -> Iterator[Input]:
+    heard = False
+    for entry in entries:
+        made: Input | None = None
+        match entry:
+            case WorkflowStarted():
+                made = _request(entry, entries)
+            case TaskSucceeded():
+                made = ResultReceived(entry.event_id, entry.result)
+            case AttemptFailed(result=Result() as result):
+                made = ResultReceived(entry.event_id, result)
+            case ResultIgnored():
+                made = ResultReceived(entry.event_id, results.get(entry.event_id) or _ignored(state, entry))
+            case TaskReopened():
+                control = Control(action="replay", task_id=entry.task_id, by=entry.by)
+                made = ControlReceived(entry.event_id, control)
+            case WorkflowEnded() if entry.outcome.status == "cancelled":
+                said = _CANCELLED.fullmatch(entry.outcome.reason)
+                by, reason = (said["by"] or "", said["reason"] or "") if said else ("", "")
+                made = ControlReceived("cancel", Control(action="cancel", by=by, reason=reason))
+            case _:
+                pass
+        if made is not None:
+            heard = True
+            yield made
+    if not heard and state is not None:
+        yield TimerFired(state.timer)
+
+
+def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
+    team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits)
+    admission = Admission(
+        workflow_id=started.workflow_id,
+        request_id=started.request_id,
+        correlation_id=started.correlation_id,
+        team=team,
+        trace=started.trace,
+        parent=started.parent,
+        depth=started.depth,
+    )
+    last = entries[-1]
+    if started.input == "" and isinstance(last, WorkflowEnded):
+        message = last.outcome.reason.partition(": ")[2]
+        return RequestRefused(admission, AttemptError(kind=ErrorKind.UNDECODABLE, message=message))
+    request = Request(
+        input=started.input,
+        deadline=(started.deadline - started.at).total_seconds(),
+        budget=started.budget,
+        metadata=started.metadata,
+        reply_to=started.reply_to,
+    )
+    return RequestReceived(admission, request)
+
+
+def _ignored(state: State | None, entry: ResultIgnored) -> Result:
+    """Something in the place of a result that nobody kept: what it said played no part."""
+    foreign = entry.reason.removeprefix("it belongs to the workflow ")
+    workflow = foreign if foreign != entry.reason else state.workflow_id if state else ""
+    return Result(
+        workflow_id=workflow,
+        task_id=entry.task_id,
+        attempt=entry.attempt,
+        agent=entry.agent,
+        status="succeeded",
+        started_at=entry.at,
+        ended_at=entry.at,
+    )
+
+
+def _menu(entries: Iterable[Entry]) -> dict[str, AgentCard]:
+    """The agents that a planner or classifier was told of: those that were alive."""
+    found: dict[str, AgentCard] = {}
+    for entry in entries:
+        if isinstance(entry, TaskAdded) and isinstance(entry.input, dict):
+            items: JsonValue = entry.input.get("agents")
+            for item in items if isinstance(items, list) else ():
+                card = AgentCard.model_validate(item)
+                found[card.name] = card
+    return found
+
+
+def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, AgentCard]) -> tuple[AgentCard, ...]:
+    """The menu, with what the entries tell of each agent: how long it may take, and who stands in for it."""
+    cards = dict(menu)
+
+    def known(name: str) -> AgentCard:  # of whom no planner was told: one of the roles, which are on no menu
+        return cards.get(name) or AgentCard(name=name, description="", role=Role.SYNTHESIZE)
+
+    for entry in entries:
+        match entry:
+            case TaskDispatched():
+                timeout = max((entry.deadline - entry.at).total_seconds(), _SHORTEST)
+                said = {"timeout": timeout, "fallback": entry.fallback, "team": entry.team}
+                cards[entry.agent] = known(entry.agent).model_copy(update=said)
+            case PlanAccepted():
+                for planned in entry.plan.tasks:
+                    card = cards.get(planned.agent) or AgentCard(name=planned.agent, description="")
+                    reacts = {*card.reacts_to, *filter(None, (entry.event,))}
+                    cards[planned.agent] = card.model_copy(update={"reacts_to": tuple(sorted(reacts))})
+            case PlanRejected() if told := _NOT_ONE_OF.search("\n".join(entry.problems)):
+                alive = told[1].split(", ")
+                cards = {name: card for name, card in cards.items() if name in alive}
+                cards |= {name: AgentCard(name=name, description="") for name in alive if name not in cards}
+            case RetryScheduled():
+                timeout = max((entry.deadline - entry.not_before).total_seconds(), _SHORTEST)
+                cards[entry.agent] = known(entry.agent).model_copy(update={"timeout": timeout})
+            case AttemptFailed(result=None) if state is not None and (task := state.tasks.get(entry.task_id)):
+                if entry.error.kind == ErrorKind.NO_WORKER:
+                    cards.pop(task.agent, None)
+                else:
+                    cards[task.agent] = known(task.agent)
+            case _:
+                pass
+    return tuple(cards.values())

@@ -1,0 +1,126 @@
+"""A workflow's trace as OTLP/JSON: the spans a collector would have got, under the same ids, from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from pointsman.core.trace import TraceNode
+from pointsman.telemetry import names
+from pointsman.telemetry.names import Attributes
+from pointsman_schemas.ids import derived_id
+
+__all__ = ["to_otlp"]
+
+_INTERNAL, _CLIENT, _PRODUCER, _CONSUMER = 1, 3, 4, 5
+_ERROR: Final = 2
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_otlp(root: TraceNode, *, namespace: str, workflow_id: str, now: datetime) -> dict[str, JsonValue]:
+    """One request of the OTLP trace service. What has not begun is left out; what goes on ends `now`, and says so."""
+    writer = _Writer(namespace, workflow_id, root.trace_id, now)
+    spans: list[JsonValue] = list(writer.spans(root, ""))
+    resource = _attributes({"service.name": "pointsman", "service.namespace": namespace})
+    scopes: list[JsonValue] = [{"scope": {"name": "pointsman"}, "spans": spans}]
+    return {"resourceSpans": [{"resource": {"attributes": resource}, "scopeSpans": scopes}]}
+
+
+@dataclass(slots=True)
+class _Writer:
+    namespace: str
+    workflow_id: str
+    trace_id: str
+    now: datetime
+    used: set[str] = field(default_factory=set)
+
+    def spans(self, node: TraceNode, parent: str) -> Iterator[JsonValue]:
+        if node.kind == "publish" and not node.span_id:  # nobody's span: the request came without a trace
+            for child in node.children:
+                yield from self.spans(child, "")
+            return
+        if node.started_at is None:
+            return
+        span_id = self._id(node, parent)
+        name, kind, attributes = self._said(node)
+        more: Attributes = {"pointsman.unfinished": None if node.ended_at else True, names.REASON: node.detail or None}
+        ended = node.started_at if node.kind == "publish" else node.ended_at or self.now
+        span: dict[str, JsonValue] = {
+            "traceId": self.trace_id,
+            "spanId": span_id,
+            "name": name,
+            "kind": kind,
+            "startTimeUnixNano": _nanoseconds(node.started_at),
+            "endTimeUnixNano": _nanoseconds(max(ended, node.started_at)),
+            "attributes": _attributes({**attributes, **more}),
+            "status": {"code": _ERROR, "message": node.detail} if node.status == "failed" else {},
+        }
+        if parent:
+            span["parentSpanId"] = parent
+        yield span
+        for child in node.children:
+            yield from self.spans(child, span_id)
+
+    def _id(self, node: TraceNode, parent: str) -> str:
+        """The id its span has, or one that follows from its place where it has none, or not one of its own."""
+        wanted, number = node.span_id, 0
+        while len(wanted) != 16 or wanted in self.used:
+            number += 1
+            wanted = derived_id(self.trace_id, parent, node.name, str(number), length=16)
+        self.used.add(wanted)
+        return wanted
+
+    def _said(self, node: TraceNode) -> tuple[str, int, Attributes]:
+        what = node.name.partition(" ")[2]
+        ids: dict[str, Any] = {"workflow_id": self.workflow_id, "task_id": node.task_id or ""}
+        match node.kind:
+            case "publish":
+                name, said = names.publish_request(self.namespace, what.partition(".")[2])
+                return name, _PRODUCER, said
+            case "workflow":
+                name, said = names.invoke_workflow(what, workflow_id=self.workflow_id, status=node.status)
+                return name, _INTERNAL, said
+            case "task":
+                _, said = names.task(str(node.role), what, attempts=node.attempt, status=node.status, **ids)
+                return node.name, _INTERNAL if node.role == "plan" else _CLIENT, said
+            case "attempt":
+                subject = f"{self.namespace}.handoff.{node.agent}.{self.workflow_id}.{node.task_id}.{node.attempt}"
+                agent, attempt = node.agent or "", node.attempt or 1
+                name, said = names.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
+                return name, _CONSUMER, said
+            case "chat":
+                used = names.chat_answer(
+                    input_tokens=node.usage.input_tokens, output_tokens=node.usage.output_tokens, cost=node.usage.cost
+                )
+                return node.name, _CLIENT, {names.OPERATION_NAME: "chat", names.REQUEST_MODEL: what, **used}
+            case "tool":
+                name, said = names.execute_tool(what, call_id="", agent=node.agent)
+                return name, _INTERNAL, said
+
+
+def _attributes(of: Attributes) -> list[JsonValue]:
+    return [{"key": key, "value": _value(value)} for key, value in of.items() if value is not None]
+
+
+def _value(value: object) -> dict[str, JsonValue]:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}  # 64 bits: JSON numbers lose some
+        case float():
+            return {"doubleValue": value}
+        case str():
+            return {"stringValue": value}
+        case tuple() | list():
+            return {"arrayValue": {"values": [_value(each) for each in value]}}
+        case _:
+            return {"stringValue": str(value)}
+
+
+def _nanoseconds(instant: datetime) -> str:
+    return str((instant - _EPOCH) // timedelta(microseconds=1) * 1000)

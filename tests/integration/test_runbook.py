@@ -1,0 +1,110 @@
+"""What operators are told to run, look at and wait for is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from string import Template
+
+import pytest
+import yaml
+from support.prometheus import every_name
+from support.system import echo, planner_of, running, synthesizer
+from typer.testing import CliRunner
+
+from pointsman import agent
+from pointsman.cli import app
+from pointsman.engine.dead_letters import DeadLetters
+from pointsman.errors import TaskError
+from pointsman.settings import Settings
+from pointsman.telemetry import names
+from pointsman_schemas.team import Limits, Team
+
+ROOT = Path(__file__).parents[2]
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+TELEMETRY = (ROOT / "docs" / "telemetry.md").read_text()
+PANELS = json.loads((ROOT / "deploy" / "grafana" / "pointsman.json").read_text())["panels"]
+RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+QUERIES += [(rule["alert"], rule["expr"]) for rule in RULES]
+FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by", "unless", "on", "le"}
+TEAM = Team(name="crew", limits=Limits(deadline=30, attempts=1))
+
+
+@agent(name="lost", description="Cannot do it")
+async def lost(request: str) -> str:
+    raise TaskError("nothing there")
+
+
+@pytest.mark.parametrize(("where", "query"), QUERIES, ids=[where for where, _ in QUERIES])
+def test_every_metric_and_label_of_a_panel_or_an_alert_exists(where: str, query: str) -> None:
+    plain = re.sub(r'"[^"]*"', "", query)
+    words = set(re.findall(r"[a-z_][a-z0-9_]*", re.sub(r"\[[^]]*]", "", plain))) - FUNCTIONS
+    labels = set(re.findall(r"(\w+)\s*!?=~?", plain))
+    for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", plain):
+        labels |= {label.strip() for label in grouped.split(",")}
+    attributes = {value.replace(".", "_") for name, value in vars(names).items() if name.isupper()}
+
+    assert words - labels <= every_name(), where
+    assert labels - {"le"} <= attributes, where
+
+
+def test_every_panel_and_alert_the_runbook_names_exists_and_every_alert_is_in_it() -> None:
+    titles = {panel["title"] for panel in PANELS}
+    named = {title for line in re.findall(r"^Panels?: (.*?)(?:Alert|$)", RUNBOOK, re.MULTILINE)
+             for title in re.findall(r"\*\*(.+?)\*\*", line)}  # fmt: skip
+    alerts = {rule["alert"] for rule in RULES}
+    headings = {
+        re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.*)$", RUNBOOK, re.M)
+    }
+
+    assert named
+    assert named <= titles
+    assert set(re.findall(r"`(Pointsman\w+)`", RUNBOOK)) == alerts
+    assert {rule["annotations"]["runbook"].partition("#")[2] for rule in RULES} <= headings
+
+
+@pytest.mark.timeout(120)
+async def test_every_command_of_the_runbook_runs(
+    settings: Settings, bus: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POINTSMAN_URL", settings.url)
+    monkeypatch.setenv("POINTSMAN_NAMESPACE", settings.namespace)
+    commands = [
+        line
+        for block in re.findall(r"^```sh\n(.*?)^```$", RUNBOOK, re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+    ]
+    plan = ({"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "lost", "intent": "find"})
+    ran: dict[str, tuple[int, str]] = {}
+    async with running(settings, TEAM, [planner_of(*plan), synthesizer, echo("a"), lost]) as client:
+        workflow = await client.submit("crew", "hello")
+        await workflow.outcome(30)
+        (letter,) = await DeadLetters(client.bus, client.subjects).list()
+        for command in commands:
+            program, *arguments = shlex.split(Template(command).substitute(ID=workflow.id, LETTER=letter.content.id))
+            assert program == "pointsman"
+            result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+            ran[command] = (result.exit_code, result.stdout + result.stderr)
+
+    # The workflow has ended, which `cancel` and the replay of its letter say, and doctor finds the letter.
+    may_find = ("pointsman cancel", "pointsman dead replay", "pointsman doctor")
+    assert [(command, said) for command, (code, said) in ran.items()
+            if code > (1 if command.startswith(may_find) else 0)] == []  # fmt: skip
+    assert "already ended" in ran['pointsman cancel $ID --reason "stuck"'][1]
+    assert "the present code decides all of it" in ran["pointsman replay workflow.json"][1]
+
+
+def test_the_example_of_a_process_pool_runs(tmp_path: Path) -> None:
+    (body,) = re.findall(r"^```python\n(.*?)^```$", TELEMETRY, re.DOTALL | re.MULTILINE)
+    (tmp_path / "counting.py").write_text(body)
+
+    ran = subprocess.run([sys.executable, "counting.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert (ran.returncode, ran.stdout) == (0, "3\n"), ran.stderr

@@ -1,0 +1,78 @@
+"""The code that decided a workflow decides it again just so, and any change of mind is found where it is."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.core import Story, failure, plan, task
+from support.world import AGENTS, World, some_limits, some_strategy
+
+from pointsman.core.inputs import ResultReceived
+from pointsman.core.rehearsal import rehearse
+from pointsman.errors import InvariantError
+from pointsman_schemas.log import Commit, RetryScheduled, TaskFailed
+from pointsman_schemas.team import Limits
+
+
+@settings(max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**64))
+def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
+    chance = Random(seed)
+    story = Story(strategy=some_strategy(chance), limits=some_limits(chance), cards=AGENTS).start()
+    world = World(chance, story)
+    for _ in range(chance.randint(0, 60)):
+        world.turn()
+    world.drain()
+    heard = [each for each in (*world.delivered, *world.coming) if isinstance(each, ResultReceived)]
+
+    found = list(rehearse(story.commits, {each.event_id: each.result for each in heard}))
+
+    assert found == []
+
+
+def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> None:
+    story = Story().planned(task("a"), task("b", needs=["a"]))
+    story.fail("a", failure(retryable=True))
+    story.wait(5).succeed("a")
+    (commit,) = [commit for commit in story.commits if any(isinstance(e, RetryScheduled) for e in commit.entries)]
+    place = next(n for n, entry in enumerate(commit.entries) if isinstance(entry, RetryScheduled))
+    retry = commit.entries[place]
+    other = retry.model_copy(update={"reason": "an older release said so"})
+    entries = (*commit.entries[:place], other, *commit.entries[place + 1 :])
+    commits = [each if each is not commit else each.model_copy(update={"entries": entries}) for each in story.commits]
+
+    (difference,) = rehearse(commits)
+
+    before = sum(len(each.entries) for each in story.commits[: commit.number - 1])
+    assert (difference.entry, difference.commit) == (before + place + 1, commit.number)
+    assert (difference.expected, difference.got) == (other, retry)
+
+
+def test_what_only_one_of_them_decides_is_found_too() -> None:
+    story = Story(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    story.fail("a", failure())
+    commit = story.commits[-1]
+    (place,) = [n for n, entry in enumerate(commit.entries) if isinstance(entry, TaskFailed)]
+    cut = Commit(number=commit.number, entries=commit.entries[:place])
+
+    (difference,) = rehearse([*story.commits[:-1], cut])
+
+    assert (difference.expected, difference.got) == (None, commit.entries[place])
+
+
+def test_a_refused_plan_is_refused_again() -> None:
+    story = Story().start()
+    story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
+
+    assert list(rehearse(story.commits)) == []
+
+
+def test_a_log_that_does_not_fold_is_not_judged() -> None:
+    story = Story().planned(task("a"))
+    story.succeed("a")
+
+    with pytest.raises(InvariantError):
+        list(rehearse([story.commits[0], *story.commits[2:]]))

@@ -1,0 +1,134 @@
+"""Processes keep a provider's limits together, over the bus, and wait together when the provider says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.workers import Desk, running
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.core.metering import ModelLimits
+from pointsman.engine.meters import BusMeters
+from pointsman.engine.worker import Worker
+from pointsman.errors import ModelError, UnknownOutcome
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import Bus, Clock, ModelReply, ModelRequest
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman.testing.models import ScriptedModel, saying
+from pointsman_schemas.subjects import Subjects
+
+
+def meters(bus: Bus, clock: Clock | None = None, **limits: float) -> BusMeters:
+    return BusMeters(bus, Subjects(), {"scripted": ModelLimits.model_validate(limits)}, clock or SystemClock())
+
+
+async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None:
+    broker, clock = MemoryBroker(), VirtualClock()
+    replicas = [meters(MemoryBus(broker=broker), clock, requests=600) for _ in range(4)]
+    model = ScriptedModel()
+    admitted: list[float] = []
+
+    async def calls(each: BusMeters) -> None:
+        for _ in range(50):
+            admission = await each.admit(model, 1, 1000)
+            assert admission is not None
+            admitted.append(clock.monotonic())
+            admission.done(1, None)
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(calls(each)) for each in replicas]
+        while not all(task.done() for task in running):
+            await clock.advance(0.05)
+
+    assert len(admitted) == 200
+    assert 9.5 < max(admitted) < 15  # 100 at once, and then ten a second
+
+
+async def test_a_call_under_way_holds_its_place_until_it_is_given_back() -> None:
+    broker = MemoryBroker()
+    one, other = (meters(MemoryBus(broker=broker), concurrency=1) for _ in range(2))
+    model = ScriptedModel()
+
+    first = await one.admit(model, 1, 10)
+    waiting = asyncio.create_task(other.admit(model, 1, 10))
+    await asyncio.sleep(0.15)
+    assert not waiting.done()
+    assert first is not None
+    first.done(1, None)
+
+    assert await asyncio.wait_for(waiting, 10) is not None
+
+
+async def test_who_cannot_be_admitted_in_time_is_told_when_to_come_again() -> None:
+    bus = MemoryBus()
+    limited = meters(bus, requests=6)
+    model = ScriptedModel()
+    await limited.admit(model, 1, 10)
+
+    with pytest.raises(ModelError, match="POINTSMAN_MODEL_LIMITS") as caught:
+        await limited.admit(model, 1, 2)
+
+    assert (caught.value.kind, caught.value.retryable) == ("rate_limited", True)
+    assert caught.value.retry_after == pytest.approx(10, abs=1)
+
+
+async def test_a_publish_that_was_not_answered_is_looked_up_and_counted_once_at_most_twice() -> None:
+    class Unanswered(MemoryBus):
+        failing = True
+
+        async def publish(self, *args: object, **more: object) -> int:
+            sequence = await super().publish(*args, **more)  # type: ignore[arg-type]
+            if self.failing:
+                self.failing = False
+                raise UnknownOutcome("no answer")
+            return sequence
+
+    limited = meters(Unanswered(), requests=60)
+
+    assert await limited.admit(ScriptedModel(), 1, 10) is not None
+
+
+async def test_a_model_nobody_limits_costs_no_message() -> None:
+    bus = MemoryBus()
+
+    assert (
+        await BusMeters(bus, Subjects(), {"openai": ModelLimits(requests=1)}, SystemClock()).admit(
+            ScriptedModel(), 1, 10
+        )
+        is None
+    )
+    assert await bus.last("limits", ">") is None
+
+
+async def test_a_provider_s_pause_holds_back_every_worker() -> None:
+    broker = MemoryBroker()
+    settings = Settings(ack_wait=5, heartbeat=0.05, grace=0.2, model_limits={"scripted": ModelLimits(requests=6000)})
+    calls: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def answer(request: ModelRequest) -> ModelReply:
+        calls.append(loop.time())
+        return saying("done")
+
+    def agent(name: str, *script: object) -> LLMAgent:
+        return LLMAgent(name=name, description="d", instructions="i", model=ScriptedModel(*script))  # type: ignore[arg-type]
+
+    def told(request: ModelRequest) -> ModelReply:
+        calls.append(loop.time())
+        raise ModelError("slow down", retryable=True, retry_after=0.6)
+
+    desk = Desk(MemoryBus(broker=broker))
+    one = Worker(MemoryBus(broker=broker), [agent("one", told, answer)], settings)
+    other = Worker(MemoryBus(broker=broker), [agent("other", answer)], settings)
+    async with running(one), running(other):
+        first = await desk.hand("one")
+        while not calls:
+            await asyncio.sleep(0.01)
+        second = await desk.hand("other", task="T2")
+        results = [await desk.result(first), await desk.result(second)]
+
+    assert [result.status for result in results] == ["succeeded", "succeeded"]
+    assert min(calls[1:]) - calls[0] >= 0.59

@@ -1,0 +1,101 @@
+"""The spans made from a log are the ones that were exported while it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.history import at, completed, failing, started, tool
+from support.system import in_memory, planner_of, synthesizer
+
+from pointsman import Context, LLMAgent, agent
+from pointsman import tool as a_tool
+from pointsman.core.trace import build
+from pointsman.errors import TaskError
+from pointsman.telemetry import traces
+from pointsman.telemetry.otlp import to_otlp
+from pointsman.testing import ScriptedModel, calling, saying
+from pointsman_schemas.log import Entry
+from pointsman_schemas.team import Limits, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
+
+
+@a_tool
+def look_up(word: str) -> str:
+    """Looks a word up."""
+    return word
+
+
+@agent(name="shaky", description="Fails the first time")
+async def shaky(request: str, context: Context) -> str:
+    if context.attempt == 1:
+        raise TaskError("not yet", retryable=True)
+    return "now"
+
+
+@pytest.fixture
+def exported() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces.use(provider)
+    yield exporter
+    traces.use(None)
+
+
+def written(*entries: Entry, reports: Any = ()) -> list[dict[str, Any]]:
+    made: Any = to_otlp(build(entries, reports), namespace="ns", workflow_id="wf_1", now=at(9))
+    spans: list[dict[str, Any]] = made["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    return spans
+
+
+async def test_the_file_has_the_ids_names_kinds_and_parents_of_the_exported_spans(
+    exported: InMemorySpanExporter,
+) -> None:
+    model = ScriptedModel(calling(("look_up", {"word": "bolt"})), saying("done"))
+    thinker = LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
+    plan = [{"id": "t1", "agent": "thinker", "intent": "think"}, {"id": "t2", "agent": "shaky", "intent": "shake"}]
+    async with in_memory(TEAM, [planner_of(*plan), synthesizer, thinker, shaky]) as client:
+        workflow = await client.submit("crew", "help")
+        await workflow.outcome(20)
+        root = await client.trace(workflow.id)
+
+    made: Any = to_otlp(root, namespace="pointsman", workflow_id=workflow.id, now=at(0))
+
+    from_log = {
+        (s["name"], s["kind"], s["traceId"], s["spanId"], s.get("parentSpanId"))
+        for s in made["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    }
+    live = {
+        (s.name, s.kind.value + 1, f"{s.context.trace_id:032x}", f"{s.context.span_id:016x}",
+         f"{s.parent.span_id:016x}" if s.parent else None)
+        for s in exported.get_finished_spans()
+        if s.context is not None and ".inbox." not in s.name
+    }  # fmt: skip
+    assert from_log == live
+
+
+@pytest.mark.parametrize("log", [completed(), failing()], ids=["completed", "running"])
+def test_every_span_has_an_id_of_its_own_and_a_parent_that_is_there(log: list[Entry]) -> None:
+    reports = [tool("a", 2, 3, span=""), tool("b", 2, 3, span=""), tool("c", 2, 3, span="s")]
+
+    spans = written(*log, reports=reports)
+
+    ids = [span["spanId"] for span in spans]
+    assert len(set(ids)) == len(ids)
+    assert all(len(each) == 16 and int(each, 16) for each in ids)
+    assert [span for span in spans if span.get("parentSpanId", ids[0]) not in ids] == []
+    assert all(int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]) for span in spans)
+
+
+def test_what_goes_on_ends_now_and_says_so() -> None:
+    (publish, workflow) = written(started())
+
+    assert publish["startTimeUnixNano"] == publish["endTimeUnixNano"]
+    assert workflow["endTimeUnixNano"] == str(int(at(9).timestamp()) * 1_000_000_000)
+    assert {"key": "pointsman.unfinished", "value": {"boolValue": True}} in workflow["attributes"]
