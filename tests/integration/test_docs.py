@@ -96,7 +96,8 @@ def test_the_readme_names_every_setting_with_its_default() -> None:
 
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f"`{field.default:g}`" if isinstance(field.default, float) else None
-        expected = f"`{field.default}`" if default is None else default
+        shown_as = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        expected = f"`{shown_as}`" if default is None else default
         assert shown.pop(f"POINTSMAN_{name.upper()}").strip() == expected, name
     assert not shown
 
