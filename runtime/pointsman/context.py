@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import JsonValue
 
-from pointsman.errors import InvalidToken, describe_error
+from pointsman.errors import ConfigurationError, InvalidToken, describe_error
 from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
@@ -65,6 +65,7 @@ class Context:
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
         self._ledger = Ledger()
+        self._deps: tuple[object, ...] = ()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -80,8 +81,10 @@ class Context:
         results: Iterable[TaskReport] = (),
         reporter: Reporter | None = None,
         journal: Journal | None = None,
+        deps: Iterable[object] = (),
     ) -> Context:
-        """A context with no broker behind it. Give it a `RecordingReporter` to see what was reported."""
+        """A context with no broker behind it. Give it a `RecordingReporter` to see what was reported. Of `deps`, those
+        given here come before the agent's own."""
         handoff = Handoff(
             workflow_id="wf_test",
             task_id="T1",
@@ -95,7 +98,8 @@ class Context:
             deadline=datetime.now(UTC) + timedelta(hours=1),
             idempotency_key="wf_test-T1",
         )
-        return cls(handoff, RecordingReporter() if reporter is None else reporter, journal=journal)
+        context = cls(handoff, RecordingReporter() if reporter is None else reporter, journal=journal)
+        return context.with_deps(deps)
 
     # What was handed over
 
@@ -134,6 +138,21 @@ class Context:
     def cancelled(self) -> bool:
         """Whether nobody waits for the result any more. Blocking functions cannot be interrupted: let them ask."""
         return self._ledger.cancelled
+
+    def dep(self, kind: type[T]) -> T:
+        """The one thing of type `kind` among what the agent's author gave it as `deps`: a database, a client.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        found = next((each for each in self._deps if isinstance(each, kind)), None)
+        if found is None:
+            there = ", ".join(type(each).__name__ for each in self._deps) or "nothing"
+            raise ConfigurationError(
+                f"agent {self.agent} was asked for a {kind.__name__} and has {there}; give it to the agent as "
+                "deps=[...]"
+            )
+        return found
 
     # What to tell the supervisor with the result
 
@@ -283,6 +302,12 @@ class Context:
         """This context under another idempotency key. Usage, reports and cancellation are shared."""
         other = copy.copy(self)
         other.idempotency_key = idempotency_key
+        return other
+
+    def with_deps(self, deps: Iterable[object]) -> Context:
+        """This context with `deps` behind those it has. Usage, reports and cancellation are shared."""
+        other = copy.copy(self)
+        other._deps = (*self._deps, *deps)
         return other
 
     # For whoever runs the attempt

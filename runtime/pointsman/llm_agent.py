@@ -69,6 +69,9 @@ class LLMAgent(Agent):
     An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
     bounds one answer. `timeout`, in seconds, bounds an attempt.
 
+    What `deps` holds, a database or a client, tools get by its type: `context.dep(Database)`. It stays its owner's to
+    close.
+
     With `durable`, each answer that calls tools and each tool's result is kept on the bus before it is acted on: a
     worker that gets the attempt after another has died goes on from there. A tool that was under way then is run again
     if it is `idempotent`; otherwise the attempt ends with `outcome_unknown`.
@@ -87,6 +90,7 @@ class LLMAgent(Agent):
         input: Any = None,
         output: type[BaseModel] | None = None,
         output_name: str = "answer",
+        deps: Sequence[object] = (),
         model: str | Model | Sequence[str | Model] | None = None,
         role: Role = Role.WORK,
         skills: Sequence[str] = (),
@@ -140,6 +144,7 @@ class LLMAgent(Agent):
         self._temperature = temperature
         self._durable = durable
         self._stream = stream
+        self._deps = tuple(deps)
         self._clock = clock or SystemClock()
 
     @cached_property
@@ -169,6 +174,7 @@ class LLMAgent(Agent):
             await model.close()
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
+        context = context.with_deps(self._deps)
         if self._input is not None:
             self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]

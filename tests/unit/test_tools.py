@@ -12,7 +12,9 @@ from pydantic import BaseModel, Field
 
 from pointsman.context import Context
 from pointsman.errors import PointsmanError, TaskError
+from pointsman.llm_agent import LLMAgent
 from pointsman.reporting import RecordingReporter
+from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tools import Tool, ToolResult, tool
 
 
@@ -212,6 +214,39 @@ async def test_what_will_not_get_better_is_not_retried() -> None:
     result = await refused.call("{}", Context.for_test())
 
     assert (result.text, tries) == ("refused failed: never", 1)
+
+
+class Orders:
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+@tool
+async def newest(context: Context) -> str:
+    """The newest order."""
+    return context.dep(Orders).names[-1]
+
+
+async def test_a_tool_finds_what_it_depends_on_by_its_type_and_a_test_s_own_comes_first() -> None:
+    agent = LLMAgent(
+        name="a", description="d", instructions="i", tools=[newest], deps=["text", Orders("o1", "o2")],
+        model=ScriptedModel(calling(("newest", {})), saying("done"), calling(("newest", {})), saying("done")),
+    )  # fmt: skip
+    ours, theirs = Context.for_test(), Context.for_test(deps=[Orders("fake")])
+
+    for context in (ours, theirs):
+        await agent.run(context.handoff, context)
+
+    assert isinstance(agent.model, ScriptedModel)
+    told = [turn.text for request in agent.model.requests for turn in request.turns if turn.role == "tool"]
+    assert told == ["o2", "fake"]
+
+
+async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
+    result = await newest.call("{}", Context.for_test(agent="clerk"))
+
+    assert result.is_error
+    assert "clerk was asked for a Orders and has nothing; give it to the agent as deps=[...]" in result.text
 
 
 async def test_code_calls_a_tool_with_the_same_checks_and_gets_its_errors() -> None:

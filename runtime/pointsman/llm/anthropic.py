@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.llm.failures import from_connection, from_event, from_status, from_unreadable, said_in
+from pointsman.llm.guard import check
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
@@ -61,6 +62,7 @@ class AnthropicModel:
             )
 
     async def complete(self, request: ModelRequest) -> ModelReply:
+        check(self.provider, self.name, self._base_url)
         if self._sdk is None:
             self._sdk = await load_sdk("anthropic")
         sdk: Any = self._sdk

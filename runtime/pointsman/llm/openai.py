@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.llm.failures import from_connection, from_event, from_status, from_unreadable, said_in
+from pointsman.llm.guard import check
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
@@ -63,6 +64,7 @@ class OpenAIServer:
 
     async def ask(self, call: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
         """What `call` returns within the time there is; whatever it raises is a `ModelError`."""
+        check(self.provider, self.name, self._base_url)
         if self._sdk is None:
             self._sdk = await load_sdk("openai")
         sdk: Any = self._sdk

@@ -5,6 +5,8 @@
 | `MemoryBus`, `MemoryBroker` | the bus inside the process; what holds on it holds on JetStream |
 | `VirtualClock` | time that stands still until the test moves it |
 | `ScriptedModel`, `saying`, `calling` | a model that says what it was told to say |
+| `run_team`, `running_team` | a whole team in the test's own process, from a request to its outcome, in milliseconds |
+| `forbid_real_models` | no call of a model that costs money; as a pytest plugin: `pointsman.testing.pytest_plugin` |
 | `simulate`, `Process`, `SimulatedClock` | a whole system in one loop, whose time jumps and whose processes die |
 | `FaultyBus`, `Faults` | a bus that fails the way buses do, by chance drawn from a seed |
 """
@@ -14,8 +16,10 @@ from __future__ import annotations
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.faults import Faults, FaultyBus
+from pointsman.testing.guard import forbid_real_models
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+from pointsman.testing.team import run_team, running_team
 
 __all__ = [
     "Endless",
@@ -28,6 +32,9 @@ __all__ = [
     "SimulatedClock",
     "VirtualClock",
     "calling",
+    "forbid_real_models",
+    "run_team",
+    "running_team",
     "saying",
     "simulate",
 ]

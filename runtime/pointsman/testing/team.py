@@ -1,0 +1,73 @@
+"""A whole team in the test's own process: the real supervisor and workers on the in-memory bus, and a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from pydantic import JsonValue
+
+from pointsman.agent import Agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.team import Team
+
+__all__ = ["run_team", "running_team"]
+
+_LOOK = 0.005  # seconds between two looks whether everybody is there, which takes a few milliseconds
+
+
+@asynccontextmanager
+async def running_team(
+    team: Team | Sequence[Team], agents: Sequence[Agent], *, settings: Settings | None = None
+) -> AsyncIterator[Client]:
+    """A client of `team` (or several, that hand over to each other) and `agents`, all running in this process.
+
+    Raises:
+        ConfigurationError: there are no agents, or two have the same name.
+    """
+    teams = [team] if isinstance(team, Team) else list(team)
+    chosen = settings or Settings(grace=0.0)
+    broker, stop = MemoryBroker(chosen.namespace), asyncio.Event()
+    worker = Worker(broker.connect(), agents, chosen)
+    supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
+    client = Client(broker.connect(), namespace=chosen.namespace)
+    tasks = [asyncio.create_task(part.run(stop)) for part in (worker, *supervisors)]
+    names = {each.card.name for each in agents} | {each.name for each in teams}
+    try:
+        while not names <= {card.name for card in await client.bus.registry.cards()}:
+            for task in tasks:
+                if task.done():
+                    task.result()
+                    raise ConfigurationError(f"a part of {teams[0].name} ended before the team was there")
+            await asyncio.sleep(_LOOK)
+        yield client
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_team(
+    team: Team | Sequence[Team],
+    agents: Sequence[Agent],
+    request: str | Mapping[str, JsonValue],
+    *,
+    timeout: float = 10.0,
+    settings: Settings | None = None,
+) -> Outcome:
+    """What `team` (the first of several) makes of `request`, within `timeout` seconds.
+
+    Raises:
+        TimeoutError: it was not done by then.
+    """
+    first = team if isinstance(team, Team) else team[0]
+    async with running_team(team, agents, settings=settings) as client:
+        workflow = await client.submit(first.name, request)
+        return await workflow.outcome(timeout)

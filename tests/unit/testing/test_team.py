@@ -1,0 +1,101 @@
+"""A team is tested whole, in one process and in moments, and never at a model's cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pointsman.errors import ConfigurationError
+from pointsman.llm.anthropic import AnthropicModel
+from pointsman.llm.openai import OpenAIModel
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import Model, ModelRequest, Turn
+from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_team, running_team, saying
+from pointsman.tools import tool
+from pointsman_agents.planner import planner
+from pointsman_agents.synthesizer import synthesizer
+from pointsman_schemas.team import ANY, Limits, Supervisor, Team
+
+TEAM = Team(name="shop", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=20))
+REQUEST = ModelRequest(model="", instructions="", turns=(Turn("user", "hello"),))
+
+
+@tool
+async def price(item: str) -> str:
+    """Looks up what an item costs."""
+    return "4 euros"
+
+
+def seller(model: Model) -> LLMAgent:
+    return LLMAgent(name="seller", description="Sells tea", instructions="Sell.", tools=[price], model=model)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL", "offline")
+
+
+async def test_a_team_runs_in_a_test_from_a_request_to_its_outcome() -> None:
+    model = ScriptedModel(calling(("price", {"item": "tea"})), saying("Tea is 4 euros."))
+    began = time.perf_counter()
+
+    outcome = await run_team(TEAM, [planner, synthesizer, seller(model)], "What does tea cost?")
+
+    assert time.perf_counter() - began < 20  # some 50 ms here; the bound is for a machine with other things to do
+    assert outcome.status == "completed"
+    assert [task.agent for task in outcome.tasks if task.role == "work"] == ["seller"]
+    assert [turn.text for turn in model.requests[1].turns if turn.role == "tool"] == ["4 euros"]
+
+
+async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
+    async with running_team(
+        TEAM, [planner, synthesizer, seller(ScriptedModel(saying("no", finish="refusal")))]
+    ) as client:
+        outcome = await (await client.submit("shop", "What does tea cost?")).outcome(20)
+
+    assert outcome.status != "completed"
+    assert "refused" in outcome.gaps[0].reason
+
+
+async def test_a_part_that_cannot_start_says_so() -> None:
+    with pytest.raises(ConfigurationError, match="without agents"):
+        await run_team(TEAM, [], "hello")
+
+
+@pytest.mark.parametrize("model", [OpenAIModel("x", api_key="k"), AnthropicModel("x", api_key="k")])
+async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
+    model: Model,
+) -> None:
+    async def call() -> None:
+        with forbid_real_models(), suppress(ConfigurationError):
+            await model.complete(REQUEST)
+
+    with pytest.raises(AssertionError, match=f"{model.provider}:x"):
+        await call()
+
+
+def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["pointsman.testing.pytest_plugin"]')
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "from pointsman.llm import guard\n"
+        "def test_guarded():\n"
+        "    assert len(guard.FORBIDDEN) == 1\n"
+        "@pytest.mark.real_model\n"
+        "def test_let_through():\n"
+        "    assert not guard.FORBIDDEN\n"
+        "def test_calls():\n"
+        "    with pytest.raises(Exception):\n"
+        "        guard.check('openai', 'x', None)\n"
+    )
+
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", str(tmp_path)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+
+    assert "1 failed, 2 passed" in ran.stdout, ran.stdout
+    assert "1 calls of real models were stopped: openai:x" in ran.stdout
