@@ -39,7 +39,7 @@ async def running_team(
     worker = Worker(broker.connect(), agents, chosen)
     supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
     client = Client(broker.connect(), namespace=chosen.namespace)
-    tasks = [asyncio.create_task(part.run(stop)) for part in (worker, *supervisors)]
+    tasks = [asyncio.create_task(worker.run(stop)), *(asyncio.create_task(each.run(stop)) for each in supervisors)]
     names = {each.card.name for each in agents} | {each.name for each in teams}
     try:
         while not names <= {card.name for card in await client.bus.registry.cards()}:
