@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ChildEnded",
     "Processes",
+    "dashboard",
     "end_with_parent",
+    "has_dashboard",
     "load_team",
     "load_teams",
     "obituary",
@@ -112,6 +115,51 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         await bus.set_up()
         worker = Worker(bus, agents, settings, own_loop=True)
         return await run_until_signal(worker.run)
+
+
+async def dashboard(
+    settings: Settings, *, hosts: Sequence[str], teams: Sequence[str], ready: Callable[[str], None]
+) -> int:
+    """Serve the dashboard until a signal; the exit code. `ready` is told its address.
+
+    Raises:
+        ConfigurationError: the extra `dashboard` is not installed, the port cannot be had, or a token is missing.
+    """
+    if not has_dashboard():
+        raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
+    from pointsman import telemetry
+    from pointsman.bus import jetstream
+    from pointsman.client import Client
+    from pointsman.engine.signals import run_until_signal
+    from pointsman.web.server import serve
+
+    async with AsyncExitStack() as stack:
+        observed = telemetry.setup("dashboard", settings=settings)
+        stack.push_async_callback(observed.shutdown)
+        bus = await jetstream.connect(settings, name="dashboard")
+        stack.push_async_callback(bus.close)
+        await bus.set_up()
+        await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))
+        client = Client(bus, namespace=settings.namespace)
+
+        async def run(stop: asyncio.Event) -> None:
+            await serve(
+                client,
+                host=settings.dashboard_host,
+                port=settings.dashboard_port,
+                token=settings.dashboard_token,
+                hosts=hosts,
+                teams=teams,
+                stop=stop,
+                ready=ready,
+            )
+
+        return await run_until_signal(run)
+
+
+def has_dashboard() -> bool:
+    """Whether what the dashboard needs is installed."""
+    return all(find_spec(name) is not None for name in ("starlette", "uvicorn"))
 
 
 def _health(

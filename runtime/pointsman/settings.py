@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     """Where `/healthz` and `/readyz` are answered. 0 is a free port, which the log names; unset: nowhere."""
     health_host: str = "127.0.0.1"
     """The address they are answered on."""
+    dashboard_host: str = "127.0.0.1"
+    """The address of the dashboard. One that others can reach needs a token."""
+    dashboard_port: Annotated[int, Field(ge=0, le=65_535)] = 8400
+    """Its port; 0 is a free one."""
+    dashboard_token: str | None = None
+    """What somebody must know to see the dashboard; at least 16 characters."""
     model: str | None = None
     """`openai:NAME`, `anthropic:NAME` or `offline`, for the shipped agents. Unset: chosen by the keys that are set."""
     capture_content: Literal["none", "redacted", "full"] | None = None

@@ -79,13 +79,47 @@ def up(
     target: Annotated[Optional[str], typer.Argument(help="The team and its agents: module or file.py.")] = None,  # noqa: UP045
     port: Annotated[Optional[int], typer.Option(help="The broker's port. Default: 4222 if it is free.")] = None,  # noqa: UP045
     dir: Annotated[Optional[Path], typer.Option(help="Keep the broker's data and the logs here.")] = None,  # noqa: UP045
+    page: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard as well.")] = True,
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """For development: a broker, the supervisor and the agents of a team, until Ctrl-C. What crashes is restarted."""
     from pointsman.cli import serve
 
-    return serve.up(target, port=port, directory=dir, namespace=namespace, json=json)
+    return serve.up(target, port=port, directory=dir, page=page, namespace=namespace, json=json)
+
+
+@app.command()
+@command
+def dashboard(
+    host: Annotated[
+        Optional[str], typer.Option(help="The address to answer on. Default: 127.0.0.1.", show_default=False)  # noqa: UP045
+    ] = None,
+    port: Annotated[
+        Optional[int], typer.Option(min=0, max=65_535, help="Default: 8400; 0: a free one.", show_default=False)  # noqa: UP045
+    ] = None,
+    token: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="What a visitor must know. Needed where others can reach it.", show_default=False),
+    ] = None,
+    allow_host: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="NAME", help="A name under which it is opened; addresses and localhost need none."),
+    ] = None,
+    team: Annotated[
+        Optional[list[str]], typer.Option(metavar="TEAM", help="Offered in the request form from the start.")  # noqa: UP045
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> Code:
+    """Everything in a browser: workflows as they run, agents, dead letters. Until SIGTERM or Ctrl-C."""
+    from pointsman.cli import serve
+
+    return serve.dashboard(
+        host=host, port=port, token=token, hosts=allow_host or [], teams=team or [], url=url, namespace=namespace,
+        with_parent=with_parent,
+    )  # fmt: skip
 
 
 @app.command()

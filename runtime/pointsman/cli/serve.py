@@ -1,4 +1,4 @@
-"""The commands that keep running: supervisor, worker, up; and demo, which is all of it for one request."""
+"""The commands that keep running: supervisor, worker, dashboard, up; and demo, which is all of it for one request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import compact
 from pointsman_schemas.team import Team
 
-__all__ = ["demo", "supervisor", "up", "worker"]
+__all__ = ["dashboard", "demo", "supervisor", "up", "worker"]
 
 T = TypeVar("T")
 
@@ -60,6 +60,25 @@ def worker(targets: Sequence[str], *, url: str | None, namespace: str | None, wi
     if with_parent:
         app.end_with_parent()
     return Code(app.run(app.work(targets, settings_for(url, namespace))))
+
+
+def dashboard(
+    *, host: str | None, port: int | None, token: str | None, hosts: Sequence[str], teams: Sequence[str],
+    url: str | None, namespace: str | None, with_parent: bool,
+) -> Code:  # fmt: skip
+    if with_parent:
+        app.end_with_parent()
+    chosen = {
+        name: value
+        for name, value in (("dashboard_host", host), ("dashboard_port", port), ("dashboard_token", token))
+        if value is not None
+    }
+    settings = Settings.load(**{**settings_for(url, namespace).model_dump(exclude_unset=True), **chosen})
+
+    def ready(address: str) -> None:
+        console().print(Text(f"Dashboard on {address}  (Ctrl-C ends it)"))
+
+    return Code(app.run(app.dashboard(settings, hosts=hosts, teams=teams, ready=ready)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +148,15 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         return outcome_code(outcome)
 
 
-def up(target: str | None, *, port: int | None, directory: Path | None, namespace: str | None, json: bool) -> Code:
+def up(
+    target: str | None, *, port: int | None, directory: Path | None, page: bool, namespace: str | None, json: bool
+) -> Code:
     settings = settings_for(None, namespace)
     cast = _cast(target)
     home = _folder(directory, "pointsman-up-")
     try:
         with _alone(home):
-            return app.run(_up(cast, settings, home, port, kept=directory is not None, json=json))
+            return app.run(_up(cast, settings, home, port, kept=directory is not None, page=page, json=json))
     except KeyboardInterrupt:
         return Code.OK  # the way it is meant to end
     finally:
@@ -143,7 +164,9 @@ def up(target: str | None, *, port: int | None, directory: Path | None, namespac
             shutil.rmtree(home, ignore_errors=True)
 
 
-async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, kept: bool, json: bool) -> Code:
+async def _up(
+    cast: Cast, settings: Settings, home: Path, port: int | None, *, kept: bool, page: bool, json: bool
+) -> Code:
     began = time.monotonic()
     async with AsyncExitStack() as stack:
         chosen = port if port is not None else _PORT if _is_free(_PORT) else -1
@@ -156,6 +179,7 @@ async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, k
             _tell_setting(settings, broker, home, len(cast.agents), kept=kept)
         _came_up("broker", began, json=json)
         await _start(children, cast.target, cast.workers)
+        address = await _start_dashboard(children, cast.team.name, settings) if page else None
 
         def told(end: ChildEnded, pause: float) -> None:
             if json:
@@ -169,12 +193,26 @@ async def _up(cast: Cast, settings: Settings, home: Path, port: int | None, *, k
             client = await stack.enter_async_context(session(broker.url, settings.namespace))
             await _everybody(client, cast, json=json, began=began)
             if json:
-                emit({"event": "ready", "url": broker.url, "namespace": settings.namespace, "team": cast.team.name})
+                emit({"event": "ready", "url": broker.url, "namespace": settings.namespace, "team": cast.team.name,
+                      "dashboard": address})  # fmt: skip
             else:
                 where = "" if broker.url.endswith(f":{_PORT}") else f" --url {broker.url}"
-                console().print(Text(f"\nReady. In another terminal:\n  pointsman submit {cast.team.name} "
+                shown = f"\n\nDashboard: {address}" if address else ""
+                console().print(Text(f"{shown}\nReady. In another terminal:\n  pointsman submit {cast.team.name} "
                                      f"'...'{where}\n  pointsman agents{where}\nCtrl-C ends it."))  # fmt: skip
     return Code.OK
+
+
+async def _start_dashboard(children: Processes, team: str, settings: Settings) -> str | None:
+    """Where the dashboard is; None where what it needs is not installed."""
+    if not app.has_dashboard():
+        complain("no dashboard: pip install 'pointsman[dashboard]' brings what it needs")
+        return None
+    host, port = settings.dashboard_host, settings.dashboard_port
+    if not port or not _is_free(port):
+        port = _a_free_port()
+    await children.start("dashboard", "dashboard", "--port", str(port), "--team", team)
+    return f"http://{host}:{port}"
 
 
 async def _keep(broker: EmbeddedBroker, log: Path, told: Callable[[ChildEnded, float], None]) -> None:
@@ -325,6 +363,11 @@ def _tell_setting(settings: Settings, broker: EmbeddedBroker, home: Path, agents
     if not kept:
         terminal.print(Text("data    kept until Ctrl-C, logs too; --dir PATH keeps it"))
     terminal.print(Text(f"a broker, a supervisor and {agents} agent{'' if agents == 1 else 's'}:", style="bold"))
+
+
+def _a_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _is_free(port: int) -> bool:

@@ -1,0 +1,144 @@
+"""Who may speak to the dashboard, and what a browser may do with what it says.
+
+| Attack | What holds it off |
+|---|---|
+| a page elsewhere, whose name is made to resolve to this machine | `Host` is an address, `localhost` or an allowed name |
+| a page elsewhere that posts here | `Origin` is this very host, and the body is JSON |
+| another machine | loopback, unless there is a token |
+| script in what a model wrote | text is drawn as text, and the policy runs nothing but the package's own files |
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["COOKIE", "HEADERS", "Guard", "is_loopback", "same", "session_of"]
+
+COOKIE = "pointsman_dashboard"
+
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self'",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+_OPEN = ("/login", "/static/")  # what somebody without a token gets: the form, and files that anybody can download
+
+
+class Guard:
+    """An ASGI application that lets through to `app` what is allowed, and puts `HEADERS` on every answer."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._token = token
+        self._session = session_of(token) if token else ""
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # no websockets here, and no lifespan
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if not scope["path"].startswith("/static/"):
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        refused = self._refusal(scope)
+        await (refused or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._knows(host):
+            return _no(403, f"the host {host!r} is not known here; open the dashboard by its address, or start it with "
+                            "--allow-host NAME")  # fmt: skip
+        bearer = self._bears_token(headers)
+        path, method = scope["path"], scope["method"]
+        if method not in ("GET", "HEAD"):
+            origin = headers.get("origin", "")
+            if not bearer and origin.partition("://")[2].lower() != host.lower():
+                return _no(403, f"the origin {origin!r} is not this page, {host}")
+        if self._token is None or bearer or path.startswith(_OPEN) or self._has_session(headers):
+            return None
+        if method == "GET" and not path.startswith("/api/"):
+            return RedirectResponse("/login", 303)
+        return _no(401, "a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
+
+    def _knows(self, host: str) -> bool:
+        """An address cannot be made to mean another machine; a name can."""
+        name = _name_of(host)
+        return name in self._hosts or _address(name) is not None
+
+    def _bears_token(self, headers: Headers) -> bool:
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        return self._token is not None and kind.lower() == "bearer" and same(value.strip(), self._token)
+
+    def _has_session(self, headers: Headers) -> bool:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and same(cookie.value, self._session)
+
+
+def session_of(token: str) -> str:
+    """What the cookie of somebody who knows `token` says. The token cannot be told from it."""
+    return hmac.new(token.encode(), b"pointsman dashboard", sha256).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether they are equal; how long it takes does not tell how much of them is."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _name_of(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0].lower() if host.rpartition(":")[2].isdigit() and ":" in host else host.lower()
+
+
+def _address(name: str) -> Any:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None
+
+
+def _no(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status)

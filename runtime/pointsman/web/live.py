@@ -1,0 +1,129 @@
+"""Server-sent events: what is written, in what rhythm, and how whoever was away gets what he missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Generic, TypeVar
+
+from pydantic_core import to_json
+
+from pointsman.errors import PointsmanError
+from pointsman.telemetry import get_logger
+
+__all__ = ["Polled", "batches", "sse"]
+
+T = TypeVar("T")
+
+_log = get_logger(__name__)
+
+IDLE = 10.0  # seconds of silence after which a sign of life is sent: proxies cut quiet connections after 30 to 60
+_MOST = 500  # messages in one batch
+
+
+def sse(event: str, data: Any, *, id: int | None = None) -> bytes:
+    """One event of a stream. `id` is what the browser says in Last-Event-ID when it comes back."""
+    head = f"id: {id}\n" if id is not None else ""
+    return f"{head}event: {event}\ndata: ".encode() + to_json(data) + b"\n\n"
+
+
+async def batches(messages: AsyncGenerator[T, None], pause: Callable[[], float]) -> AsyncGenerator[list[T], None]:
+    """`messages` in lists: what came within `pause()` seconds of the first; an empty one after `IDLE` quiet seconds.
+
+    Ends when they end; closes them when it is closed.
+    """
+    queue: asyncio.Queue[T | None] = asyncio.Queue(_MOST)
+
+    async def pump() -> None:
+        try:
+            async for message in messages:
+                await queue.put(message)
+            await queue.put(None)
+        finally:
+            await messages.aclose()
+
+    pumping = asyncio.create_task(pump())
+    try:
+        while True:
+            getting = asyncio.ensure_future(queue.get())
+            try:
+                done, _ = await asyncio.wait({getting, pumping}, timeout=IDLE, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    yield []
+                    continue
+                if getting not in done and queue.empty():
+                    pumping.result()  # it ended with an error
+                first = await getting
+            finally:
+                getting.cancel()
+            batch = [first]
+            await asyncio.sleep(pause())
+            while not queue.empty() and len(batch) < _MOST:
+                batch.append(queue.get_nowait())
+            ended = None in batch
+            if whole := [message for message in batch if message is not None]:
+                yield whole
+            if ended:
+                return
+    finally:
+        pumping.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await pumping
+
+
+class Polled(Generic[T]):
+    """A value that has no stream of its own, looked at every `every` seconds while anybody watches, and only then."""
+
+    def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
+        self._look = look
+        self._every = every
+        self._watchers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._again = asyncio.Event()
+        self.value: T | None = None
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Look for as long as the context lasts."""
+        self._watchers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+            if not self._watchers and self._task is not None:
+                task, self._task = self._task, None
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    async def changes(self) -> AsyncGenerator[T, None]:
+        """The value now, then each that differs from the one before."""
+        async with self.watched():
+            seen: T | None = None
+            while True:
+                changed = self._changed
+                if self.value is not None and self.value != seen:
+                    seen = self.value
+                    yield seen
+                    continue
+                await changed.wait()
+
+    def look_again(self) -> None:
+        """Do not wait for the next time: something was done."""
+        self._again.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._again.clear()
+            try:
+                self.value = await self._look()
+            except PointsmanError as error:  # the broker is away: the page says so, and the last value stays
+                _log.debug("look_failed", error=str(error))
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._again.wait(), self._every)

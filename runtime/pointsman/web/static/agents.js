@@ -1,0 +1,47 @@
+// The agents: who is there, what waits for them, how quick they were lately, what they used.
+
+import { arrange, command, empty, h } from "./dom.js";
+import { compact, HEALTH, money, number, seconds } from "./format.js";
+import { follow } from "./live.js";
+
+export function agentsPage(main) {
+  document.title = "Agents · Pointsman";
+  const list = h("tbody", {});
+  const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Agents" },
+    h("table", { class: "agents" },
+      h("thead", {}, h("tr", {}, [["Health", ""], ["Agent", ""], ["Instances", "n"], ["Waiting", "n"], ["In work", "n"], ["Usual time", "n"], ["Slowest 5 %", "n"], ["Wait", "n"], ["Failed", "n"], ["Tokens", "n"], ["Cost", "n"], ["Version", ""]]
+        .map(([name, kind]) => h("th", { scope: "col", class: kind && "number", text: name })))),
+      list));
+  const nothing = h("div", {});
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost of all that the log kept." })), table, nothing);
+  const total = h("tr", { class: "total" });
+
+  follow("/api/live/agents", {
+    agents: ({ agents }) => {
+      table.hidden = !agents.length;
+      nothing.replaceChildren(...(agents.length ? [] : [empty("No agents yet.", "Start one, and it appears here:", command("pointsman worker module:name"))]));
+      const sum = (of) => agents.reduce((all, one) => all + (of(one) || 0), 0);
+      total.replaceChildren(h("td"), h("th", { scope: "row", text: "All" }), cell(number(sum((one) => one.instances))), cell(number(sum((one) => one.waiting))), cell(number(sum((one) => one.working))),
+        h("td"), h("td"), h("td"), h("td"), cell(compact(sum((one) => one.record && one.record.tokens))), cell(money(sum((one) => one.record && one.record.cost))), h("td"));
+      arrange(list, [...agents.map(agentRow), ...(agents.length > 1 ? [total] : [])]);
+    },
+  });
+}
+
+const cell = (text, tone = "") => h("td", { class: `number ${tone}`, text: text ?? "" });
+
+function agentRow(agent) {
+  const record = agent.record || {};
+  const [tone, word] = HEALTH[agent.health];
+  const failed = record.failed ? `${number(record.failed)} of ${number(record.failed + record.succeeded)}` : "";
+  return h("tr", {},
+    h("td", {}, h("span", { class: `status ${tone}`, text: word })),
+    h("th", { scope: "row" }, h("b", { text: agent.name }), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
+      h("p", { class: "muted", text: agent.description || (agent.health === "gone" ? "Worked here before." : "") })),
+    cell(agent.instances ? number(agent.instances) : "0"),
+    cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),
+    cell(agent.working === null ? "" : `${number(agent.working)}${agent.slots ? ` of ${number(agent.slots)}` : ""}`),
+    cell(seconds(record.median)), cell(seconds(record.slow)), cell(seconds(record.wait)),
+    cell(failed, record.failing >= 0.5 ? "bad" : ""), cell(record.tokens ? compact(record.tokens) : ""), cell(money(record.cost)),
+    h("td", { class: "number", text: agent.versions.join(", ") }));
+}

@@ -1,0 +1,71 @@
+// Which page is open, and what stands around all of them.
+
+import { h } from "./dom.js";
+import { agentsPage } from "./agents.js";
+import { lettersPage } from "./letters.js";
+import { askFor } from "./request.js";
+import { workflowPage } from "./workflow.js";
+import { workflowsPage } from "./workflows.js";
+
+const main = document.getElementById("main");
+const PAGES = [
+  [/^\/$/, workflowsPage],
+  [/^\/workflows\/([A-Za-z0-9_-]+)$/, workflowPage],
+  [/^\/agents$/, agentsPage],
+  [/^\/dead-letters$/, lettersPage],
+];
+let leave = () => {};
+
+export function go(path, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"]({}, "", path);
+  draw({ moved: !replace });
+}
+
+function draw({ moved = false } = {}) {
+  const [page, match] = PAGES.map(([form, page]) => [page, form.exec(location.pathname)]).find(([, match]) => match)
+    || [workflowsPage, [""]];
+  for (const link of document.querySelectorAll("header nav a")) {
+    const here = link.pathname === location.pathname || (link.pathname === "/" && location.pathname.startsWith("/workflows/"));
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  leave();
+  main.replaceChildren();
+  leave = page(main, match[1]) || (() => {});
+  if (moved) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href]");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
+  if (link.target || link.origin !== location.origin || link.hash) return;
+  event.preventDefault();
+  go(link.pathname + link.search);
+});
+addEventListener("popstate", () => draw({ moved: true }));
+
+addEventListener("keydown", (event) => {
+  if (event.metaKey || event.ctrlKey || event.altKey) return;
+  if (event.target.closest("input, textarea, select, dialog")) return;
+  const search = document.querySelector("input[type=search]");
+  if (event.key === "/" && search) { event.preventDefault(); search.focus(); search.select(); }
+  if (event.key === "n") { event.preventDefault(); askFor(go); }
+});
+
+const theme = document.getElementById("theme");
+const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+function showTheme() { theme.replaceChildren(h("span", { "aria-hidden": "true", text: dark() ? "☀" : "☾" })); }
+theme.addEventListener("click", () => {
+  const chosen = dark() ? "light" : "dark";
+  document.documentElement.dataset.theme = chosen;
+  try { localStorage.setItem("pointsman-theme", chosen); } catch { /* it holds until the page is closed */ }
+  showTheme();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
+showTheme();
+
+document.getElementById("ask").addEventListener("click", () => askFor(go));
+draw();

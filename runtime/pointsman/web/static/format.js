@@ -1,0 +1,73 @@
+// Numbers, times and states in words.
+
+export const STATUS = {
+  running: ["running", "Running"],
+  waiting: ["muted", "Waiting"],
+  succeeded: ["good", "Done"],
+  completed: ["good", "Completed"],
+  partial: ["warn", "Partly done"],
+  failed: ["bad", "Failed"],
+  cancelled: ["muted", "Cancelled"],
+  skipped: ["muted", "Skipped"],
+  abandoned: ["muted", "Given up"],
+};
+
+export const HEALTH = {
+  ready: ["good", "Ready"],
+  working: ["running", "Working"],
+  busy: ["warn", "Queueing"],
+  failing: ["bad", "Failing"],
+  stuck: ["bad", "Nobody takes work"],
+  gone: ["muted", "Not running"],
+};
+
+export const tone = (status) => (STATUS[status] || ["muted"])[0];
+export const word = (status) => (STATUS[status] || ["", status])[1];
+
+const WHOLE = new Intl.NumberFormat("en");
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const number = (value) => WHOLE.format(value);
+export const compact = (value) => (value < 10000 ? WHOLE.format(value) : COMPACT.format(value));
+export const money = (value) => (!value ? "" : value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`);
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "";
+  if (value < 0.0095) return `${(value * 1000).toFixed(1)} ms`;
+  if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
+  if (value < 59.95) return `${value.toFixed(1)} s`;
+  const whole = Math.round(value);
+  if (whole < 3600) return `${Math.floor(whole / 60)}m ${String(whole % 60).padStart(2, "0")}s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)}h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")}m`;
+  return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
+}
+
+// The server's clock tells what is now: this machine's may be off.
+let drift = 0;
+export const setNow = (iso) => { if (iso) drift = Date.parse(iso) - Date.now(); };
+export const now = () => Date.now() + drift;
+
+export const span = (start, end) => (start ? ((end ? Date.parse(end) : now()) - Date.parse(start)) / 1000 : null);
+
+export function ago(iso) {
+  const past = Math.max(0, (now() - Date.parse(iso)) / 1000);
+  if (past < 5) return "just now";
+  if (past < 60) return `${Math.floor(past)} s ago`;
+  if (past < 3600) return `${Math.floor(past / 60)} min ago`;
+  if (past < 86400) return `${Math.floor(past / 3600)} h ago`;
+  return `${Math.floor(past / 86400)} d ago`;
+}
+
+export const clock = (iso) => new Date(iso).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+// JSON data as a person reads it: text as it is, an object with one text as that text.
+export function readable(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "object" && !Array.isArray(value)) {
+    const values = Object.values(value);
+    if (values.length === 1 && typeof values[0] === "string") return values[0];
+  }
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+}
+
+export const pretty = (value) => JSON.stringify(value, null, 2);

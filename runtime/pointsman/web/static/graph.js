@@ -1,0 +1,177 @@
+// The plan, left to right: a task stands right of all it needs. Layers by longest path, order by the middle of a
+// node's neighbours; a layer with more tasks than fit below each other goes on in a column beside.
+
+import { h, s, setText } from "./dom.js";
+import { seconds, span, tone, word } from "./format.js";
+
+const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
+  [60, 172, 46, 52, 12, 14],
+  [200, 132, 34, 40, 8, 20],
+  [Infinity, 92, 24, 32, 6, 25],
+];
+const SMALLEST = 0.7;
+const SWEEPS = 6; // there and back: more changes nothing that can be seen
+
+export function layout(ids, needs) {
+  const known = new Set(ids);
+  const before = new Map(ids.map((id) => [id, (needs[id] || []).filter((one) => known.has(one) && one !== id)]));
+  const after = new Map(ids.map((id) => [id, []]));
+  for (const [id, on] of before) for (const one of on) after.get(one).push(id);
+  const layer = layers(ids, before, after);
+  const columns = [];
+  for (const id of ids) (columns[layer.get(id)] ||= []).push(id);
+  order(columns, before, after);
+  return { columns: columns.filter(Boolean), before, after };
+}
+
+function layers(ids, before, after) {
+  const left = new Map(ids.map((id) => [id, before.get(id).length]));
+  const layer = new Map(ids.map((id) => [id, 0]));
+  const ready = ids.filter((id) => !left.get(id));
+  for (let at = 0; at < ready.length; at += 1) {
+    for (const next of after.get(ready[at])) {
+      layer.set(next, Math.max(layer.get(next), layer.get(ready[at]) + 1));
+      left.set(next, left.get(next) - 1);
+      if (!left.get(next)) ready.push(next);
+    }
+  }
+  return layer;
+}
+
+function order(columns, before, after) {
+  const place = new Map();
+  const note = (column) => column.forEach((id, at) => place.set(id, at / column.length));
+  columns.forEach(note);
+  for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
+    const forth = sweep % 2 === 0;
+    for (const column of forth ? columns : [...columns].reverse()) {
+      const middle = new Map(column.map((id) => {
+        const near = (forth ? before : after).get(id);
+        return [id, near.length ? near.reduce((sum, one) => sum + place.get(one), 0) / near.length : place.get(id)];
+      }));
+      column.sort((one, other) => middle.get(one) - middle.get(other));
+      note(column);
+    }
+  }
+}
+
+export function planGraph(select) {
+  const svg = s("svg", { role: "group", "aria-label": "Tasks of the plan; arrow keys move between them" });
+  const frame = h("div", { class: "graph", tabindex: "-1" }, svg);
+  const nodes = new Map();
+  let shape = "";
+  let grid = [];
+
+  function draw(tasks, needs) {
+    const ids = tasks.map((task) => task.task_id);
+    const now = JSON.stringify([ids, needs]);
+    if (now !== shape) {
+      shape = now;
+      build(tasks, needs);
+    }
+    for (const task of tasks) nodes.get(task.task_id).update(task);
+  }
+
+  function build(tasks, needs) {
+    const [, width, height, gapX, gapY, rows] = SIZES.find(([most]) => tasks.length <= most);
+    const { columns, before } = layout(tasks.map((task) => task.task_id), needs);
+    const focused = document.activeElement && document.activeElement.dataset.task;
+    grid = columns.flatMap((column) => {
+      const parts = Math.ceil(column.length / rows);
+      const each = Math.ceil(column.length / parts);
+      return Array.from({ length: parts }, (_, part) => column.slice(part * each, (part + 1) * each));
+    });
+    const tallest = Math.max(...grid.map((column) => column.length), 1);
+    const total = tallest * (height + gapY) - gapY;
+    const places = new Map();
+    let x = 1;
+    let layerOf = 0;
+    let left = columns[0] ? columns[0].length : 0;
+    grid.forEach((column) => {
+      const top = (total - (column.length * (height + gapY) - gapY)) / 2;
+      column.forEach((id, at) => places.set(id, [x, 1 + top + at * (height + gapY)]));
+      left -= column.length;
+      const ends = left <= 0;
+      if (ends) left = (columns[layerOf += 1] || []).length;
+      x += width + (ends ? gapX : gapY);
+    });
+    const byId = new Map(tasks.map((task) => [task.task_id, task]));
+    const edges = s("g", { class: "edges" });
+    for (const [id, on] of before) {
+      for (const one of on) {
+        const [x1, y1] = places.get(one);
+        const [x2, y2] = places.get(id);
+        const [fromX, fromY, toX, toY] = [x1 + width, y1 + height / 2, x2, y2 + height / 2];
+        const bend = Math.max(16, (toX - fromX) / 2);
+        edges.append(s("path", { d: `M${fromX} ${fromY}C${fromX + bend} ${fromY} ${toX - bend} ${toY} ${toX} ${toY}`, "data-from": one, "data-to": id }));
+      }
+    }
+    nodes.clear();
+    const drawn = [];
+    for (const column of grid) {
+      for (const id of column) {
+        const node = nodeElement(byId.get(id), places.get(id), width, height, () => select(id));
+        nodes.set(id, node);
+        drawn.push(node);
+      }
+    }
+    const wide = Math.max(1, x - gapX + 1);
+    svg.setAttribute("viewBox", `0 0 ${wide} ${total + 2}`);
+    svg.style.width = `${wide}px`; // shrinks to fit, as long as it can be read; then it scrolls
+    svg.style.minWidth = `${Math.round(wide * SMALLEST)}px`;
+    svg.replaceChildren(edges, ...drawn);
+    if (drawn.length) (nodes.get(focused) || drawn[0]).setAttribute("tabindex", "0");
+    if (nodes.has(focused)) nodes.get(focused).focus();
+  }
+
+  svg.addEventListener("keydown", (event) => {
+    const here = event.target.closest("[data-task]");
+    if (!here) return;
+    const column = grid.findIndex((ids) => ids.includes(here.dataset.task));
+    const row = grid[column].indexOf(here.dataset.task);
+    const to = {
+      ArrowUp: () => grid[column][row - 1],
+      ArrowDown: () => grid[column][row + 1],
+      ArrowLeft: () => grid[column - 1] && grid[column - 1][Math.min(row, grid[column - 1].length - 1)],
+      ArrowRight: () => grid[column + 1] && grid[column + 1][Math.min(row, grid[column + 1].length - 1)],
+    }[event.key];
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(here.dataset.task); }
+    const next = to && nodes.get(to());
+    if (!next) return;
+    event.preventDefault();
+    here.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  });
+
+  function mark(chosen) {
+    for (const [id, node] of nodes) node.classList.toggle("chosen", id === chosen);
+    for (const edge of svg.querySelectorAll(".edges path")) {
+      edge.classList.toggle("chosen", edge.dataset.from === chosen || edge.dataset.to === chosen);
+    }
+  }
+
+  return { element: frame, draw, mark };
+}
+
+function nodeElement(task, [x, y], width, height, choose) {
+  const letters = Math.floor((width - 30) / 6.9);
+  const name = s("text", { x: 14, y: height > 40 ? 19 : height / 2 + 4, class: "name" });
+  const more = height > 40 ? s("text", { x: 14, y: 35, class: "more" }) : null;
+  const title = s("title");
+  const node = s("g", { class: "node", transform: `translate(${x} ${y})`, role: "button", tabindex: "-1", "data-task": task.task_id, onclick: choose },
+    title, s("rect", { class: "box", width, height, rx: 6 }), s("rect", { class: "stripe", x: 0, y: 0, width: 5, height, rx: 2.5 }), name, more);
+  node.update = (now) => {
+    node.setAttribute("class", `node ${tone(now.status)}${node.classList.contains("chosen") ? " chosen" : ""}`);
+    setText(name, cut(height > 40 ? now.agent : `${now.task_id}`, letters));
+    const took = seconds(span(now.started_at, now.ended_at));
+    const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
+    if (more) setText(more, cut(`${now.task_id === now.agent ? word(now.status) : now.task_id}${took ? ` · ${took}` : ""}${tries}`, Math.floor((width - 22) / 5.9)));
+    const said = `${now.task_id}, ${now.agent}, ${word(now.status).toLowerCase()}${took ? `, ${took}` : ""}`;
+    node.setAttribute("aria-label", said);
+    setText(title, now.detail ? `${said}\n${now.detail}` : said);
+  };
+  return node;
+}
+
+const cut = (text, letters) => (text.length > letters ? `${text.slice(0, Math.max(1, letters - 1))}…` : text);

@@ -1,0 +1,99 @@
+// One stream for the page that is open. The browser comes back by itself and says what it saw last; a hidden tab lets go.
+
+import { note } from "./dom.js";
+
+let stop = () => {};
+
+// `handlers` are by event; `reset` is called before a stream begins from its beginning.
+export function follow(path, handlers, reset = () => {}) {
+  stop();
+  let source = null;
+  let again = 0;
+
+  const open = () => {
+    reset();
+    source = new EventSource(path);
+    source.onopen = () => connection("live");
+    source.onerror = () => {
+      connection("lost");
+      if (source.readyState === EventSource.CLOSED) {
+        clearTimeout(again);
+        again = setTimeout(reopen, 2000);
+      }
+    };
+    for (const name of new Set([...Object.keys(handlers), "status"])) {
+      source.addEventListener(name, (event) => {
+        const data = JSON.parse(event.data);
+        if (data.live) status(data.live);
+        if (handlers[name]) handlers[name](data);
+      });
+    }
+  };
+  const reopen = async () => {
+    const response = await fetch("/api/dead-letters/-").catch(() => null); // an answer of any kind; 401 says log in
+    if (response && response.status === 401) location.assign("/login");
+    else if (source) { source.close(); open(); }
+  };
+  const seen = () => {
+    clearTimeout(again);
+    if (document.hidden) { if (source) source.close(); }
+    else if (!source || source.readyState === EventSource.CLOSED) open();
+  };
+
+  document.addEventListener("visibilitychange", seen);
+  stop = () => {
+    document.removeEventListener("visibilitychange", seen);
+    clearTimeout(again);
+    if (source) source.close();
+    source = null;
+  };
+  open();
+}
+
+export async function post(path, body = {}) {
+  const response = await fetch(path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  }).catch(() => null);
+  if (!response) return { ok: false, error: "The dashboard does not answer. Is it still running?" };
+  if (response.status === 401) location.assign("/login");
+  const content = await response.json().catch(() => ({}));
+  return { ok: response.ok, status: response.status, ...content };
+}
+
+export async function get(path) {
+  const response = await fetch(path).catch(() => null);
+  if (!response || !response.ok) {
+    const content = response ? await response.json().catch(() => ({})) : {};
+    note(content.error || "The dashboard does not answer. Is it still running?", "bad");
+    return null;
+  }
+  return response.json();
+}
+
+const LINK = { live: "Live", lost: "Reconnecting", broker: "No broker", reading: "Reading the log" };
+
+function connection(state, detail = "") {
+  const link = document.getElementById("link");
+  if (link.dataset.state !== state) link.dataset.state = state;
+  const text = document.getElementById("link-text");
+  const shown = LINK[state] + detail;
+  if (text.textContent !== shown) text.textContent = shown;
+}
+
+function status({ broker, read, letters, stuck, namespace }) {
+  if (!broker) connection("broker");
+  else if (read < 1) connection("reading", ` ${Math.floor(read * 100)} %`);
+  else connection("live");
+  badge("letters", letters, "dead letters");
+  badge("stuck", stuck, "agents need a look");
+  document.querySelector(".brand").title = `Namespace ${namespace}`;
+}
+
+function badge(id, count, what) {
+  const element = document.getElementById(id);
+  element.hidden = !count;
+  element.textContent = count >= 500 ? "500+" : count || "";
+  element.title = count ? `${count} ${what}` : "";
+}

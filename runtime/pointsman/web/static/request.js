@@ -1,0 +1,50 @@
+// The form for a new request. Its id is made here, so that a second click or a lost answer is still one workflow.
+
+import { h, note } from "./dom.js";
+import { post } from "./live.js";
+
+const teams = new Set();
+export const knowTeams = (names) => names.forEach((name) => teams.add(name));
+
+export function askFor(go) {
+  if (document.querySelector("dialog[open]")) return;
+  const id = crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`;
+  const team = h("input", { id: "ask-team", list: "ask-teams", required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}", placeholder: "customer-service" });
+  const text = h("textarea", { id: "ask-text", required: true, rows: "5", placeholder: "What should the team do?" });
+  const asJson = h("input", { type: "checkbox", id: "ask-json" });
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const send = h("button", { class: "primary", text: "Send" });
+  const dialog = h("dialog", { "aria-labelledby": "ask-title" },
+    h("form", { method: "dialog" },
+      h("h2", { id: "ask-title", text: "New request" }),
+      h("label", { for: "ask-team", text: "Team" }), team,
+      h("datalist", { id: "ask-teams" }, [...teams].sort().map((name) => h("option", { value: name }))),
+      h("label", { for: "ask-text", text: "Request" }), text,
+      h("label", { class: "check" }, asJson, "It is a JSON object"),
+      problem,
+      h("p", { class: "buttons" }, h("button", { type: "button", text: "Cancel", onclick: () => dialog.close() }), send)));
+  if (teams.size) team.value = [...teams].sort()[0];
+  const fail = (said) => { problem.textContent = said; problem.hidden = false; };
+  dialog.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    let input = text.value.trim();
+    if (asJson.checked) {
+      try { input = JSON.parse(input); } catch (error) { fail(`That is no JSON: ${error.message}`); return; }
+    }
+    send.disabled = true;
+    const done = await post("/api/requests", { team: team.value.trim(), input, request_id: id });
+    send.disabled = false;
+    if (!done.ok) { fail(done.error || "It could not be sent."); return; }
+    teams.add(done.team);
+    dialog.close();
+    note("Sent.");
+    go(`/workflows/${done.id}?team=${done.team}`);
+  });
+  text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) dialog.querySelector("form").requestSubmit();
+  });
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  (teams.size ? text : team).focus();
+}

@@ -1,0 +1,124 @@
+// Time to scale: a lane for each task, its attempts solid within the wait for them, its model and tool calls below.
+
+import { arrange, h, setText } from "./dom.js";
+import { compact, now, seconds, span, tone, word } from "./format.js";
+
+const OPEN = 30; // tasks up to which lanes begin unfolded
+const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400];
+
+export function timeline(select) {
+  const axis = h("div", { class: "axis", "aria-hidden": "true" });
+  const lanes = h("ol", { class: "lanes", "aria-label": "Tasks in the order they began" });
+  const element = h("div", { class: "timeline" }, axis, lanes);
+  const rows = new Map();
+  const folded = new Map();
+  let view = null;
+
+  function draw(next) {
+    view = next;
+    const start = Date.parse(view.started_at);
+    const end = Math.max(start + 1, view.ended_at ? Date.parse(view.ended_at) : now());
+    const scale = { start, whole: end - start };
+    drawAxis(axis, scale.whole / 1000);
+    const few = view.tasks.length <= OPEN;
+    const shown = [];
+    for (const task of view.tasks) {
+      if (!task.started_at) continue;
+      const open = folded.has(task.task_id) ? folded.get(task.task_id) : few;
+      shown.push(row(`t ${task.task_id}`, task, 0, scale, task.children && task.children.length ? open : null));
+      if (open) under(task, task.task_id, 1, scale, shown);
+    }
+    for (const key of rows.keys()) if (!shown.includes(rows.get(key))) rows.delete(key);
+    arrange(lanes, shown);
+  }
+
+  function under(node, key, depth, scale, shown) {
+    const only = depth === 1 && node.children && node.children.length === 1;
+    (node.children || []).forEach((child, at) => {
+      const name = `${key} ${at}`;
+      if (!(only && child.kind === "attempt")) shown.push(row(name, child, depth, scale, null)); // one attempt is the task
+      under(child, name, depth + 1, scale, shown);
+    });
+  }
+
+  function row(key, node, depth, scale, open) {
+    if (!rows.has(key)) rows.set(key, lane(depth, node, () => {
+      const before = folded.has(node.task_id) ? folded.get(node.task_id) : view.tasks.length <= OPEN;
+      folded.set(node.task_id, !before);
+      draw(view);
+    }, () => select(node.task_id)));
+    const found = rows.get(key);
+    found.update(node, scale, open);
+    return found;
+  }
+
+  function mark(chosen) {
+    for (const each of lanes.children) each.classList.toggle("chosen", each.dataset.task === chosen);
+  }
+
+  return { element, draw, mark, tick: () => view && !view.ended_at && draw(view) };
+}
+
+function drawAxis(axis, whole) {
+  const step = STEPS.find((one) => whole / one <= 6) || whole / 6;
+  const ticks = [];
+  for (let at = 0; at <= whole * 1.0001; at += step) {
+    const tick = h("span", { text: at ? seconds(at) : "0" });
+    tick.style.left = `${(100 * at) / whole}%`;
+    ticks.push(tick);
+  }
+  axis.replaceChildren(...ticks);
+}
+
+const ROLE = { plan: "plans", classify: "chooses", synthesize: "writes the answer" };
+
+function lane(depth, node, fold, choose) {
+  const task = depth === 0;
+  const twist = task ? h("button", { type: "button", class: "twist", onclick: fold }) : h("span", { class: "twist" });
+  const name = h(task ? "button" : "span", task ? { type: "button", class: "lane-name", onclick: choose } : { class: "lane-name" });
+  const took = h("span", { class: "number" });
+  const track = h("div", { class: "track" });
+  const element = h("li", { class: `lane depth-${Math.min(depth, 3)}`, "data-task": node.task_id },
+    h("div", { class: "label" }, twist, name), track, took);
+  const bar = h("i", { class: "span" });
+  const parts = [];
+  element.update = (now, scale, open) => {
+    const status = tone(now.status);
+    if (task) {
+      twist.hidden = open === null;
+      setText(twist, open ? "▾" : "▸");
+      twist.setAttribute("aria-expanded", String(Boolean(open)));
+      twist.setAttribute("aria-label", `Attempts and calls of ${now.task_id}`);
+    }
+    setText(name, label(now));
+    name.title = now.detail || "";
+    const used = now.usage ? `  ${compact(now.usage.input_tokens + now.usage.output_tokens)} tokens` : "";
+    const length = span(now.started_at, now.ended_at);
+    setText(took, seconds(length));
+    took.title = used.trim();
+    bar.className = `span ${now.kind} ${status}`;
+    bar.title = `${word(now.status)}, ${seconds(length)}${used}${now.detail ? `\n${now.detail}` : ""}`;
+    stretch(bar, now, scale);
+    const attempts = task ? now.children || [] : [];
+    attempts.forEach((attempt, at) => {
+      parts[at] ||= h("i", {});
+      parts[at].className = `part ${tone(attempt.status)}`;
+      stretch(parts[at], attempt, scale);
+    });
+    arrange(track, [bar, ...parts.slice(0, attempts.length)]);
+  };
+  return element;
+}
+
+function label(node) {
+  if (node.kind === "task") return ROLE[node.role] ? `${node.agent} ${ROLE[node.role]}` : node.agent === node.task_id ? node.agent : `${node.agent} · ${node.task_id}`;
+  return node.name.replace(/^execute_tool /, "⚒ ").replace(/^chat /, "✎ ").replace(/^attempt (\d+)/, "Attempt $1");
+}
+
+function stretch(element, node, scale) {
+  const from = Math.min(99.8, Math.max(0, (100 * (Date.parse(node.started_at) - scale.start)) / scale.whole));
+  const until = node.ended_at ? Date.parse(node.ended_at) : now();
+  const to = Math.min(100, (100 * (until - scale.start)) / scale.whole);
+  element.style.left = `${from}%`;
+  element.style.width = `${Math.max(0.2, to - from)}%`;
+}

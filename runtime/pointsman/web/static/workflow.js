@@ -1,0 +1,132 @@
+// One workflow: how it stands, its answer, its plan, its time, and everything that happened.
+
+import { command, copyable, empty, h, note, setText } from "./dom.js";
+import { eventList } from "./events.js";
+import { clock, money, number, readable, seconds, setNow, span, tone, word } from "./format.js";
+import { planGraph } from "./graph.js";
+import { follow, post } from "./live.js";
+import { timeline } from "./timeline.js";
+
+export function workflowPage(main, id) {
+  const team = new URLSearchParams(location.search).get("team");
+  document.title = `${id} · Pointsman`;
+  let chosen = "";
+  let view = null;
+
+  const select = (task) => {
+    chosen = task === chosen ? "" : task;
+    graph.mark(chosen);
+    lanes.mark(chosen);
+    events.only(chosen);
+    showTask();
+  };
+  const graph = planGraph(select);
+  const lanes = timeline(select);
+  const events = eventList(() => select(chosen));
+
+  const state = h("span", { class: "status", role: "status" });
+  const title = h("h1", { class: "asked" });
+  const facts = h("dl", { class: "facts" });
+  const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: cancel });
+  const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });
+  const task = h("p", { class: "task-detail", hidden: true });
+  const goal = h("span", { class: "muted" });
+  const whole = h("div", { hidden: true },
+    answer,
+    panel("plan", "Plan", [goal], graph.element, task),
+    panel("timeline", "Timeline", [], lanes.element),
+    panel("events", "Events", [events.tools], events.element));
+  const waiting = h("div", {});
+  main.append(
+    h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), stopIt),
+    h("div", { class: "title" }, state, title), facts, waiting, whole);
+
+  async function cancel() {
+    stopIt.disabled = true;
+    const done = await post(`/api/workflows/${id}/cancel`, { reason: "cancelled in the dashboard" });
+    stopIt.disabled = false;
+    note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
+  }
+
+  function absent() {
+    if (view) return;
+    setText(title, id);
+    waiting.replaceChildren(team
+      ? empty(`Waiting for a supervisor of ${team}`, "The request is stored and waits. It begins as soon as one takes it; this page follows.", "If nothing happens, see what is missing:", command(`pointsman doctor ${team}`))
+      : empty("No such workflow here.", "Its log has aged out, or the id or the namespace is another. If it was just sent, it appears as soon as a supervisor takes it.", command("pointsman list")));
+  }
+
+  function show(next) {
+    view = next;
+    setNow(view.now);
+    waiting.replaceChildren();
+    whole.hidden = false;
+    const asked = readable(view.input);
+    setText(title, asked);
+    title.title = asked;
+    document.title = `${word(view.status)}: ${asked.slice(0, 60)} · Pointsman`;
+    state.className = `status ${tone(view.status)}`;
+    setText(state, word(view.status));
+    stopIt.hidden = Boolean(view.ended_at);
+    showFacts();
+    showAnswer();
+    setText(goal, view.plan ? `${number(view.tasks.length)} tasks${view.plan.revision > 1 ? `, plan ${view.plan.revision}` : ""}` : "");
+    graph.draw(view.tasks, view.needs);
+    lanes.draw(view);
+    graph.mark(chosen);
+    lanes.mark(chosen);
+    showTask();
+  }
+
+  function showFacts() {
+    const used = view.usage;
+    const outcome = view.outcome;
+    const saved = outcome && outcome.sequential > outcome.elapsed ? `${seconds(outcome.elapsed)}, one after another ${seconds(outcome.sequential)}` : seconds(span(view.started_at, view.ended_at));
+    facts.replaceChildren(...[
+      fact("Team", `${view.team}, ${view.strategy}`), fact("Started", clock(view.started_at)), fact(view.ended_at ? "Took" : "Running for", saved),
+      used.calls ? fact("Model calls", number(used.calls)) : "",
+      used.calls ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
+      used.cost ? fact("Cost", money(used.cost)) : "",
+      fact("Workflow", copyable(view.id, "the id")), fact("Trace", copyable(view.trace_id, "the trace id")),
+    ].filter(Boolean));
+  }
+
+  function showAnswer() {
+    const outcome = view.outcome;
+    answer.hidden = !outcome;
+    if (!outcome || answer.dataset.of === outcome.status) return;
+    answer.dataset.of = outcome.status;
+    const text = readable(outcome.answer);
+    answer.replaceChildren(...[
+      h("h2", { id: "answer", text: "Answer" }),
+      text ? h("div", { class: "text", text }) : h("p", { class: "muted", text: outcome.reason || "There is none." }),
+      text && outcome.reason ? h("p", { class: "why" }, h("b", { text: "Ended early: " }), outcome.reason) : "",
+      outcome.gaps.length ? h("div", { class: "gaps" }, h("h3", { text: "Missing from it" }),
+        h("ul", {}, outcome.gaps.map((gap) => h("li", {}, h("b", { text: `${gap.agent} · ${gap.task_id}` }), ` ${gap.reason}`)))) : "",
+    ].filter(Boolean));
+  }
+
+  function showTask() {
+    const found = chosen && view && view.tasks.find((one) => one.task_id === chosen);
+    task.hidden = !found;
+    if (!found) return;
+    task.replaceChildren(h("span", { class: `status ${tone(found.status)}`, text: word(found.status) }), h("b", { text: ` ${found.agent} · ${found.task_id} ` }), found.detail || "");
+  }
+
+  follow(`/api/live/workflows/${id}`, {
+    absent, lines: (lines) => events.add(lines), view: show,
+    broken: ({ error }) => waiting.replaceChildren(empty("This log cannot be read here.", error)),
+  }, events.reset);
+  const tick = setInterval(() => {
+    if (!view || view.ended_at) return;
+    showFacts();
+    lanes.tick();
+  }, 1000);
+  return () => clearInterval(tick);
+}
+
+function panel(id, name, tools, ...content) {
+  return h("section", { class: "panel", "aria-labelledby": id }, h("div", { class: "panel-head" }, h("h2", { id, text: name }), tools), content);
+}
+
+const fact = (name, value) => h("div", {}, h("dt", { text: name }), h("dd", { class: "number" }, value));

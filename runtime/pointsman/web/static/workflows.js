@@ -1,0 +1,168 @@
+// The list: newest first, live, filtered by the server.
+
+import { arrange, command, empty, h, setText } from "./dom.js";
+import { ago, clock, compact, money, number, seconds, span, tone, word } from "./format.js";
+import { follow } from "./live.js";
+import { knowTeams } from "./request.js";
+
+const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
+const STATES = ["running", "completed", "partial", "failed", "cancelled"];
+
+export function workflowsPage(main) {
+  document.title = "Workflows · Pointsman";
+  const asked = new URLSearchParams(location.search);
+  const rows = new Map();
+  let offset = Number(asked.get("offset") || 0);
+  let size = 100;
+
+  const search = h("input", { type: "search", "aria-label": "Search request or id", placeholder: "Search request or id  ( / )", value: asked.get("text") || "" });
+  const team = choice("Team", [["", "All teams"]], asked.get("team"));
+  const status = choice("Status", [["", "Any status"], ...STATES.map((name) => [name, word(name)])], asked.get("status"));
+  const time = choice("Started", TIMES, asked.get("minutes"));
+  const totals = h("dl", { class: "totals" });
+  const list = h("ol", { class: "rows workflows", "aria-label": "Workflows" });
+  const nothing = h("div", {});
+  const newer = h("button", { type: "button", text: "Newer", onclick: () => turn(-1) });
+  const older = h("button", { type: "button", text: "Older", onclick: () => turn(1) });
+  const where = h("span", { class: "muted number" });
+  const pager = h("nav", { class: "pager", "aria-label": "Pages of the list" }, newer, where, older);
+  main.append(
+    h("h1", { class: "unseen", text: "Workflows" }),
+    h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, search, team, status, time),
+    totals,
+    h("div", { class: "row head workflow-row", "aria-hidden": "true" },
+      ["Status", "Request", "Team", "Tasks", "Started", "Took", "Tokens", "Cost"].map((name) => h("span", { text: name }))),
+    list, nothing, pager);
+
+  let typing = 0;
+  search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(ask, 200, 0); });
+  for (const one of [team, status, time]) one.addEventListener("change", () => ask(0));
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const row = event.target.closest("li");
+    if (!step || !row) return;
+    const next = step > 0 ? row.nextElementSibling : row.previousElementSibling;
+    if (next) { event.preventDefault(); next.querySelector("a").focus(); }
+  });
+
+  function turn(by) {
+    ask(Math.max(0, offset + by * size));
+    scrollTo(0, 0);
+  }
+
+  function ask(from = offset) {
+    offset = from;
+    const query = new URLSearchParams();
+    for (const [name, value] of [["text", search.value.trim()], ["team", team.value], ["status", status.value], ["minutes", time.value], ["offset", offset || ""]]) {
+      if (value) query.set(name, value);
+    }
+    const shown = query.size ? `?${query}` : "";
+    history.replaceState({}, "", `/${shown}`);
+    follow(`/api/live/workflows${shown}`, { page: whole, rows: some });
+  }
+
+  function whole(page) {
+    size = page.size;
+    rows.clear();
+    for (const row of page.rows) rows.set(row.id, row);
+    offerTeams(page.teams);
+    draw(page.totals);
+  }
+
+  function some({ rows: changed, totals: sums }) {
+    for (const row of changed) {
+      if (!row.fits) rows.delete(row.id);
+      else if (rows.has(row.id) || !offset) rows.set(row.id, row);
+    }
+    const newest = [...rows.values()].sort((one, other) => other.began - one.began).slice(0, size);
+    rows.clear();
+    for (const row of newest) rows.set(row.id, row);
+    draw(sums);
+  }
+
+  function offerTeams(names) {
+    knowTeams(names);
+    const before = team.value || asked.get("team") || "";
+    const all = [...new Set([...names, before])].filter(Boolean).sort();
+    if (String(all) === team.dataset.names) return;
+    team.dataset.names = String(all);
+    team.replaceChildren(h("option", { value: "", text: "All teams" }), ...all.map((name) => h("option", { value: name, text: name })));
+    team.value = before;
+  }
+
+  const elements = new Map();
+  function draw(sums) {
+    const shown = [...rows.values()];
+    for (const id of elements.keys()) if (!rows.has(id)) elements.delete(id);
+    arrange(list, shown.map((row) => {
+      if (!elements.has(row.id)) elements.set(row.id, rowElement(row));
+      const element = elements.get(row.id);
+      element.update(row);
+      return element;
+    }));
+    arrange(totals, [
+      figure("Workflows", number(sums.count)), figure("Running", number(sums.running), sums.running && "running"),
+      figure("Failed or partial", number(sums.failed), sums.failed && "bad"),
+      figure("Tokens", compact(sums.tokens)), figure("Cost", money(sums.cost) || "$0.00"),
+    ]);
+    const filtered = search.value || team.value || status.value || time.value;
+    nothing.replaceChildren(...(shown.length ? [] : [filtered
+      ? empty("No workflow fits.", "Take a filter away, or search for something else.")
+      : empty("No workflows yet.", h("span", {}, "Ask a team with ", h("b", { text: "New request" }), ", or from a terminal:"), command('pointsman submit customer-service "I was charged twice"'))]));
+    pager.hidden = sums.count <= size && !offset;
+    newer.disabled = !offset;
+    older.disabled = offset + size >= sums.count;
+    setText(where, `${number(Math.min(offset + 1, sums.count))} to ${number(Math.min(offset + size, sums.count))} of ${number(sums.count)}`);
+  }
+
+  ask();
+  const clockTick = setInterval(() => { for (const element of elements.values()) element.tick(); }, 1000);
+  return () => { clearInterval(clockTick); clearTimeout(typing); };
+}
+
+function choice(label, options, value) {
+  const select = h("select", { "aria-label": label }, options.map(([of, text]) => h("option", { value: of, text })));
+  if (value) {
+    if (!options.some(([of]) => of === value)) select.append(h("option", { value, text: value }));
+    select.value = value;
+  }
+  return select;
+}
+
+function figure(name, value, toneName) {
+  return h("div", {}, h("dt", { text: name }), h("dd", { class: `number ${toneName || ""}`, text: value }));
+}
+
+function rowElement(first) {
+  let row = first;
+  const state = h("span", { class: "status" });
+  const link = h("a", { href: `/workflows/${row.id}`, class: "request" });
+  const bar = h("span", { class: "bar" }, h("i"), h("b"));
+  const count = h("span", { class: "number" });
+  const tasks = h("span", { class: "tasks" }, bar, count);
+  const started = h("time", { class: "number", datetime: row.started_at, title: clock(row.started_at) });
+  const took = h("span", { class: "number" });
+  const tokens = h("span", { class: "number" });
+  const cost = h("span", { class: "number" });
+  const element = h("li", { class: "row workflow-row" }, state, link, h("span", { class: "team", text: row.team }), tasks, started, took, tokens, cost);
+  element.tick = () => {
+    setText(started, ago(row.started_at));
+    setText(took, seconds(span(row.started_at, row.ended_at)));
+  };
+  element.update = (now) => {
+    row = now;
+    state.className = `status ${tone(row.status)}`;
+    setText(state, word(row.status));
+    state.title = row.reason;
+    setText(link, row.input.replace(/\s+/g, " ") || "(empty)");
+    setText(count, row.total ? `${row.done}/${row.total}` : "");
+    bar.hidden = !row.total;
+    bar.firstChild.style.width = `${row.total ? (100 * row.done) / row.total : 0}%`;
+    bar.lastChild.style.width = `${row.total ? (100 * row.failed) / row.total : 0}%`;
+    setText(tokens, row.tokens ? compact(row.tokens) : "");
+    setText(cost, money(row.cost));
+    element.tick();
+  };
+  return element;
+}
+

@@ -1,0 +1,157 @@
+"""What a page shows of one workflow, of the agents and of the dead letters, as JSON data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pointsman.core import trace
+from pointsman.engine.dead_letters import Letter
+from pointsman.errors import ContractError
+from pointsman.ports import QueueDepth
+from pointsman.web.index import AgentRecord
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.events import Progress
+from pointsman_schemas.log import Entry, PlanAccepted, WorkflowEnded, WorkflowStarted
+
+__all__ = ["agents", "letter", "letters", "workflow"]
+
+
+def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str, Any]:
+    """One workflow: how it stands, its tasks with their attempts and calls, what each task needs, its outcome.
+
+    Raises:
+        ValueError: the entries do not begin with `WorkflowStarted`.
+    """
+    root = trace.build(entries, reports)
+    (top,) = root.children
+    started, last = entries[0], entries[-1]
+    assert isinstance(started, WorkflowStarted)
+    outcome = last.outcome if isinstance(last, WorkflowEnded) else None
+    plans = [entry for entry in entries if isinstance(entry, PlanAccepted)]
+    return {
+        "id": started.workflow_id,
+        "team": started.team,
+        "status": top.status,
+        "reason": top.detail,
+        "strategy": started.strategy.kind,
+        "input": started.input,
+        "metadata": started.metadata,
+        "correlation_id": started.correlation_id,
+        "trace_id": started.trace.trace_id,
+        "started_at": started.at,
+        "ended_at": top.ended_at,
+        "deadline": started.deadline,
+        "usage": top.usage,
+        "plan": {"revision": plans[-1].revision, "goal": plans[-1].plan.goal} if plans else None,
+        "tasks": [_node(node) for node in top.children],
+        "needs": _needs(plans, top),
+        "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
+        "now": datetime.now(UTC),
+    }
+
+
+def _node(node: trace.TraceNode) -> dict[str, Any]:
+    """A node of the trace without what is not set: a plan of 500 tasks is sent often."""
+    shown: dict[str, Any] = {
+        "kind": node.kind,
+        "name": node.name,
+        "status": node.status,
+        "started_at": node.started_at,
+        "ended_at": node.ended_at,
+    }
+    for name in ("detail", "role", "agent", "task_id", "attempt"):
+        if value := getattr(node, name):
+            shown[name] = value
+    if node.usage.calls or node.usage.tokens:
+        shown["usage"] = node.usage
+    if node.children:
+        shown["children"] = [_node(child) for child in node.children]
+    return shown
+
+
+def _needs(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
+    """Which tasks each task waits for: as its plan says, after the planner's own, before the synthesizer's."""
+    roles = {node.task_id: node.role for node in top.children}
+    planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
+    needs: dict[str, list[str]] = {}
+    for number, accepted in enumerate(plans):
+        planner = planners[min(number, len(planners) - 1) :][:1] if planners else []
+        for task in accepted.plan.tasks:
+            on = [*task.depends_on, *task.optional_dependencies]
+            needs.setdefault(task.id, on or planner)
+    needed = {name for on in needs.values() for name in on}
+    ends = [name for name in needs if name not in needed]
+    for node in top.children:
+        if node.role is Role.SYNTHESIZE and node.task_id:
+            needs[node.task_id] = ends or planners[-1:]
+    return {name: [each for each in on if each in roles] for name, on in needs.items()}
+
+
+def agents(
+    cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | None], records: Mapping[str, AgentRecord]
+) -> list[dict[str, Any]]:
+    """Every agent that is alive, or that the log knows: what it is, what waits for it, how quick it was."""
+    alive: dict[str, list[AgentCard]] = {}
+    for card in cards:
+        alive.setdefault(card.name, []).append(card)
+    found = []
+    for name in sorted({*alive, *records}):
+        here, depth, record = alive.get(name, []), depths.get(name), records.get(name)
+        first = here[0] if here else None
+        found.append(
+            {
+                "name": name,
+                "role": first.role.value if first else record.role if record else Role.WORK.value,
+                "description": first.description if first else "",
+                "skills": first.skills if first else (),
+                "model": first.model if first else None,
+                "versions": sorted({card.version for card in here}),
+                "instances": len(here),
+                "slots": sum(card.concurrency for card in here),
+                "waiting": depth.pending if depth else None,
+                "working": depth.in_flight if depth else None,
+                "health": _health(len(here), depth, record),
+                "record": record.shown() if record else None,
+            }
+        )
+    return found
+
+
+def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None) -> str:
+    """`stuck`: work waits and nobody is there. `failing`: half of the newest attempts or more failed."""
+    if not instances:
+        return "stuck" if depth and depth.pending else "gone"
+    if record and len(record.recent) >= 4 and record.recent.count(False) * 2 >= len(record.recent):
+        return "failing"
+    if depth and depth.pending and depth.in_flight:
+        return "busy"
+    return "working" if depth and depth.in_flight else "ready"
+
+
+def letters(of: Sequence[Letter]) -> list[dict[str, Any]]:
+    """The dead letters, newest first, without their bodies."""
+    return [
+        {
+            "id": it.id,
+            "origin": it.origin,
+            "workflow": it.workflow_id,
+            "task": it.task_id,
+            "kind": it.cause.kind,
+            "message": it.cause.message[:400],
+            "attempts": it.attempts,
+            "subject": it.subject,
+            "at": it.at,
+        }
+        for it in (letter.content for letter in reversed(of))
+    ]
+
+
+def letter(of: Letter) -> dict[str, Any]:
+    """One dead letter whole: the event as it was, in a form a person can read."""
+    try:
+        body = of.decoded
+    except ContractError as error:
+        body = str(error)
+    return {**of.content.model_dump(mode="json", exclude={"body"}, exclude_none=True), "decoded": body}

@@ -1,0 +1,126 @@
+"""An ASGI application asked without a socket: whole answers, and streams of server-sent events read one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp
+
+__all__ = ["Answer", "Events", "ask", "events"]
+
+HOST = "127.0.0.1:8400"
+PATIENCE = 10.0  # seconds for one event
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    id: int | None
+    name: str
+    data: Any
+
+
+class Events:
+    """What a stream says, in order."""
+
+    def __init__(self, queue: asyncio.Queue[bytes]) -> None:
+        self._queue = queue
+        self._text = ""
+
+    async def next(self) -> Event:
+        async with asyncio.timeout(PATIENCE):
+            while "\n\n" not in self._text:
+                self._text += (await self._queue.get()).decode()
+        one, _, self._text = self._text.partition("\n\n")
+        fields = dict(line.split(": ", 1) for line in one.split("\n"))
+        if "event" not in fields:
+            return await self.next()
+        return Event(int(fields["id"]) if "id" in fields else None, fields["event"], json.loads(fields["data"]))
+
+    async def until(self, name: str) -> Event:
+        """The next event called `name`."""
+        while (event := await self.next()).name != name:
+            pass
+        return event
+
+
+async def ask(app: ASGIApp, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    """One request, sent from the page itself unless `origin` says otherwise. `body` is sent as JSON."""
+    sent: list[Any] = []
+    given = {"origin": f"http://{HOST}", "content-type": "application/json", **headers} if body is not None else headers
+
+    whole = iter([{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}])
+
+    async def receive() -> Any:
+        return next(whole, None) or await asyncio.Event().wait()  # the caller stays until it is answered
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(PATIENCE):
+        await app(_scope(method, path, given), receive, send)
+    begin, *rest = sent
+    return Answer(begin["status"], _headers(begin), b"".join(each.get("body", b"") for each in rest))
+
+
+@asynccontextmanager
+async def events(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Events]:
+    """The stream at `path`, left when the context ends, as a browser does that closes the page."""
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+    left = asyncio.Event()
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+        else:
+            await queue.put(message.get("body", b""))
+
+    task = asyncio.create_task(app(_scope("GET", path, headers), receive, send))
+    try:
+        yield Events(queue)
+    finally:
+        left.set()
+        async with asyncio.timeout(PATIENCE):
+            await task
+
+
+def _scope(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    target, _, query = path.partition("?")
+    sent = {"host": HOST, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": target,
+        "raw_path": target.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8400),
+    }
+
+
+def _headers(message: Any) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in message["headers"]}
