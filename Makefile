@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format schemas simulate chaos bench bench-smoke constraints backend clean
+.PHONY: help venv demo test check format schemas simulate chaos bench bench-smoke constraints pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -60,6 +60,9 @@ constraints: $(STAMP)  ## resolve constraints.txt anew, to the newest versions p
 		--only-binary :all: --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet \
 		--output-file constraints.txt
 
+pictures: $(STAMP)  ## take the pictures of docs/dashboard.md anew; needs a chromium
+	$(BIN)/python docs/images/make.py
+
 # An environment of its own: 650 MB, and its requirements would rule over ours.
 PHOENIX := .venv-phoenix/bin/phoenix
 backend: $(STAMP) $(PHOENIX)  ## a run with a crash and a retry, read back from a real telemetry backend (650 MB)
@@ -82,5 +85,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt uv
 	$(UV_PIP) --only-binary :all: --constraint constraints.txt --build-constraint constraints.txt \
-		--group dev --editable '.[embedded,prometheus]'
+		--group dev --editable '.[embedded,dashboard,prometheus]'
 	@touch $(STAMP)

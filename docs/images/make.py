@@ -126,7 +126,6 @@ async def office(port: int = 0) -> AsyncIterator[tuple[str, Client]]:
             port=port,
             token=None,
             hosts=(),
-            teams=[team.name for team in teams],
             stop=stop,
             ready=address.set_result,
         )

@@ -117,9 +117,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         return await run_until_signal(worker.run)
 
 
-async def dashboard(
-    settings: Settings, *, hosts: Sequence[str], teams: Sequence[str], ready: Callable[[str], None]
-) -> int:
+async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable[[str], None]) -> int:
     """Serve the dashboard until a signal; the exit code. `ready` is told its address.
 
     Raises:
@@ -149,7 +147,6 @@ async def dashboard(
                 port=settings.dashboard_port,
                 token=settings.dashboard_token,
                 hosts=hosts,
-                teams=teams,
                 stop=stop,
                 ready=ready,
             )

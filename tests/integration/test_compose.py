@@ -119,7 +119,15 @@ def test_there_are_three_nodes_and_each_has_its_own_name() -> None:
     assert [_SERVICES[name]["environment"]["NATS_NODE"] for name in _NODES] == ["nats-1", "nats-2", "nats-3"]
 
 
-@pytest.mark.parametrize("name", _OURS)
+def test_the_dashboard_is_not_reached_without_a_token() -> None:
+    service = _SERVICES["dashboard"]
+
+    assert service["command"][0] == "dashboard"
+    assert service["environment"]["POINTSMAN_DASHBOARD_TOKEN"].startswith("${POINTSMAN_DASHBOARD_TOKEN:?")
+    assert service["ports"] == ["127.0.0.1:8400:8400"]
+
+
+@pytest.mark.parametrize("name", [name for name in _OURS if name != "dashboard"])
 def test_every_command_names_something_that_exists(name: str) -> None:
     kind, target = _SERVICES[name]["command"]
     module, attribute = target.split(":")

@@ -106,9 +106,6 @@ def dashboard(
         Optional[list[str]],  # noqa: UP045
         typer.Option(metavar="NAME", help="A name under which it is opened; addresses and localhost need none."),
     ] = None,
-    team: Annotated[
-        Optional[list[str]], typer.Option(metavar="TEAM", help="Offered in the request form from the start.")  # noqa: UP045
-    ] = None,
     url: Url = None,
     namespace: Namespace = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
@@ -117,7 +114,7 @@ def dashboard(
     from pointsman.cli import serve
 
     return serve.dashboard(
-        host=host, port=port, token=token, hosts=allow_host or [], teams=team or [], url=url, namespace=namespace,
+        host=host, port=port, token=token, hosts=allow_host or [], url=url, namespace=namespace,
         with_parent=with_parent,
     )  # fmt: skip
 

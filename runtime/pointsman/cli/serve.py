@@ -63,8 +63,8 @@ def worker(targets: Sequence[str], *, url: str | None, namespace: str | None, wi
 
 
 def dashboard(
-    *, host: str | None, port: int | None, token: str | None, hosts: Sequence[str], teams: Sequence[str],
-    url: str | None, namespace: str | None, with_parent: bool,
+    *, host: str | None, port: int | None, token: str | None, hosts: Sequence[str], url: str | None,
+    namespace: str | None, with_parent: bool,
 ) -> Code:  # fmt: skip
     if with_parent:
         app.end_with_parent()
@@ -78,7 +78,7 @@ def dashboard(
     def ready(address: str) -> None:
         console().print(Text(f"Dashboard on {address}  (Ctrl-C ends it)"))
 
-    return Code(app.run(app.dashboard(settings, hosts=hosts, teams=teams, ready=ready)))
+    return Code(app.run(app.dashboard(settings, hosts=hosts, ready=ready)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ async def _up(
             _tell_setting(settings, broker, home, len(cast.agents), kept=kept)
         _came_up("broker", began, json=json)
         await _start(children, cast.target, cast.workers)
-        address = await _start_dashboard(children, cast.team.name, settings) if page else None
+        address = await _start_dashboard(children, settings) if page else None
 
         def told(end: ChildEnded, pause: float) -> None:
             if json:
@@ -197,13 +197,13 @@ async def _up(
                       "dashboard": address})  # fmt: skip
             else:
                 where = "" if broker.url.endswith(f":{_PORT}") else f" --url {broker.url}"
-                shown = f"\n\nDashboard: {address}" if address else ""
-                console().print(Text(f"{shown}\nReady. In another terminal:\n  pointsman submit {cast.team.name} "
+                shown = f"  dashboard  {address}\n" if address else ""
+                console().print(Text(f"\nReady.\n{shown}In another terminal:\n  pointsman submit {cast.team.name} "
                                      f"'...'{where}\n  pointsman agents{where}\nCtrl-C ends it."))  # fmt: skip
     return Code.OK
 
 
-async def _start_dashboard(children: Processes, team: str, settings: Settings) -> str | None:
+async def _start_dashboard(children: Processes, settings: Settings) -> str | None:
     """Where the dashboard is; None where what it needs is not installed."""
     if not app.has_dashboard():
         complain("no dashboard: pip install 'pointsman[dashboard]' brings what it needs")
@@ -211,7 +211,7 @@ async def _start_dashboard(children: Processes, team: str, settings: Settings) -
     host, port = settings.dashboard_host, settings.dashboard_port
     if not port or not _is_free(port):
         port = _a_free_port()
-    await children.start("dashboard", "dashboard", "--port", str(port), "--team", team)
+    await children.start("dashboard", "dashboard", "--port", str(port))
     return f"http://{host}:{port}"
 
 

@@ -2,7 +2,7 @@
 
 | Attack | What holds it off |
 |---|---|
-| a page elsewhere, whose name is made to resolve to this machine | `Host` is an address, `localhost` or an allowed name |
+| a page elsewhere, whose name is made to mean this machine | `Host` is an address, `localhost` or an allowed name |
 | a page elsewhere that posts here | `Origin` is this very host, and the body is JSON |
 | another machine | loopback, unless there is a token |
 | script in what a model wrote | text is drawn as text, and the policy runs nothing but the package's own files |

@@ -71,21 +71,13 @@ _STATUS: Sequence[tuple[type[PointsmanError], int]] = (
 
 
 class Dashboard:
-    """The application over `client`. `teams` are offered in the request form before any workflow has named them."""
+    """The application over `client`. With a `token`, visitors must know it; `hosts` are names it may be opened by."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        token: str | None = None,
-        hosts: Sequence[str] = (),
-        teams: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, client: Client, *, token: str | None = None, hosts: Sequence[str] = ()) -> None:
         self.client = client
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.stopping = asyncio.Event()
         self._token = token
-        self._teams = teams
         self._letters = DeadLetters(client.bus, client.subjects)
         self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
         self._letters_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_letters, _LOOK)
@@ -171,7 +163,7 @@ class Dashboard:
                 content: dict[str, Any] = {
                     "rows": [row.shown() for row in page.rows],
                     "totals": page.totals,
-                    "teams": sorted({*page.teams, *self._teams}),
+                    "teams": sorted({*page.teams, *(card.name for card in await self.client.teams())}),
                     "size": _PAGE,
                 }
                 yield sse("page", {**content, **self._status()}, id=page.sequence)
@@ -318,7 +310,6 @@ async def serve(
     port: int,
     token: str | None,
     hosts: Sequence[str],
-    teams: Sequence[str],
     stop: asyncio.Event,
     ready: Callable[[str], None],
 ) -> None:
@@ -338,7 +329,7 @@ async def serve(
             "POINTSMAN_DASHBOARD_TOKEN, or leave it on 127.0.0.1"
         )
     named = [] if is_loopback(host) else [host]
-    dashboard = Dashboard(client, token=token, hosts=[*hosts, *named], teams=teams)
+    dashboard = Dashboard(client, token=token, hosts=[*hosts, *named])
     with _listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listener.getsockname()[1]}")

@@ -14,6 +14,7 @@ from pointsman.cli import app
 
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
+    "dashboard",
     "export", "import", "replay",
 ]  # fmt: skip
 LETTERS = ["list", "show", "replay", "discard"]
@@ -32,7 +33,7 @@ def test_every_command_has_help_and_speaks_json_unless_it_serves(arguments: list
     code, out, _ = run(*arguments, "--help")
 
     assert code == 0
-    assert ("--json" in out) == (arguments[0] not in ("supervisor", "worker"))
+    assert ("--json" in out) == (arguments[0] not in ("supervisor", "worker", "dashboard"))
 
 
 def test_help_names_the_exit_codes() -> None:

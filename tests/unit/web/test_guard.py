@@ -148,9 +148,7 @@ def test_the_cookie_follows_from_the_token_alone() -> None:
 )
 async def test_where_others_can_reach_it_a_token_is_needed(host: str, token: str | None, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        await serve(
-            Client(MemoryBus()), host=host, port=0, token=token, hosts=(), teams=(), stop=asyncio.Event(), ready=print
-        )
+        await serve(Client(MemoryBus()), host=host, port=0, token=token, hosts=(), stop=asyncio.Event(), ready=print)
 
 
 @pytest.mark.parametrize(

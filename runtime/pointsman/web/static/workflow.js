@@ -87,7 +87,9 @@ export function workflowPage(main, id) {
       used.calls ? fact("Model calls", number(used.calls)) : "",
       used.calls ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
       used.cost ? fact("Cost", money(used.cost)) : "",
-      fact("Workflow", copyable(view.id, "the id")), fact("Trace", copyable(view.trace_id, "the trace id")),
+      view.parent ? fact("Part of", h("a", { href: `/workflows/${view.parent}`, text: view.parent })) : "",
+      fact("Workflow", copyable(view.id, "the id")),
+      fact("Trace", copyable(view.trace_id, "the trace id", `${view.trace_id.slice(0, 8)}…`)),
     ].filter(Boolean));
   }
 
