@@ -8,7 +8,7 @@ import json
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +268,7 @@ async def test_a_letter_of_a_running_workflow_gets_its_task_another_attempt(shel
             workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
             await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
         async with running(shell.settings, None, [echo("a")]):
-            replayed = await shell.json("dead", "replay", "--workflow", workflow)
+            replayed = await shell.json("dead", "replay", "--workflow", workflow, "--yes")
             traced = await attempts(client, workflow, "t1", 2)
             mended.set()
             outcome = await (await client.workflow(workflow)).outcome(timeout=10)
@@ -294,11 +294,35 @@ async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Setti
     assert left.out == "No dead letters.\n"
 
 
-async def bury(client: Client, *names: str) -> None:
+async def test_many_letters_are_chosen_by_what_they_are_and_each_is_accounted_for(shell: Shell) -> None:
+    async with running(shell.settings, None) as client:
+        await bury(client, "old1", "old2", age=timedelta(hours=3))
+        await bury(client, "new1", "new2", "new3", cause="oversize")
+        listed = await shell.json("dead", "list", "--until", "2h")
+        by_cause = await shell.json("dead", "list", "--cause", "oversize", "--since", "1h", "--limit", "2")
+        refused = await shell("dead", "replay", "--all", "--yes")
+        unclear = await shell("dead", "discard", "--since", "yesterday", "--yes")
+        asked = await shell("dead", "discard", "--until", "2h", input=b"n\n")
+        aged = await shell("dead", "discard", "--until", "2h", "--yes")
+        rest = await shell.json("dead", "discard", "--all", "--yes")
+        none = await shell("dead", "discard", "--all", "--yes")
+
+    assert [line["id"] for line in listed.lines] == ["old1", "old2"]
+    assert [line["id"] for line in by_cause.lines] == ["new1", "new2"]
+    assert refused.code == 1
+    assert refused.out == "5 refused of 5\n"
+    assert "2h" in unclear.err
+    assert "Discard 2 dead letters for good?" in asked.err
+    assert aged.out.endswith("2 discarded of 2\n")
+    assert rest.lines == [{"letter": f"new{number}", "discarded": True} for number in (1, 2, 3)]
+    assert [unclear.code, asked.code, aged.code, none.code] == [2, 1, 0, 3]
+
+
+async def bury(client: Client, *names: str, cause: str = "undecodable", age: timedelta = timedelta()) -> None:
     for name in names:
         letter = DeadLetter(
-            id=name, origin="a", cause=AttemptError(kind="undecodable", message="?"), attempts=1, at=datetime.now(UTC),
-            subject="s", body=base64.b64encode(b"?").decode(),
+            id=name, origin="a", cause=AttemptError(kind=cause, message="?"), attempts=1,
+            at=datetime.now(UTC) - age, subject="s", body=base64.b64encode(b"?").decode(),
         )  # fmt: skip
         envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=datetime.now(UTC))
         await client.bus.publish(client.subjects.dead("a", None, name), dump(letter), encode(envelope))

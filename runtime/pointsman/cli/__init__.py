@@ -316,11 +316,22 @@ OfWorkflow = Annotated[Optional[str], typer.Option(metavar="ID", help="Of this w
 Letters = Annotated[Optional[list[str]], typer.Argument(metavar="[ID]...", help="Dead letters.", show_default=False)]  # noqa: UP045
 
 
+Cause = Annotated[Optional[str], typer.Option(metavar="KIND", help="With this kind of cause only.", show_default=False)]  # noqa: UP045
+Since = Annotated[Optional[str], typer.Option(metavar="TIME", help="Written since: an age as 2h, or an instant.")]  # noqa: UP045
+Until = Annotated[Optional[str], typer.Option(metavar="TIME", help="Written before: an age as 2h, or an instant.")]  # noqa: UP045
+AtMost = Annotated[Optional[int], typer.Option(min=1, help="At most so many, the oldest.", show_default=False)]  # noqa: UP045
+All = Annotated[bool, typer.Option("--all", help="All there are.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
 @dead.command("list")
 @command
 def dead_list(
     origin: Origin = None,
     workflow: OfWorkflow = None,
+    cause: Cause = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     url: Url = None,
     namespace: Namespace = None,
@@ -329,7 +340,8 @@ def dead_list(
     """The dead letters, oldest first."""
     from pointsman.cli import letters
 
-    return letters.list_(origin=origin, workflow=workflow, limit=limit, url=url, namespace=namespace, json=json)
+    choice = letters.Choice((), True, origin, workflow, cause, since, until, limit)
+    return letters.list_(choice, url=url, namespace=namespace, json=json)
 
 
 @dead.command("show")
@@ -350,36 +362,46 @@ def dead_show(
 @command
 def dead_replay(
     ids: Letters = None,
+    all: All = False,
     origin: Origin = None,
     workflow: OfWorkflow = None,
+    cause: Cause = None,
+    since: Since = None,
+    until: Until = None,
+    limit: AtMost = None,
     as_new: Annotated[bool, typer.Option("--as-new", help="Send the workflow's request again, as a new one.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Do not remove the letter afterwards.")] = False,
+    yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
-    """Give the events another chance and remove their letters. Replaying one twice is replaying it once."""
+    """Give the events another chance and remove their letters: the ones named, or all that fit. Replaying one twice is
+    replaying it once."""
     from pointsman.cli import letters
 
-    return letters.replay(
-        ids or [], origin=origin, workflow=workflow, as_new=as_new, keep=keep, url=url, namespace=namespace, json=json
-    )
+    choice = letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
+    return letters.replay(choice, as_new=as_new, keep=keep, yes=yes, url=url, namespace=namespace, json=json)
 
 
 @dead.command("discard")
 @command
 def dead_discard(
     ids: Letters = None,
+    all: All = False,
     origin: Origin = None,
     workflow: OfWorkflow = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cause: Cause = None,
+    since: Since = None,
+    until: Until = None,
+    limit: AtMost = None,
+    yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
-    """Remove dead letters for good: the ones named, or all of an origin or a workflow."""
+    """Remove dead letters for good: the ones named, or all that fit."""
     from pointsman.cli import letters
 
-    return letters.discard(
-        ids or [], origin=origin, workflow=workflow, yes=yes, url=url, namespace=namespace, json=json
-    )
+    choice = letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
+    return letters.discard(choice, yes=yes, url=url, namespace=namespace, json=json)

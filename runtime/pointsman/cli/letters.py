@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
@@ -17,15 +21,49 @@ from pointsman.engine.history import newest_commit
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman_schemas.log import WorkflowEnded
 
-__all__ = ["discard", "list_", "replay", "show"]
+__all__ = ["Choice", "discard", "list_", "replay", "show"]
+
+_TOGETHER = 16  # letters dealt with at a time: a replay waits for a supervisor, and those need not wait for each other
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def list_(
-    *, origin: str | None, workflow: str | None, limit: int, url: str | None, namespace: str | None, json: bool
-) -> Code:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead letters a command is about: those with these ids, or all that fit the rest. Times are as they were
+    given: an instant, or an age such as 90s, 15m, 2h or 3d."""
+
+    ids: Sequence[str] = ()
+    all: bool = False
+    origin: str | None = None
+    workflow: str | None = None
+    cause: str | None = None
+    since: str | None = None
+    until: str | None = None
+    limit: int | None = None
+
+    @property
+    def filters(self) -> bool:
+        return self.all or any((self.origin, self.workflow, self.cause, self.since, self.until))
+
+    async def find(self, store: DeadLetters) -> Sequence[Letter]:
+        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read."""
+        if self.ids:
+            return [await store.get(name) for name in self.ids]
+        return await store.list(
+            origin=self.origin,
+            workflow=self.workflow,
+            cause=self.cause,
+            since=_instant(self.since),
+            until=_instant(self.until),
+            limit=self.limit,
+        )
+
+
+def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await DeadLetters(client.bus, client.subjects).list(origin=origin, workflow=workflow, limit=limit)
+            found = await choice.find(DeadLetters(client.bus, client.subjects))
         if json:
             for letter in found:
                 emit(letter.content)
@@ -61,54 +99,81 @@ def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Co
 
 
 def replay(
-    ids: Sequence[str], *, origin: str | None, workflow: str | None, as_new: bool, keep: bool, url: str | None,
-    namespace: str | None, json: bool,
-) -> Code:  # fmt: skip
-    _need_a_choice(ids, origin, workflow)
+    choice: Choice, *, as_new: bool, keep: bool, yes: bool, url: str | None, namespace: str | None, json: bool
+) -> Code:
+    async def one(store: DeadLetters, letter: Letter) -> _Done:
+        try:
+            done = await store.replay(letter, as_new=as_new, keep=keep)
+        except (NotReplayable, NotFound) as error:
+            return _Done("refused", {"letter": letter.content.id, "refused": str(error)}, str(error), code_for(error))
+        what = {"request": "sent again as", "task": "reopened in", "event": "published again for"}
+        line = f"{done.letter}: {what[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
+        return _Done("replayed", asdict(done), line)
 
-    async def run() -> Code:
-        worst = Code.OK
-        async with session(url, namespace) as client:
-            store = DeadLetters(client.bus, client.subjects)
-            for letter in await _chosen(store, ids, origin, workflow):
-                try:
-                    done = await store.replay(letter, as_new=as_new, keep=keep)
-                except (NotReplayable, NotFound) as error:
-                    complain(str(error))
-                    worst = max(worst, code_for(error) or Code.FAILED)
-                    continue
-                if json:
-                    emit(done)
-                else:
-                    what = {"request": "sent again as", "task": "reopened in", "event": "published again for"}
-                    print(f"{done.letter}: {what[done.action]} {done.workflow}; `pointsman watch {done.workflow}`")
-        return worst
-
-    return asyncio.run(run())
+    return asyncio.run(_each("Replay", choice, one, yes=yes, url=url, namespace=namespace, json=json))
 
 
-def discard(
-    ids: Sequence[str], *, origin: str | None, workflow: str | None, yes: bool, url: str | None, namespace: str | None,
+def discard(choice: Choice, *, yes: bool, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def one(store: DeadLetters, letter: Letter) -> _Done:
+        gone, name = await store.discard(letter), letter.content.id
+        said = "discarded" if gone else "gone already"
+        return _Done(said, {"letter": name, "discarded": gone}, f"{name}: {said}")
+
+    return asyncio.run(_each("Discard", choice, one, yes=yes, ask=True, url=url, namespace=namespace, json=json))
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of one letter, for the count, for machines and for people."""
+
+    what: str
+    data: dict[str, Any]
+    line: str
+    code: Code | None = None
+
+
+async def _each(
+    verb: str,
+    choice: Choice,
+    one: Callable[[DeadLetters, Letter], Awaitable[_Done]],
+    *,
+    yes: bool,
+    ask: bool = False,
+    url: str | None,
+    namespace: str | None,
     json: bool,
-) -> Code:  # fmt: skip
-    _need_a_choice(ids, origin, workflow)
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            store = DeadLetters(client.bus, client.subjects)
-            chosen = await _chosen(store, ids, origin, workflow)
-            if not yes and not await asyncio.to_thread(_agreed, len(chosen)):
-                complain("nothing was discarded")
-                return Code.FAILED
-            for letter in chosen:
-                gone = await store.discard(letter)
-                if json:
-                    emit({"letter": letter.content.id, "discarded": gone})
-                else:
-                    print(f"{letter.content.id}: {'discarded' if gone else 'was gone already'}")
-        return Code.OK
-
-    return asyncio.run(run())
+) -> Code:
+    """Deal with every chosen letter, some at a time, telling of each as it is done, and of all in the end."""
+    if bool(choice.ids) == choice.filters:
+        raise ConfigurationError(
+            "name dead letters by their ids, or choose them by --origin, --workflow, --cause, --since, --until or --all"
+        )
+    counts: Counter[str] = Counter()
+    worst = Code.OK
+    async with session(url, namespace) as client:
+        store = DeadLetters(client.bus, client.subjects)
+        chosen = await choice.find(store)
+        if not chosen:
+            raise NotFound("no dead letter fits; `pointsman dead list` shows the ones there are")
+        if not yes and (ask or choice.filters) and not await asyncio.to_thread(_agreed, verb, len(chosen)):
+            complain("nothing was done")
+            return Code.FAILED
+        try:
+            for start in range(0, len(chosen), _TOGETHER):
+                for done in await asyncio.gather(*(one(store, each) for each in chosen[start : start + _TOGETHER])):
+                    counts[done.what] += 1
+                    worst = max(worst, done.code or Code.OK)
+                    if json:
+                        emit(done.data)
+                    elif done.what == "refused":
+                        complain(done.line)
+                    else:
+                        print(done.line)
+        finally:
+            if len(chosen) > 1 and not json:
+                told = ", ".join(f"{count} {what}" for what, count in counts.items())
+                print(f"{told or 'nothing done'} of {len(chosen)}")
+    return worst
 
 
 async def _way_back(client: Client, letter: Letter) -> str:
@@ -129,25 +194,26 @@ async def _way_back(client: Client, letter: Letter) -> str:
     return f"`pointsman dead replay {it.id}` gives it another chance."
 
 
-async def _chosen(store: DeadLetters, ids: Sequence[str], origin: str | None, workflow: str | None) -> Sequence[Letter]:
-    if ids:
-        return [await store.get(name) for name in ids]
-    found = await store.list(origin=origin, workflow=workflow)
-    if not found:
-        raise NotFound("no dead letter fits; `pointsman dead list` shows the ones there are")
-    return found
-
-
-def _need_a_choice(ids: Sequence[str], origin: str | None, workflow: str | None) -> None:
-    if bool(ids) == bool(origin or workflow):
-        raise ConfigurationError("name dead letters by their ids, or choose them with --origin or --workflow")
-
-
-def _agreed(count: int) -> bool:
+def _agreed(verb: str, count: int) -> bool:
+    good = " for good" if verb == "Discard" else ""
     try:
-        return typer.confirm(f"Discard {count} dead letter{'' if count == 1 else 's'} for good?", err=True)
+        return typer.confirm(f"{verb} {count} dead letter{'' if count == 1 else 's'}{good}?", err=True)
     except typer.Abort:  # standard input has no answer
-        raise ConfigurationError("nobody answers, so nothing was discarded; use --yes to discard unasked") from None
+        raise ConfigurationError("nobody answers, so nothing was done; use --yes to go on unasked") from None
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    if (age := _AGE.fullmatch(text.strip())) is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
+    try:
+        instant = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"the time is {text[:40]!r}; expected an age as 90s, 15m, 2h or 3d, or an instant as 2026-01-31T12:00:00Z"
+        ) from None
+    return instant if instant.tzinfo else instant.astimezone()
 
 
 def _whole(letter: Letter) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import binascii
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import JsonValue
 
@@ -90,14 +91,25 @@ class DeadLetters:
         self._patience = patience
 
     async def list(
-        self, *, origin: str | None = None, workflow: str | None = None, limit: int | None = None
+        self,
+        *,
+        origin: str | None = None,
+        workflow: str | None = None,
+        cause: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
     ) -> tuple[Letter, ...]:
-        """The letters of that origin and workflow, oldest first, at most `limit` of them."""
+        """The letters of that origin, workflow and kind of cause, written from `since` to before `until`, oldest first,
+        at most `limit` of them."""
         letters: list[Letter] = []
         async for letter in self._matching(origin, workflow):
             if limit is not None and len(letters) == limit:
                 break
-            letters.append(letter)
+            content = letter.content
+            fits = cause is None or content.cause.kind == cause
+            if fits and (since is None or content.at >= since) and (until is None or content.at < until):
+                letters.append(letter)
         return tuple(letters)
 
     async def get(self, name: str) -> Letter:
@@ -255,7 +267,8 @@ class DeadLetters:
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[Letter]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_of(origin=origin, workflow=workflow)):
             if stored.body:
-                yield _letter(stored)
+                with suppress(ContractError):  # somebody else's
+                    yield _letter(stored)
 
 
 def _letter(stored: Stored) -> Letter:
