@@ -17,7 +17,7 @@ from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Handoff, Usage
 
-__all__ = ["CARDS", "Crew", "SimulatedAgent"]
+__all__ = ["CARDS", "WORKERS", "Crew", "SimulatedAgent"]
 
 _HUGE = 1_100_000  # characters: more than one message of the broker may have
 _ALMOST = 1_048_000  # fits into a result, and into no log entry around it
@@ -31,8 +31,8 @@ def _card(name: str, role: Role = Role.WORK, **more: Any) -> AgentCard:
 CARDS = {
     card.name: card
     for card in (
-        _card("alpha", fallback="beta", concurrency=2, timeout=6.0),
-        _card("beta", concurrency=1),
+        _card("alpha", fallback="beta", concurrency=2, timeout=6.0, reacts_to=("requested", "news")),
+        _card("beta", concurrency=1, reacts_to=("news",)),
         _card("gamma", fallback="leaver", timeout=30.0),
         _card("leaver"),
         _card("planner", Role.PLAN),
@@ -40,7 +40,7 @@ CARDS = {
         _card("synthesizer", Role.SYNTHESIZE),
     )
 }
-_WORKERS = [card.name for card in CARDS.values() if card.role is Role.WORK]
+WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 
 class Crew:
@@ -65,13 +65,15 @@ class Crew:
             case Role.PLAN:
                 return self._plan(chance, handoff)
             case Role.CLASSIFY:
-                chosen = chance.sample(_WORKERS, chance.randint(0, 2))
+                chosen = chance.sample(WORKERS, chance.randint(0, 2))
                 return {"agents": [{"agent": name, "confidence": round(chance.random(), 2)} for name in chosen]}
             case Role.SYNTHESIZE:
                 return {"answer": f"{len(handoff.context)} results"}
             case Role.WORK:
                 if chance.random() < 0.1:
                     context.replan("there is a better way")
+                if chance.random() < 0.3:
+                    await context.emit(chance.choice(["news", "news", "over", "nothing"]), handoff.task_id)
                 return {"done": handoff.task_id, "knowing": [report.task_id for report in handoff.context]}
 
     @staticmethod
@@ -116,6 +118,8 @@ class Crew:
         kind = chance.choices(["good", "unknown", "cycle", "text", "empty", "cannot"], [20, 1, 1, 1, 0.5, 0.5])[0]
         if kind == "text":
             return "first this, then that"
+        if asked.get("adaptive") and asked.get("results") and chance.random() < 0.4:
+            return {"done": True}
         if kind == "empty" or not names:
             return {"tasks": []}
         if kind == "cannot":

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.strict_json import parse
 from simulation.world import World
 
 _SEEDS = range(1, 101)
@@ -42,6 +45,17 @@ def test_the_worlds_meet_every_kind_of_fault() -> None:
     assert met == {
         "slow", "unavailable", "lost", "unanswered", "late", "unsettled", "repeated", "unheard", "outage", "crash",
     }  # fmt: skip
+
+
+def test_in_some_worlds_a_team_works_for_a_team() -> None:
+    ends: set[str] = set()
+    for seed in range(1, 61):
+        world = World(seed)
+        world.run()
+        below = world.broker.stream("log").select(world.subjects.outcomes_of("below"))
+        ends |= {parse(Outcome, decode(stored.headers, stored.body)[1]).status for stored in below}
+
+    assert {"partial", "failed", "cancelled"} <= ends
 
 
 def _digest_in_another_process(seed: int, hash_seed: str) -> str:

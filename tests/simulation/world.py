@@ -35,9 +35,21 @@ from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Control, Request, Result
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Router, Supervisor, Team
+from pointsman_schemas.team import (
+    Adaptive,
+    Check,
+    Choreography,
+    FanOut,
+    Limits,
+    Pipeline,
+    Router,
+    Stage,
+    Strategy,
+    Supervisor,
+    Team,
+)
 from simulation.audit import audit, check_head, describe
-from simulation.crew import CARDS, Crew, SimulatedAgent
+from simulation.crew import CARDS, WORKERS, Crew, SimulatedAgent
 
 __all__ = ["Seen", "World"]
 
@@ -118,7 +130,7 @@ class World:
         self.settings = _SETTINGS.model_copy(
             update={"grace": chance.choice([0.0, 2.0]), "max_running": chance.choice([1, 2, 1000, 1000])}
         )
-        self.team = _team(chance)
+        self.team, self.below = _teams(chance)
         self.crew = Crew(self.seed, self._crash)
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
@@ -162,7 +174,10 @@ class World:
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(chance.randint(1, 3)):
-                    group.create_task(self._keep(f"supervisor-{number}", self._supervise))
+                    group.create_task(self._keep(f"supervisor-{number}", self._supervisor_of(self.team)))
+                for number in range(chance.randint(1, 2) if self.below else 0):
+                    assert self.below is not None
+                    group.create_task(self._keep(f"below-{number}", self._supervisor_of(self.below)))
                 for name, agents in self._shifts().items():
                     group.create_task(self._keep(name, self._worker_of(agents), once="leaver" in agents))
                 mischief = [group.create_task(each) for each in self._mischief()]
@@ -208,6 +223,7 @@ class World:
                 missing.append(f"consumer {name} has {len(durable.ready)} ready and {durable.in_flight} in flight")
         there = {name for _, name in self.broker._durables}
         expected = [consumer_name(name) for name in CARDS if name != "leaver"]
+        expected += [consumer_name(self.below.name)] if self.below else []
         return missing + [f"consumer {name} does not exist yet" for name in expected if name not in there]
 
     def requests(self) -> Iterator[tuple[Stored, str]]:
@@ -216,6 +232,11 @@ class World:
             if stored.sequence not in self._known:
                 self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
             yield stored, self._known[stored.sequence]
+
+    def team_of(self, workflow: str) -> str:
+        """The team whose workflow it is; the one that is asked, for one that has no log."""
+        logs = self.broker.stream("log").select(self.subjects.log_anywhere(workflow))
+        return logs[0].subject.split(".")[-2] if logs else self.team.name
 
     async def _keep(self, name: str, body: _Body, *, once: bool = False) -> None:
         """Start a process, and again whenever it has ended, until the world is over."""
@@ -258,9 +279,14 @@ class World:
         if error is not None and not _is_outage(error):
             self.problems.append(f"{process.name} ended with {error!r}")
 
-    async def _supervise(self, process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
-        engine = self.engines[process.name] = SupervisorEngine(bus, self.team, self.settings, self._clock_of(process))
-        await engine.run(stop)
+    def _supervisor_of(self, team: Team) -> _Body:
+        async def supervise(process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
+            instance, clock = process.name.replace(".", "-"), self._clock_of(process)
+            engine = SupervisorEngine(bus, team, self.settings, clock, instance=instance)
+            self.engines[process.name] = engine
+            await engine.run(stop)
+
+        return supervise
 
     def _worker_of(self, agents: list[str]) -> _Body:
         async def work(process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
@@ -458,12 +484,12 @@ class World:
         return [f"{moment:9.3f}  {text}" for moment, text in sorted(lines, key=lambda line: line[0])]
 
 
-def _team(chance: Random) -> Team:
+def _teams(chance: Random) -> tuple[Team, Team | None]:
+    """The team that is asked and, in some worlds, one below it that it may hand tasks to."""
     writer = chance.choice(["synthesizer", "synthesizer", None])
     plan = Supervisor(synthesizer=writer)
-    strategy = chance.choice(
-        [plan, plan, plan, Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)]
-    )
+    router = Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)
+    strategy = chance.choice([plan, plan, plan, router, *_others(chance, writer)])
     limits = Limits(
         deadline=chance.choice([8.0, 25.0, 40.0]),
         task_timeout=chance.choice([5.0, 8.0]),
@@ -472,8 +498,29 @@ def _team(chance: Random) -> Team:
         replans=chance.choice([0, 0, 1, 2]),
         plan_repairs=chance.choice([0, 1, 2]),
         calls=chance.choice([None, None, 6]),
+        tasks=12,
     )
-    return Team(name="team", strategy=strategy, limits=limits)
+    if chance.random() < 0.6:
+        return Team(name="team", strategy=strategy, limits=limits), None
+    below = chance.choice([plan, *_others(chance, writer)])
+    return (
+        Team(name="team", agents=("below", *WORKERS), strategy=strategy, limits=limits),
+        Team(name="below", agents=WORKERS, strategy=below, limits=limits),
+    )
+
+
+def _others(chance: Random, writer: str | None) -> list[Strategy]:
+    """A value of every strategy whose plan is not a planner's alone."""
+    stages = tuple(
+        Stage(agent=agent, check=Check(fields=(chance.choice(["done", "done", "knowing", "nowhere"]),)))
+        for agent in chance.sample(WORKERS, chance.randint(1, 3))
+    )
+    return [
+        Adaptive(synthesizer=writer, plans=chance.randint(1, 4)),
+        Pipeline(stages=stages),
+        FanOut(synthesizer=writer, minimum=chance.choice([0.3, 1.0])),
+        Choreography(synthesizer=writer, ends=chance.choice([(), ("over",)])),
+    ]
 
 
 def _request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from uuid import uuid4
 
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Clock
@@ -18,7 +17,7 @@ _log = get_logger(__name__)
 _AGAIN = 0.1  # seconds before a card that was not taken is announced again; the try itself waits for the broker
 
 
-def team_card(team: Team, started: datetime) -> AgentCard:
+def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     """The team as an agent of others."""
     return AgentCard(
         name=team.name,
@@ -26,7 +25,7 @@ def team_card(team: Team, started: datetime) -> AgentCard:
         skills=team.skills,
         timeout=team.limits.deadline,
         team=True,
-        instance=uuid4().hex,
+        instance=instance,
         started_at=started,
     )
 

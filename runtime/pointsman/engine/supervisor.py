@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import uuid4
 
 from pointsman.core.decide import consider
 from pointsman.core.inputs import (
@@ -99,7 +100,8 @@ class _Arrival:
 class SupervisorEngine:
     """Runs one team's workflows on a bus. Any number of processes may run the same team."""
 
-    def __init__(self, bus: Bus, team: Team, settings: Settings, clock: Clock) -> None:
+    def __init__(self, bus: Bus, team: Team, settings: Settings, clock: Clock, *, instance: str | None = None) -> None:
+        self.instance = instance or uuid4().hex
         self._bus = bus
         self._team = team
         self._settings = settings
@@ -140,7 +142,7 @@ class SupervisorEngine:
         self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox, tasks: handoffs}
         if any(card.name == name and not card.team for card in await self._bus.registry.cards()):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
-        card = team_card(self._team, self._clock.now())
+        card = team_card(self._team, self._clock.now(), self.instance)
         await self._look_for_losses()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
         ended = self._subjects.outcomes_of(name)
@@ -225,10 +227,18 @@ class SupervisorEngine:
                 try:
                     received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
                 except ContractError as error:
-                    turns.create_task(self._bury(delivery, None, error.kind, str(error)))
+                    workflow = self._workflow_of(delivery)
+                    turns.create_task(self._bury(delivery, workflow, error.kind, str(error)))
                     continue
                 admission = received.admission
                 self._arrived(admission.workflow_id, _Arrival(received, delivery, admission.request_id), turns)
+
+    def _workflow_of(self, delivery: Delivery) -> str | None:
+        """The parent's workflow that a handoff is of, as its subject says."""
+        try:
+            return self._subjects.parse_handoff(delivery.message.subject).workflow
+        except ContractError:
+            return None
 
     async def _make_room(self) -> None:
         """Wait for a workflow to end, here or elsewhere, as its outcome tells; what was not heard is looked for."""

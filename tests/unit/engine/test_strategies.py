@@ -151,7 +151,7 @@ async def test_a_child_cancelled_before_it_began_does_nothing() -> None:
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
     async with on_memory([DESK, Team(name="other")], [echo("one"), two]) as client:
         broker = client.bus.broker  # type: ignore[attr-defined]
-        await client.bus.registry.announce(team_card(refunds, datetime.now(UTC)))  # it was there a moment ago
+        await client.bus.registry.announce(team_card(refunds, datetime.now(UTC), "one"))  # it was there a moment ago
         workflow = await client.submit("desk", "may we?")
         while "refunds" not in {task.task_id for task in await handed(client, workflow.id)}:
             await asyncio.sleep(0.01)
