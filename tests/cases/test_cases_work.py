@@ -232,7 +232,8 @@ async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(s
 
     for (name, status), (outcome, calls) in endings.items():
         said = outcome.model_dump_json()
-        assert outcome.status == ("partial" if name == "llm-synthesizer" else "failed"), (name, status)
+        written = name == "llm-synthesizer" and status in passing  # what there is stands in for an answer that may come
+        assert outcome.status == ("partial" if written else "failed"), (name, status)
         assert f"answered {status}" in said, (name, status)
         assert "0123456789" not in said
         assert calls == 1 if status in refused else 1 < calls <= 6, (name, status, calls)

@@ -13,7 +13,7 @@ from pointsman.core.retry import next_try
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Result
+from pointsman_schemas.events import AttemptError, ErrorKind, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
 
 __all__ = ["attempt_failed"]
@@ -64,10 +64,16 @@ def _task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
             end(draft, Phase.FAILED, could_not(reason, next_step), reason)
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
-            end(draft, Phase.PARTIAL, bare_results(state), reason)
+            end(draft, Phase.FAILED if _turned_down(error) else Phase.PARTIAL, bare_results(state), reason)
         case _:
             assert_never(task.role)
     return None
+
+
+def _turned_down(error: AttemptError) -> bool:
+    """Whether the agent, or its model's provider, said no for good: nobody was away and nothing went wrong."""
+    ours = error.kind in tuple(ErrorKind) and error.kind != ErrorKind.REFUSED
+    return not (ours or error.retryable)
 
 
 def _is_team(draft: Draft, task: Task, agent: str) -> bool:

@@ -150,10 +150,24 @@ def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() 
     story.succeed("a", 1)
     story.succeed("b", 2)
 
-    story.fail("synthesis", failure("refused"), status="refused")
+    story.fail("synthesis", failure("handler_error"))
 
     assert (story.outcome.status, story.outcome.answer) == ("partial", {"a": 1, "b": 2})
     assert "could not write the answer" in story.outcome.reason
+
+
+@pytest.mark.parametrize("kind", ["refused", "provider_error"])
+def test_a_synthesizer_that_is_turned_down_for_good_fails_the_workflow_and_leaves_the_results_to_read(
+    kind: str,
+) -> None:
+    story = Story().planned(task("a"), task("b"))
+    story.succeed("a", 1)
+    story.succeed("b", 2)
+
+    story.fail("synthesis", failure(kind), status="refused" if kind == "refused" else "failed")
+
+    assert (story.outcome.status, story.outcome.answer) == ("failed", {"a": 1, "b": 2})
+    assert f"{kind} was seen" in story.outcome.reason
 
 
 # Results that do not count
