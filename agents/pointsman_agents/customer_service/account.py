@@ -30,7 +30,7 @@ class ResetLink(BaseModel):
     sent_to: str = ""
 
 
-@tool
+@tool(idempotent=True)
 def account_state(customer_id: CustomerId = DEFAULT_CUSTOMER) -> AccountState:
     """Look up the account of a customer: whether it is active, locked or suspended, why, and its address."""
     with back_office() as office:

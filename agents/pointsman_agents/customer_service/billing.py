@@ -72,7 +72,7 @@ AND other.day = this.day AND other.amount = this.amount AND other.what = this.wh
 """
 
 
-@tool
+@tool(idempotent=True)
 def find_charges(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Charges:
     """List what a customer was billed: charges, payments, invoices, with refunds, and which of them are duplicates."""
     with back_office() as office:
@@ -137,7 +137,7 @@ def request_refund(
     return Refund(summary=summary, refund_id=number, refunded_charge=charge_id, amount=amount, status=refund["status"])
 
 
-@tool
+@tool(idempotent=True)
 def subscription(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Subscription:
     """Look up the subscription plan of a customer: its price, its renewal, how to upgrade, downgrade or cancel it."""
     with back_office() as office:

@@ -44,7 +44,7 @@ class RateLimits(BaseModel):
     peak: int
 
 
-@tool
+@tool(idempotent=True)
 def service_status() -> Status:
     """What the status page says: incidents, outages, errors, timeouts; is the service or API down, slow, failing?"""
     page = status_page()
@@ -61,7 +61,7 @@ def service_status() -> Status:
     )
 
 
-@tool
+@tool(idempotent=True)
 def rate_limits(customer_id: CustomerId = DEFAULT_CUSTOMER) -> RateLimits:
     """The rate limit of a customer and how much of it is used: tells why requests get a 429, too many requests."""
     with back_office() as office:

@@ -311,6 +311,28 @@ def doctor(
     return health.doctor(target, url=url, namespace=namespace, json=json)
 
 
+@app.command("eval")
+@command
+def eval_(
+    file: Annotated[Path, typer.Argument(help="The suite: YAML, JSON or Python.")],
+    embedded: Annotated[bool, typer.Option("--embedded", help="Start a broker and the team for it.")] = False,
+    target: Annotated[Optional[str], typer.Option(help="What --embedded starts: module or file.py.")] = None,  # noqa: UP045
+    parallel: Annotated[int, typer.Option(min=1, help="So many cases at a time.")] = 8,
+    threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="The share that must be right.")] = None,  # noqa: UP045
+    junit: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Also write JUnit's XML.")] = None,  # noqa: UP045
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Hold a team or an agent against labelled requests; not 0 when too few are right."""
+    from pointsman.cli import evaluating
+
+    return evaluating.run(
+        file, embedded=embedded, target=target, parallel=parallel, threshold=threshold, junit=junit, url=url,
+        namespace=namespace, json=json,
+    )  # fmt: skip
+
+
 Origin = Annotated[Optional[str], typer.Option(help="From this agent or team only.", show_default=False)]  # noqa: UP045
 OfWorkflow = Annotated[Optional[str], typer.Option(metavar="ID", help="Of this workflow only.", show_default=False)]  # noqa: UP045
 Letters = Annotated[Optional[list[str]], typer.Argument(metavar="[ID]...", help="Dead letters.", show_default=False)]  # noqa: UP045

@@ -11,8 +11,8 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import compact
 from pointsman_schemas.team import Team
 
-__all__ = ["dashboard", "demo", "supervisor", "up", "worker"]
+__all__ = ["cast_of", "dashboard", "demo", "embedded", "supervisor", "up", "worker"]
 
 T = TypeVar("T")
 
@@ -125,7 +125,9 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
             _tell_setting(settings, broker, home, len(cast.agents))
         _came_up("broker", began, json=json)
         client = await stack.enter_async_context(session(broker.url, settings.namespace))
-        await _unless_one_ends(children, _everybody(client, cast, json=json, began=began, patience=_READY))
+        await _unless_one_ends(
+            children, _everybody(client, cast.agents, cast.team.name, json=json, began=began, patience=_READY)
+        )
         workflow = await _ask(client, cast.team.name, request)
         if not json:
             subject = client.subjects.request(cast.team.name)
@@ -148,11 +150,32 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         return outcome_code(outcome)
 
 
+@asynccontextmanager
+async def embedded(target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[Client]:
+    """A client of a broker of its own, with everything that `target` needs running: its `team`, or its agents alone."""
+    if team:
+        cast = cast_of(target)
+        workers, agents, name = cast.workers, cast.agents, cast.team.name
+    else:
+        from pointsman.engine.loading import load_agents
+
+        workers, name = {"agents": [target]}, None
+        agents = frozenset(agent.card.name for agent in load_agents([target]))
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
+        children = await stack.enter_async_context(_children(home, broker, settings))
+        await _start(children, target if team else None, workers)
+        client = await stack.enter_async_context(session(broker.url, settings.namespace))
+        waiting = _everybody(client, agents, name, json=None, began=time.monotonic(), patience=_READY)
+        await _unless_one_ends(children, waiting)
+        yield client
+
+
 def up(
     target: str | None, *, port: int | None, directory: Path | None, page: bool, namespace: str | None, json: bool
 ) -> Code:
     settings = settings_for(None, namespace)
-    cast = _cast(target)
+    cast = cast_of(target)
     home = _folder(directory, "pointsman-up-")
     try:
         with _alone(home):
@@ -191,7 +214,7 @@ async def _up(
             group.create_task(children.keep(told))
             group.create_task(_keep(broker, home / "broker" / "nats-server.log", told))
             client = await stack.enter_async_context(session(broker.url, settings.namespace))
-            await _everybody(client, cast, json=json, began=began)
+            await _everybody(client, cast.agents, cast.team.name, json=json, began=began)
             if json:
                 emit({"event": "ready", "url": broker.url, "namespace": settings.namespace, "team": cast.team.name,
                       "dashboard": address})  # fmt: skip
@@ -261,10 +284,10 @@ def _alone(home: Path) -> Iterator[None]:
         yield
 
 
-def _cast(target: str | None) -> Cast:
+def cast_of(target: str | None) -> Cast:
     """Who runs for `target`: its teams in a process, its agents in another, and each shipped role they need and it
     does not define."""
-    if target is None:
+    if target in (None, _SHIPPED_TEAM):
         return Cast(app.load_team(_SHIPPED_TEAM), _SHIPPED_TEAM, _demo_workers(), frozenset(_demo_workers()))
     from pointsman.engine.loading import installed_agents, load_agents
 
@@ -299,24 +322,28 @@ def _children(home: Path, broker: EmbeddedBroker, settings: Settings) -> Process
     return Processes(home, environment)
 
 
-async def _start(children: Processes, target: str, workers: Mapping[str, Sequence[str]]) -> None:
+async def _start(children: Processes, target: str | None, workers: Mapping[str, Sequence[str]]) -> None:
     """All at once: they find each other over the broker, in whatever order they come up."""
     await asyncio.gather(
-        children.start("supervisor", "supervisor", target),
+        *([children.start("supervisor", "supervisor", target)] if target is not None else []),
         *(children.start(name, "worker", *targets) for name, targets in workers.items()),
     )
 
 
-async def _everybody(client: Client, cast: Cast, *, json: bool, began: float, patience: float = math.inf) -> None:
-    """Wait, for `patience` seconds, until the team's consumers exist and the card of every agent is announced."""
-    missing = {*cast.agents, "supervisor"}
+async def _everybody(
+    client: Client, agents: frozenset[str], team: str | None, *, json: bool | None, began: float,
+    patience: float = math.inf,
+) -> None:  # fmt: skip
+    """Wait, for `patience` seconds, until the team's consumers exist and the card of every agent is announced. `json`
+    None tells nobody who came up."""
+    missing = {*agents, *(["supervisor"] if team is not None else [])}
     deadline = time.monotonic() + patience
     while missing:
         there = {card.name for card in await client.agents()} & missing
-        if "supervisor" in missing and await _supervised(client, cast.team.name):
+        if "supervisor" in missing and team is not None and await _supervised(client, team):
             there.add("supervisor")
-        for name in sorted(there):
-            _came_up(name, began, json=json)
+        for name in sorted(there) if json is not None else ():
+            _came_up(name, began, json=json is True)
         missing -= there
         if missing and time.monotonic() > deadline:
             late = ", ".join(sorted(missing))

@@ -77,7 +77,7 @@ def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
 
 
 def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
-    cast = serve._cast("pointsman_agents.service_desk")
+    cast = serve.cast_of("pointsman_agents.service_desk")
 
     assert cast.team.name == "service-desk"
     assert set(cast.workers) == {"agents", "planner", "synthesizer"}
