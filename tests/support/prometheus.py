@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pointsman.telemetry import metrics
 from pointsman.telemetry.export import Measurements, start_metrics
 
-__all__ = ["every_name", "exposing", "samples"]
+__all__ = ["every_name", "exposing", "measure", "samples"]
 
 
 @contextmanager
@@ -38,8 +38,17 @@ def every_name() -> set[str]:
     """The name of every sample there can be."""
     with exposing() as started:
         for name in metrics.NAMES:
-            instrument = metrics._instrument(metrics._meter, name)  # type: ignore[arg-type]
-            for method in ("record", "add", "set"):
-                if hasattr(instrument, method):
-                    getattr(instrument, method)(1)
+            measure(name)
         return set(samples(started))
+
+
+def measure(name: str) -> None:
+    """One measurement of `name`, of whatever kind it is."""
+    if name in metrics._UP_DOWN:
+        metrics.change(name, 1, "a")
+    elif name in metrics._HISTOGRAMS:
+        metrics.observe(name, 1)
+    elif name in metrics._COUNTERS:
+        metrics.count(name)
+    else:
+        metrics.show(name, 1)

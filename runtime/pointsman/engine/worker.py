@@ -555,13 +555,13 @@ class _Desk:
 
     def occupy(self) -> None:
         self.room -= 1
-        metrics.change(names.HANDOFFS_ACTIVE, 1, {names.AGENT_NAME: self.name})
+        metrics.change(names.HANDOFFS_ACTIVE, 1, self.name)
         if self.room == 0:
             self.free.clear()
 
     def vacate(self) -> None:
         self.room += 1
-        metrics.change(names.HANDOFFS_ACTIVE, -1, {names.AGENT_NAME: self.name})
+        metrics.change(names.HANDOFFS_ACTIVE, -1, self.name)
         self.free.set()
 
     def count(self, seconds: float, error: str | None) -> None:

@@ -28,6 +28,7 @@ __all__ = ["Measurements", "Pipeline", "start_logs", "start_metrics", "start_tra
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LARGEST: Final = 32 * 1024 * 1024  # bytes of a request; half of what the exporter itself bounds them by
 _HTTP: Final = "http/protobuf"
 log = get_logger(__name__)
 
@@ -121,8 +122,9 @@ def start_logs(service_name: str, instance: str) -> Pipeline | None:
 
 
 def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     class Counting(SpanExporter):
         """Counts what arrived, and can be shut down more than once."""
@@ -166,7 +168,16 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     _installed.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
-    traces.use(provider, _version())
+    scope = InstrumentationScope(traces.SCOPE, _version(), traces.SCHEMA)
+
+    def finish(name: str, events: Sequence[tuple[str, Any, int]], **more: Any) -> None:
+        happened = [Event(called, attributes, at) for called, attributes, at in events]
+        span = ReadableSpan(name, events=happened, resource=provider.resource, instrumentation_scope=scope, **more)
+        ended.on_end(span)
+        for batching in batches:
+            batching.on_end(span)
+
+    traces.use(provider, _version(), finish if _is_plain() else None)
 
     def flush() -> None:
         traces.use(None)
@@ -286,8 +297,27 @@ def _span_exporter(name: str) -> Any:
 
         return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExportResult
 
-    return OTLPSpanExporter()
+    from pointsman.telemetry.otlp_wire import encode
+
+    class Quick(OTLPSpanExporter):
+        """Writes the request itself, where it knows how, and leaves sending it, and all the rest, to the exporter."""
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            client = getattr(self, "_client", None)
+            if client is None or self._shutdown:
+                return super().export(spans)
+            try:
+                request = encode(spans)
+            except Exception:  # an attribute that only the official encoder knows what to do about
+                return super().export(spans)
+            if len(request) > _LARGEST:
+                return super().export(spans)  # which refuses it, and says so
+            return SpanExportResult.SUCCESS if client.export(request).success else SpanExportResult.FAILURE
+
+    return Quick()
 
 
 def _metric_exporter(name: str) -> Any:
@@ -356,6 +386,13 @@ _installed: list[object] = []  # providers made here: a second setup in one proc
 
 def _installed_here(provider: object) -> bool:
     return any(provider is ours for ours in _installed)
+
+
+def _is_plain() -> bool:
+    """Whether a finished span needs nothing of the SDK: no sampler but those that do as its parent says, no limits."""
+    sampler = _variable("OTEL_TRACES_SAMPLER") or "parentbased_always_on"
+    limited = any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
+    return sampler.startswith("parentbased_") and not limited
 
 
 def _is_disabled() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pointsman.telemetry import names
 from pointsman.telemetry.names import Attributes, Value
@@ -45,6 +45,7 @@ NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 
 _meter: Meter | None = None
 _instruments: dict[str, Any] = {}
+_levels: dict[str, dict[str, int]] = {}
 
 
 def measuring() -> bool:
@@ -64,9 +65,14 @@ def count(name: str, amount: float = 1, attributes: Attributes | None = None) ->
         _instrument(_meter, name).add(amount, _attributes(attributes))
 
 
-def change(name: str, amount: float, attributes: Attributes | None = None) -> None:
-    """What there is of `name` now is `amount` more than before, or less."""
-    count(name, amount, attributes)
+def change(name: str, amount: int, about: str) -> None:
+    """There is `amount` more of `name` now, or less, at the agent `about`. It is read when somebody asks for it."""
+    if _meter is not None:
+        level = _levels.get(name)
+        if level is None:
+            level = _levels[name] = {}
+            _make(_meter, name)
+        level[about] = level.get(about, 0) + amount
 
 
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:
@@ -80,6 +86,7 @@ def use(meter: Meter | None) -> None:
     global _meter
     _meter = meter
     _instruments.clear()
+    _levels.clear()
 
 
 def _instrument(meter: Meter, name: str) -> Any:
@@ -96,7 +103,11 @@ def _make(meter: Meter, name: str) -> Any:
     if name in _COUNTERS:
         return meter.create_counter(name, *_COUNTERS[name])
     if name in _UP_DOWN:
-        return meter.create_up_down_counter(name, *_UP_DOWN[name])
+
+        def read(_: CallbackOptions) -> list[Observation]:
+            return [Observation(level, {names.AGENT_NAME: about}) for about, level in _levels.get(name, {}).items()]
+
+        return meter.create_observable_up_down_counter(name, [read], *_UP_DOWN[name])
     return meter.create_gauge(name, *_GAUGES[name])
 
 
