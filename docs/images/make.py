@@ -146,8 +146,11 @@ async def pictures(folder: Path, chromium: str) -> None:
 
     async with office() as (address, client), async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        earlier = []
         for text in REQUESTS[:0:-1]:
-            await (await client.submit("support", text)).outcome(timeout=30)
+            earlier.append(await client.submit("support", text))
+            await asyncio.sleep(0.2)
+        await asyncio.gather(*(workflow.outcome(timeout=30) for workflow in earlier))
         workflow = await client.submit("back-office", REQUESTS[0])
         wide = {"width": 1280, "height": 800}
         page = await browser.new_page(viewport=wide, color_scheme="light")

@@ -1,0 +1,260 @@
+"""The dashboard in a real Chromium, over a real broker: what a person does there, and no complaint of the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+from support.system import planner_of, running, synthesizer
+
+from pointsman.agent import agent
+from pointsman.bus.jetstream import connect
+from pointsman.client import Client
+from pointsman.errors import TaskError
+from pointsman.settings import Settings
+from pointsman.web.server import serve
+from pointsman_schemas.team import Limits, Team
+
+pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 20_000  # milliseconds an element may take to appear
+NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+TEAM = Team(name="crew", limits=Limits(deadline=60, attempts=1))
+TASKS = [
+    {"id": "look", "agent": "looker", "intent": "look at it"},
+    {"id": "mend", "agent": "mender", "intent": "mend it", "depends_on": ["look"]},
+]
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    if CHROMIUM is None:
+        reason = "there is no chromium here (apt-get install chromium)"
+        if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    async with async_playwright() as playwright:
+        # As root there is no sandbox to be had.
+        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        await launched.close()
+
+
+class Crew:
+    """Two agents: one that waits to be let go, one that fails until it is mended."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.go = asyncio.Event()
+        self.broken = broken
+
+        @agent(name="looker", description="Looks")
+        async def look(request: str) -> str:
+            await self.go.wait()
+            return NASTY
+
+        @agent(name="mender", description="Mends")
+        async def mend(request: str) -> str:
+            if self.broken:
+                raise TaskError("out of bolts")
+            return "mended"
+
+        self.agents = [planner_of(*TASKS), synthesizer, look, mend]
+
+
+@asynccontextmanager
+async def dashboard(settings: Settings, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
+    """The dashboard on a connection of its own: its address."""
+    bus = await connect(settings, name="dashboard", wait=5.0)
+    await bus.set_up()
+    stop: asyncio.Event = asyncio.Event()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    client = Client(bus, namespace=settings.namespace)
+    serving = asyncio.create_task(
+        serve(client, host="127.0.0.1", port=port, token=token, hosts=(), stop=stop, ready=address.set_result)
+    )
+    try:
+        async with asyncio.timeout(20):
+            yield await address
+    finally:
+        stop.set()
+        async with asyncio.timeout(20):
+            await serving
+        await bus.close()
+
+
+@asynccontextmanager
+async def page_of(browser: Browser, address: str, **options: Any) -> AsyncIterator[Page]:
+    """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy."""
+    context = await browser.new_context(base_url=address, **options)
+    context.set_default_timeout(PATIENCE)
+    page = await context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    try:
+        yield page
+    finally:
+        await context.close()
+    assert not complaints
+
+
+def shown(page: Page, text: str) -> Any:
+    return expect(page.get_by_text(text).first)
+
+
+expect.set_options(timeout=PATIENCE)
+
+
+async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
+    browser: Browser, settings: Settings
+) -> None:
+    crew = Crew()
+    async with (
+        running(settings, TEAM, crew.agents),
+        dashboard(settings) as address,
+        page_of(browser, address) as page,
+    ):
+        await page.goto("/")
+        await shown(page, "No workflows yet.").to_be_visible()
+        await page.keyboard.press("n")
+        await expect(page.locator("#ask-team")).to_have_value("crew")
+        await page.get_by_label("Request", exact=True).fill("Why does it squeak?")
+        await page.keyboard.press("Control+Enter")
+        await expect(page.get_by_role("heading", name="Why does it squeak?")).to_be_visible()
+        await expect(page.locator(".node.running")).to_have_count(1)
+        await page.reload()
+        await expect(page.locator(".node.running")).to_have_count(1)
+        before = await page.locator(".event").count()
+        crew.go.set()
+        await expect(page.get_by_role("heading", name="Answer")).to_be_visible()
+        await expect(page.locator(".title .status")).to_have_text("Completed")
+
+        assert before > 0
+        await shown(page, "joined").to_be_visible()
+        names = await page.locator(".node").evaluate_all("nodes => nodes.map(node => node.dataset.task)")
+        assert set(names) == {"plan-1", "look", "mend", "synthesis"}
+        assert await page.locator(".edges path").count() == 3
+        assert await page.locator(".lane.depth-0").count() == 4
+        left = [
+            await lane.evaluate("lane => parseFloat(lane.querySelector('.part').style.left)")
+            for lane in await page.locator(".lane.depth-0").all()
+        ]
+        assert left == sorted(left)
+
+        await page.get_by_role("button", name="look, looker, done").click()
+        await shown(page, "Task look").to_be_visible()
+        await page.locator(".event", has_text="finished look").locator("summary").click()
+        await expect(page.locator(".event[open] pre")).to_contain_text("onerror")
+        assert "owned" not in await page.title()
+        assert await page.locator("main img, main script").count() == 0
+
+        await page.get_by_role("link", name="← Workflows").click()
+        row = page.locator("li.row")
+        await expect(row).to_contain_text("Completed")
+        await expect(row).to_contain_text("2/2")
+
+
+async def test_a_dead_letter_is_replayed_and_its_workflow_goes_on(browser: Browser, settings: Settings) -> None:
+    crew = Crew(broken=True)
+    other = {"id": "wait", "agent": "looker", "intent": "hold the workflow open"}
+    crew.agents[0] = planner_of({**TASKS[1], "depends_on": []}, other)
+    async with (
+        running(settings, TEAM, crew.agents) as client,
+        dashboard(settings) as address,
+        page_of(browser, address) as page,
+    ):
+        workflow = await client.submit("crew", "mend it")
+        await page.goto("/dead-letters")
+        await shown(page, "out of bolts").to_be_visible()
+        await expect(page.locator("#letters")).to_have_text("1")
+        await page.get_by_text("Show the event").click()
+        await expect(page.locator(".letter pre")).to_contain_text(workflow.id)
+        crew.broken = False
+        await page.get_by_role("button", name="Replay", exact=False).last.click()
+        await shown(page, "No dead letters.").to_be_visible()
+        crew.go.set()
+        outcome = await workflow.outcome(timeout=20)
+
+    assert (outcome.status, outcome.gaps) == ("completed", ())
+
+
+async def test_a_page_finds_back_to_a_dashboard_that_was_restarted(browser: Browser, settings: Settings) -> None:
+    crew = Crew()
+    crew.go.set()
+    async with running(settings, TEAM, crew.agents) as client:
+        await (await client.submit("crew", "before")).outcome(timeout=20)
+        context = await browser.new_context()
+        page = await context.new_page()
+        async with dashboard(settings) as address:
+            await page.goto(address)
+            await expect(page.locator("li.row")).to_have_count(1)
+        await expect(page.locator("#link")).to_contain_text("Reconnecting")
+        await (await client.submit("crew", "meanwhile")).outcome(timeout=20)
+        async with dashboard(settings, port=int(address.rpartition(":")[2])):
+            await expect(page.locator("li.row")).to_have_count(2)
+            await expect(page.locator("#link")).to_contain_text("Live")
+        await context.close()
+
+
+async def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_keyboard_reaches_everything(
+    browser: Browser, settings: Settings
+) -> None:
+    crew = Crew()
+    crew.go.set()
+    async with (
+        running(settings, TEAM, crew.agents) as client,
+        dashboard(settings, token="a-token-of-24-letters-xx") as address,
+        page_of(browser, address, viewport={"width": 390, "height": 844}, reduced_motion="reduce") as page,
+    ):
+        workflow = await client.submit("crew", "a request that is longer than a phone is wide, by quite some way")
+        await workflow.outcome(timeout=20)
+        await page.goto("/agents")
+        await page.get_by_label("Token").fill("a-token-of-24-letters-xx")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("li.row")).to_have_count(1)
+        for path in ("/", f"/workflows/{workflow.id}", "/agents", "/dead-letters"):
+            await page.goto(path)
+            await expect(page.locator("#link")).to_contain_text("Live")
+            await expect(page.locator("li.row, .node, tbody tr, .empty").first).to_be_visible()
+            wide = await page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 390, path
+        await page.goto("/")
+        await expect(page.locator("li.row")).to_have_count(1)
+        await page.keyboard.press("Tab")
+        first = await page.evaluate("document.activeElement.textContent")
+        await page.locator("li.row a").focus()
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".node").first).to_be_visible()
+        await page.locator(".node[tabindex='0']").focus()
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".node.chosen")).to_have_count(1)
+        animated = await page.evaluate("document.getAnimations().length")
+
+    assert first == "Skip to the content"
+    assert animated == 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+def test_the_pictures_can_be_taken_anew(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/images/make.py", "--to", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in (ROOT / "docs/images").glob("*.png")}
