@@ -192,7 +192,6 @@ class Page:
 
     rows: Sequence[Row]
     totals: Totals
-    teams: Sequence[str]
     sequence: int
 
 
@@ -259,7 +258,7 @@ class WorkflowIndex:
             totals.failed += row.status in ("failed", "partial")
             totals.tokens += row.usage.tokens
             totals.cost += row.usage.cost
-        return Page(rows, totals, self.teams, self.sequence)
+        return Page(rows, totals, self.sequence)
 
     def changed_since(self, sequence: int) -> Iterator[Row]:
         """The rows that changed above `sequence`, the newest change first."""

@@ -78,6 +78,8 @@ class Dashboard:
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.stopping = asyncio.Event()
         self._token = token
+        self._teams: Sequence[str] = ()
+        """Those that are alive, as they were seen last."""
         self._letters = DeadLetters(client.bus, client.subjects)
         self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
         self._letters_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_letters, _LOOK)
@@ -163,7 +165,6 @@ class Dashboard:
                 content: dict[str, Any] = {
                     "rows": [row.shown() for row in page.rows],
                     "totals": page.totals,
-                    "teams": sorted({*page.teams, *(card.name for card in await self.client.teams())}),
                     "size": _PAGE,
                 }
                 yield sse("page", {**content, **self._status()}, id=page.sequence)
@@ -242,6 +243,7 @@ class Dashboard:
             "live": {
                 "namespace": self.client.subjects.namespace,
                 "broker": self.client.bus.connected,
+                "teams": sorted({*self.index.teams, *self._teams}),
                 "read": round(self.index.read, 3),
                 "letters": len(letters) if letters is not None else None,
                 "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents_seen.value or ()),
@@ -249,7 +251,7 @@ class Dashboard:
         }
 
     async def _look_at_agents(self) -> list[dict[str, Any]]:
-        cards = await self.client.agents()
+        cards, self._teams = await self.client.agents(), [card.name for card in await self.client.teams()]
         names = sorted({*(card.name for card in cards), *self.index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self.client.queue(name) for name in names))
         return views.agents(cards, dict(zip(names, depths, strict=True)), self.index.agents)

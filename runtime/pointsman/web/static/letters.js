@@ -4,6 +4,19 @@ import { arrange, empty, h, note, setText } from "./dom.js";
 import { ago, clock, number, pretty } from "./format.js";
 import { follow, get, post } from "./live.js";
 
+const CAUSES = {
+  handler_error: "The agent failed",
+  invalid_input: "Input did not fit",
+  invalid_output: "Output did not fit",
+  insufficient: "Output would not do",
+  oversize: "Too large",
+  timeout: "Took too long",
+  worker_crashed: "The worker crashed",
+  no_worker: "No worker took it",
+  refused: "Refused",
+  undecodable: "Unreadable",
+};
+
 export function lettersPage(main) {
   document.title = "Dead letters · Pointsman";
   const search = h("input", { type: "search", "aria-label": "Search cause, origin, workflow", placeholder: "Search cause, origin, workflow  ( / )" });
@@ -54,7 +67,7 @@ export function lettersPage(main) {
       return elements.get(one.id);
     }));
     tools.hidden = !letters.length;
-    replayAll.disabled = discardAll.disabled = !shown.length;
+    replayAll.hidden = discardAll.hidden = shown.length < 2;
     setText(replayAll, `Replay all ${number(shown.length)}`);
     setText(discardAll, `Discard all ${number(shown.length)}`);
     nothing.replaceChildren(...(shown.length ? [] : [letters.length ? empty("No dead letter fits.") : empty("No dead letters.", "What cannot be processed comes here with its cause, and its workflow still ends.")]));
@@ -79,7 +92,7 @@ function letterElement(letter, replay, discard) {
   };
   return h("li", { class: "letter" },
     h("div", { class: "letter-head" },
-      h("span", { class: "status bad", text: letter.kind }),
+      h("span", { class: "status bad", title: letter.kind, text: CAUSES[letter.kind] || letter.kind }),
       h("b", { text: letter.task ? `${letter.origin} · ${letter.task}` : letter.origin }),
       h("time", { class: "muted number", datetime: letter.at, title: clock(letter.at), text: ago(letter.at) }),
       h("span", { class: "muted number", text: `${letter.attempts} ${letter.attempts === 1 ? "try" : "tries"}` }),

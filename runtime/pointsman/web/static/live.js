@@ -2,6 +2,8 @@
 
 import { note } from "./dom.js";
 
+export const teams = new Set(); // those that are known, for the form
+
 let stop = () => {};
 
 // `handlers` are by event; `reset` is called before a stream begins from its beginning.
@@ -82,7 +84,8 @@ function connection(state, detail = "") {
   if (text.textContent !== shown) text.textContent = shown;
 }
 
-function status({ broker, read, letters, stuck, namespace }) {
+function status({ broker, read, letters, stuck, namespace, teams: names }) {
+  for (const name of names) teams.add(name);
   if (!broker) connection("broker");
   else if (read < 1) connection("reading", ` ${Math.floor(read * 100)} %`);
   else connection("live");

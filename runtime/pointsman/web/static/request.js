@@ -1,10 +1,7 @@
 // The form for a new request. Its id is made here, so that a second click or a lost answer is still one workflow.
 
 import { h, note } from "./dom.js";
-import { post } from "./live.js";
-
-const teams = new Set();
-export const knowTeams = (names) => names.forEach((name) => teams.add(name));
+import { post, teams } from "./live.js";
 
 export function askFor(go) {
   if (document.querySelector("dialog[open]")) return;

@@ -3,7 +3,6 @@
 import { arrange, command, empty, h, setText } from "./dom.js";
 import { ago, clock, compact, money, number, seconds, span, tone, word } from "./format.js";
 import { follow } from "./live.js";
-import { knowTeams } from "./request.js";
 
 const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
 const STATES = ["running", "completed", "partial", "failed", "cancelled"];
@@ -65,7 +64,7 @@ export function workflowsPage(main) {
     size = page.size;
     rows.clear();
     for (const row of page.rows) rows.set(row.id, row);
-    offerTeams(page.teams);
+    offerTeams(page.live.teams);
     draw(page.totals);
   }
 
@@ -81,7 +80,6 @@ export function workflowsPage(main) {
   }
 
   function offerTeams(names) {
-    knowTeams(names);
     const before = team.value || asked.get("team") || "";
     const all = [...new Set([...names, before])].filter(Boolean).sort();
     if (String(all) === team.dataset.names) return;
