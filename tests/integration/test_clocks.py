@@ -1,0 +1,86 @@
+"""On a real broker: processes whose clocks are an hour off, and are set while they run, keep every time there is."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+import pytest
+from support.broker import remove_streams
+from support.system import planner_of, until
+
+from pointsman.agent import agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.jetstream import connect
+from pointsman.client import Client
+from pointsman.context import Context
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.errors import TaskError
+from pointsman.settings import Settings
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+TEAM = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=6, backoff=0.3))
+PLAN = ({"id": "t1", "agent": "mends", "intent": "do it"}, {"id": "t2", "agent": "silent", "intent": "do it"})
+
+
+class SetClock(SystemClock):
+    """A clock that is off. Its monotonic one is not."""
+
+    def __init__(self, off: float) -> None:
+        self.off = timedelta(seconds=off)
+
+    def now(self) -> datetime:
+        return super().now() + self.off
+
+
+@agent(name="mends", description="Fails at first")
+async def mends(text: str, context: Context) -> str:
+    if context.handoff.attempt == 1:
+        raise TaskError("not yet", retryable=True)
+    return "mended"
+
+
+@agent(name="silent", description="Never done")
+async def silent(text: str) -> str:
+    await asyncio.Event().wait()
+    return text
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+async def test_deadlines_backoff_and_heartbeats_are_as_long_as_they_are(settings: Settings, off: float) -> None:
+    clocks, stop = (SetClock(off), SetClock(-off)), asyncio.Event()
+    buses = [await connect(settings, name=name, wait=5.0) for name in ("client", "supervisor", "worker")]
+    client = Client(buses[0], namespace=settings.namespace)
+    await buses[0].set_up()
+    parts = (
+        SupervisorEngine(buses[1], TEAM, settings, clocks[0]).run(stop),
+        Worker(buses[2], [planner_of(*PLAN), mends, silent], settings.model_copy(update={"grace": 0.0}),
+               clock=clocks[1]).run(stop),
+    )  # fmt: skip
+    tasks = [asyncio.create_task(part) for part in parts]
+
+    async def alive() -> bool:
+        return {"planner", "mends", "silent"} <= {card.name for card in await client.agents()}
+
+    await until(alive)
+    workflow = await client.submit("crew", "hello")
+
+    async def begun() -> bool:
+        return await client.bus.last("work", client.subjects.handoffs_of("silent")) is not None
+
+    await until(begun)
+    for clock in clocks:
+        clock.off = -clock.off  # both are set while they run
+    outcome = await workflow.outcome(40)
+    there = await alive()
+    stop.set()
+    await asyncio.gather(*tasks)
+    for bus in buses:
+        await bus.close()
+    await remove_streams(settings)
+
+    assert (outcome.status, outcome.answer) == ("partial", "mended")
+    assert "deadline" in outcome.reason + str(outcome.gaps)
+    assert 6 <= outcome.elapsed < 60
+    assert there
