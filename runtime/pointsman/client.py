@@ -40,6 +40,7 @@ WorkflowEvent: TypeAlias = Entry | Progress
 _LOOK_AGAIN = 5.0
 """Seconds between two looks for an outcome that may have been missed: it is heard as it is published, which costs the
 broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
+_REQUESTS_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
@@ -60,11 +61,14 @@ class WorkflowSummary:
 
 @asynccontextmanager
 async def connect(
-    url: str | None = None, *, namespace: str | None = None, settings: Settings | None = None
+    url: str | None = None, *, namespace: str | None = None, settings: Settings | None = None, create: bool = True
 ) -> AsyncIterator[Client]:
     """A client of the broker at `url`; what is not given comes from `settings`, else from the environment.
 
+    A namespace that is not there is made, unless `create` is false: then somebody has mistyped it.
+
     Raises:
+        NotFound: there is no such namespace, and it is not to be made.
         BusUnavailable: nobody answers there.
         ConfigurationError: a setting is malformed, or the broker's streams do not fit.
     """
@@ -75,7 +79,7 @@ async def connect(
     chosen = Settings.load(**{**given, **options})
     bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout)
     try:
-        await bus.set_up()
+        await bus.set_up(create=create)
         yield Client(bus, namespace=chosen.namespace)
     finally:
         await bus.close()
@@ -155,9 +159,30 @@ class Client:
         return Workflow(self, workflow, team)
 
     async def workflow(self, workflow: str) -> Workflow:
-        """The workflow of that id. Raises `NotFound` when it has no log (yet)."""
-        team, _ = await newest_commit(self.bus, self.subjects, workflow)
+        """The workflow of that id, which may still wait for its admission. Raises `NotFound` when there is none."""
+        try:
+            team, _ = await newest_commit(self.bus, self.subjects, workflow)
+        except NotFound:
+            if (waits_for := await self.waiting(workflow)) is None:
+                raise
+            team = waits_for
         return Workflow(self, workflow, team)
+
+    async def waiting(self, workflow: str) -> str | None:
+        """The team that has yet to admit a workflow, whose request is among the last that were published; else None."""
+        from pointsman.engine.intake import workflow_of
+
+        requests = self.subjects.requests
+        if (last := await self.bus.last("work", requests)) is None:
+            return None
+        after = max(0, last.sequence - _REQUESTS_WINDOW)
+        async with aclosing(closeable(self.bus.read("work", requests, after=after))) as messages:
+            async for stored in messages:
+                team = stored.subject.rpartition(".")[2]
+                if workflow_of(stored) == workflow:
+                    admitted = await self.bus.last("log", self.subjects.log(team, workflow))
+                    return None if admitted else team
+        return None
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
         """The workflows that were active last, of `team` or of all, newest first.

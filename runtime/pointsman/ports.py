@@ -144,10 +144,11 @@ class Bus(Protocol):
     @property
     def registry(self) -> Registry: ...
 
-    async def set_up(self) -> None:
+    async def set_up(self, *, create: bool = True) -> None:
         """Create the streams and buckets that are missing. Idempotent, and safe from many processes at once.
 
         Raises:
+            NotFound: one is missing and it is not to be created; the message names the namespaces there are.
             ConfigurationError: what exists does not fit, or the server is too old; one line that says what to change.
         """
         ...

@@ -153,6 +153,10 @@ class Subjects:
 
     # Many messages: filters for consumers and readers
 
+    @property
+    def requests(self) -> str:
+        return f"{self.namespace}.request.*"
+
     def handoffs_of(self, agent: str) -> str:
         return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
 

@@ -233,6 +233,43 @@ async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -
     assert (doctor.code, nobody.code) == (0, 1)
 
 
+async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) -> None:
+    async with running(shell.settings, None):
+        workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
+        shown = await shell.json("show", workflow)
+        told = await shell("show", workflow)
+        cancelled = await shell("cancel", workflow)
+        unknown = await shell("show", "wf_unknown")
+    async with running(shell.settings, TEAM, CREW):
+        watched = await shell("watch", workflow)
+
+    assert shown.lines == [{"workflow_id": workflow, "team": "crew", "status": "waiting"}]
+    assert "waiting for admission by team crew" in told.out
+    assert "waiting for admission by team crew" in cancelled.err
+    assert [shown.code, told.code, cancelled.code, unknown.code, watched.code] == [0, 0, 1, 3, 0]
+
+
+async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW) as client:
+        await client.bus.publish(client.subjects.request("crew"), b"{", {})
+        await until(lambda: client.bus.last("log", client.subjects.outcomes_of("crew")))
+        listed = await shell("list")
+
+    assert "(the request could not be read)" in " ".join(listed.out.split())
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "wf_1"), ("dead", "list"), ("agents",), ("doctor",)])
+async def test_a_namespace_that_is_not_there_is_not_made_by_looking(shell: Shell, command: tuple[str, ...]) -> None:
+    other = Shell(shell.settings.model_copy(update={"namespace": shell.settings.namespace + "x"}))
+
+    first, second = await other(*command), await other(*command)
+
+    for run in (first, second):
+        assert run.code == (1 if command == ("doctor",) else 3)
+        assert "there is no namespace" in (run.out + run.err)
+        assert shell.settings.namespace in (run.out + run.err).replace(other.settings.namespace, "")
+
+
 async def test_a_failed_tasks_letter_of_an_ended_workflow_goes_on_as_a_new_one(shell: Shell) -> None:
     async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, breaking()]):
         await shell("submit", "crew", "hello")

@@ -51,7 +51,15 @@ from pointsman.bus.wire import (
     nanoseconds,
     said,
 )
-from pointsman.errors import BusUnavailable, ConfigurationError, Conflict, OversizeEvent, PeerError, UnknownOutcome
+from pointsman.errors import (
+    BusUnavailable,
+    ConfigurationError,
+    Conflict,
+    NotFound,
+    OversizeEvent,
+    PeerError,
+    UnknownOutcome,
+)
 from pointsman.ports import Clock, QueueDepth, Service, Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman_schemas.ids import token
@@ -311,12 +319,12 @@ class JetStreamBus:
 
     # Streams
 
-    async def set_up(self) -> None:
+    async def set_up(self, *, create: bool = True) -> None:
         deadline = self._clock.monotonic() + _PATIENCE
         while True:
             try:
-                await self._set_up()
-                self._set_up_once = True
+                await self._set_up(create)
+                self._set_up_once = self._set_up_once or create
                 return
             except BusUnavailable as error:
                 if self.connected and not self._nc._server_info.get("jetstream"):
@@ -326,7 +334,7 @@ class JetStreamBus:
                     raise
                 await asyncio.sleep(_RECONNECT)
 
-    async def _set_up(self) -> None:
+    async def _set_up(self, create: bool) -> None:
         info = await self.api("INFO")
         if error_code(info):
             raise ConfigurationError(f"JetStream is not to be had at {self._settings.servers}: {said(info)}")
@@ -337,12 +345,23 @@ class JetStreamBus:
                 "run nats-server 2.12.8 or newer"
             )
         for config in stream_configs(self._subjects, self._settings):
-            await self._ensure_stream(config)
+            await self._ensure_stream(config, create)
 
-    async def _ensure_stream(self, wanted: dict[str, Any]) -> None:
+    async def _namespaces(self) -> list[str]:
+        """Those that have a stream of work at this broker."""
+        answer = await self.api("STREAM.LIST", {"offset": 0})  # the first 256 streams: enough for a hint
+        configs = [stream["config"] for stream in answer.get("streams") or ()]
+        return sorted(config["subjects"][0].split(".")[0] for config in configs if config["name"].endswith("_WORK"))
+
+    async def _ensure_stream(self, wanted: dict[str, Any], create: bool) -> None:
         name = wanted["name"]
         answer = await self.api(f"STREAM.INFO.{name}")
         if error_code(answer) == _NO_STREAM:
+            if not create:
+                there = ", ".join(await self._namespaces()) or "none yet: `pointsman up` makes one"
+                raise NotFound(
+                    f"there is no namespace {self._subjects.namespace!r} at {self._settings.servers}; there is: {there}"
+                )
             if self._set_up_once:
                 _log.warning(
                     "stream_lost", stream=name, hint="the broker came back without it: it is made again, empty"

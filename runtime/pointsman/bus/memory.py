@@ -479,7 +479,7 @@ class MemoryBus:
     def registry(self) -> _Registry:
         return self._registry
 
-    async def set_up(self) -> None:
+    async def set_up(self, *, create: bool = True) -> None:
         self._open()
 
     async def publish(

@@ -43,7 +43,7 @@ def import_(file: str, *, url: str | None, namespace: str | None, json: bool) ->
         raise ConfigurationError(f"{file} is a bare log; give a file that `pointsman export` wrote")
 
     async def run() -> Code:
-        async with session(url, namespace) as client:
+        async with session(url, namespace, create=True) as client:
             count = await import_workflow(client.bus, client.subjects, archive)
             where = client.subjects.namespace
         if json:

@@ -21,7 +21,7 @@ from pointsman.client import Client
 from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.loading import installed_agents
-from pointsman.errors import ConfigurationError, PointsmanError
+from pointsman.errors import ConfigurationError, NotFound, PointsmanError
 from pointsman.llm.selection import chosen_model
 from pointsman.ports import QueueDepth
 from pointsman.settings import Settings
@@ -106,6 +106,9 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncIterator
             for check in await _team(client, team):
                 yield check
             yield await _dead(client)
+    except NotFound as error:
+        advice = "a supervisor or a worker that starts makes it; --namespace or POINTSMAN_NAMESPACE names another"
+        yield Check("namespace", False, str(error), advice)
     except ConfigurationError as error:
         yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
     except PointsmanError as error:

@@ -40,6 +40,8 @@ from pointsman_schemas.log import (
 
 __all__ = ["Story", "answer", "letters", "outcome", "seconds", "show", "summaries", "text_of", "trace"]
 
+_UNREAD = "(the request could not be read)"
+
 _STYLE = {
     "completed": "green",
     "succeeded": "green",
@@ -205,7 +207,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime) -> RenderableType:
             Text(workflow.status, style=_STYLE.get(workflow.status, "")),
             workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             seconds(took),
-            Text(one_line(text_of(workflow.input), limit=60), no_wrap=True, overflow="ellipsis"),
+            Text(one_line(text_of(workflow.input) or _UNREAD, limit=60), no_wrap=True, overflow="ellipsis"),
         )
     _keep_whole(table, 0)
     return table

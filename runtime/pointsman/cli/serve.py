@@ -124,7 +124,7 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         if not json:
             _tell_setting(settings, broker, home, len(cast.agents))
         _came_up("broker", began, json=json)
-        client = await stack.enter_async_context(session(broker.url, settings.namespace))
+        client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
         await _unless_one_ends(
             children, _everybody(client, cast.agents, cast.team.name, json=json, began=began, patience=_READY)
         )
@@ -213,7 +213,7 @@ async def _up(
         async with asyncio.TaskGroup() as group:
             group.create_task(children.keep(told))
             group.create_task(_keep(broker, home / "broker" / "nats-server.log", told))
-            client = await stack.enter_async_context(session(broker.url, settings.namespace))
+            client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
             await _everybody(client, cast.agents, cast.team.name, json=json, began=began)
             if json:
                 emit({"event": "ready", "url": broker.url, "namespace": settings.namespace, "team": cast.team.name,

@@ -21,12 +21,15 @@ def settings_for(url: str | None, namespace: str | None, *, log_level: str | Non
 
 
 @asynccontextmanager
-async def session(url: str | None, namespace: str | None) -> AsyncIterator[Client]:
-    """A client for one command. Only errors are logged: what a person should know, the command says itself."""
+async def session(url: str | None, namespace: str | None, *, create: bool = False) -> AsyncIterator[Client]:
+    """A client for one command. Only errors are logged: what a person should know, the command says itself.
+
+    Commands that look must not make what they look for: a namespace is made by those that `create`.
+    """
     settings = settings_for(url, namespace, log_level="error")
     observed = telemetry.setup("pointsman-cli", settings=settings)
     try:
-        async with connect(settings=settings) as client:
+        async with connect(settings=settings, create=create) as client:
             yield client
     finally:
         await observed.shutdown()

@@ -18,7 +18,7 @@ from pointsman.cli.output import Code, complain, console, emit, hint, outcome_co
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
 from pointsman.core.trace import build
-from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import Entry, PlanAccepted, WorkflowEnded, WorkflowStarted
@@ -26,6 +26,7 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["cancel", "follow", "list_", "print_outcome", "show", "submit", "trace", "watch"]
 
+_WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
 _PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
 
@@ -38,7 +39,7 @@ def submit(
     request = _request(text, input_json)
 
     async def run() -> Code:
-        async with session(url, namespace) as client:
+        async with session(url, namespace, create=True) as client:
             workflow = await client.submit(
                 team, request, request_id=request_id, correlation_id=correlation_id, deadline=deadline
             )
@@ -72,7 +73,10 @@ def submit(
 def watch(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            outcome = await follow(await client.workflow(workflow), json=json)
+            found = await client.workflow(workflow)
+            if await client.bus.last("log", client.subjects.log(found.team, workflow)) is None:
+                complain(f"waiting for admission by team {found.team}; {_WAITS}")
+            outcome = await follow(found, json=json)
             if not json:
                 print_outcome(outcome, workflow)
             return outcome_code(outcome)
@@ -100,7 +104,16 @@ def list_(team: str | None, *, limit: int, url: str | None, namespace: str | Non
 def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            entries = await client.entries(workflow)
+            try:
+                entries = await client.entries(workflow)
+            except NotFound:
+                if (team := await client.waiting(workflow)) is None:
+                    raise
+                if json:
+                    emit({"workflow_id": workflow, "team": team, "status": "waiting"})
+                else:
+                    print(f"{workflow} is waiting for admission by team {team}; {_WAITS}.")
+                return Code.OK
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
             ended = next((entry for entry in entries if isinstance(entry, WorkflowEnded)), None)
@@ -172,7 +185,15 @@ async def _draw_while_it_runs(workflow: Workflow, terminal: Console) -> None:
 def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            ended = await (await client.workflow(workflow)).cancel(reason, by="pointsman cancel")
+            try:
+                ended = await (await client.workflow(workflow)).cancel(reason, by="pointsman cancel")
+            except NotFound:
+                if (team := await client.waiting(workflow)) is None:
+                    raise
+                if json:
+                    emit({"workflow_id": workflow, "cancelled": False, "status": "waiting"})
+                complain(f"{workflow} is waiting for admission by team {team} and cannot be cancelled yet; {_WAITS}")
+                return Code.FAILED
         if ended is not None:
             if json:
                 emit({"workflow_id": workflow, "cancelled": False, "status": ended.status})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 
 from pointsman.core.inputs import (
@@ -26,7 +27,7 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["read_child", "read_inbox", "read_request", "unreadable_result"]
+__all__ = ["read_child", "read_inbox", "read_request", "unreadable_result", "workflow_of"]
 
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
@@ -90,8 +91,7 @@ def _check_reply_to(subject: str | None, namespace: str) -> None:
 
 def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: Request | None) -> Admission:
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    own_id = envelope.id if envelope else headers.get("ce-id") or headers.get("nats-msg-id")
-    request_id = (own_id or f"sequence-{stored.sequence}")[:_ID_KEPT]
+    request_id = _request_id(stored, envelope, headers)
     correlation_id = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
     return Admission(
         workflow_id=workflow_id_for(team.name, request_id),
@@ -100,6 +100,20 @@ def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: R
         team=team,
         trace=_trace(envelope, headers),
     )
+
+
+def _request_id(stored: Stored, envelope: Envelope | None, headers: Mapping[str, str]) -> str:
+    own_id = envelope.id if envelope else headers.get("ce-id") or headers.get("nats-msg-id")
+    return (own_id or f"sequence-{stored.sequence}")[:_ID_KEPT]
+
+
+def workflow_of(stored: Stored) -> str:
+    """The id of the workflow that a request becomes, or has become."""
+    envelope: Envelope | None = None
+    with suppress(ContractError):
+        envelope, _ = decode(stored.headers, stored.body)
+    headers = {name.lower(): value for name, value in stored.headers.items()}
+    return workflow_id_for(stored.subject.rpartition(".")[2], _request_id(stored, envelope, headers))
 
 
 def _trace(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin:

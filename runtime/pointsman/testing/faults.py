@@ -230,7 +230,7 @@ class FaultyBus:
     def registry(self) -> Registry:
         return self._registry
 
-    async def set_up(self) -> None:
+    async def set_up(self, *, create: bool = True) -> None:
         await self.call("set_up", self._bus.set_up)
 
     async def publish(
