@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from pointsman.metering import Admission
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.shapes import Shape
 from pointsman.telemetry import content, metrics, names
-from pointsman.tools import Tool
+from pointsman.tools import Tool, ToolSource
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import ErrorKind, Handoff
 from pointsman_schemas.strict_json import as_json_value, compact, describe
@@ -86,7 +86,7 @@ class LLMAgent(Agent):
         name: str,
         description: str,
         instructions: str | Path,
-        tools: Sequence[Tool[..., Any]] = (),
+        tools: Sequence[Tool[..., Any] | ToolSource] = (),
         input: Any = None,
         output: type[BaseModel] | None = None,
         output_name: str = "answer",
@@ -129,11 +129,9 @@ class LLMAgent(Agent):
             raise ConfigurationError(f"agent {name} has model={model!r}; name at least one, or None for the default")
         if turns < 1:
             raise ConfigurationError(f"agent {name} has turns={turns}; expected at least 1 model call")
-        repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
-        if repeated:
-            raise ConfigurationError(f"agent {name} has several tools named {repeated[0]}; rename all but one")
+        self._own_tools = _by_name([tool for tool in tools if isinstance(tool, Tool)], name)
+        self._sources = [source for source in tools if not isinstance(source, Tool)]
         self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
-        self._tools = {tool.name: tool for tool in tools}
         self._output = output
         self._output_schema = _schema(output)
         self._output_name = output_name
@@ -172,23 +170,31 @@ class LLMAgent(Agent):
         """Close the models' connections. The agent opens them again when it is used again."""
         for model in self.__dict__.get("models", ()):
             await model.close()
+        for source in self._sources:
+            await source.close()
+
+    async def _tools(self) -> Mapping[str, Tool[..., Any]]:
+        """All there are now."""
+        if not self._sources:
+            return self._own_tools
+        found = [tool for source in self._sources for tool in await source.tools()]
+        return _by_name([*self._own_tools.values(), *found], self._card.name)
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         context = context.with_deps(self._deps)
         if self._input is not None:
             self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
-        seen: Counter[tuple[str, str]] = Counter()
         repaired = False
-        done = Steps(context, context.journal if self._durable else None)
-        await done.load()
+        run = _Run(context, await self._tools(), Steps(context, context.journal if self._durable else None))
+        await run.done.load()
         for number in range(1, self._turns + 1):
-            reply = await done.answer(number, partial(self._ask, tuple(turns), context))
+            reply = await run.done.answer(number, partial(self._ask, run, tuple(turns)))
             _accept(reply, self._card.name)
             if reply.calls:
                 calls = _told_apart(reply.calls, number)
                 turns.append(Turn("assistant", reply.text, calls))
-                turns.extend(await self._use(calls, seen, number, done, context))
+                turns.extend(await self._use(run, calls, number))
                 continue
             value, problem = self._read(reply)
             if not problem:
@@ -205,12 +211,13 @@ class LLMAgent(Agent):
 
     # Asking the model
 
-    async def _ask(self, turns: tuple[Turn, ...], context: Context) -> ModelReply:
+    async def _ask(self, run: _Run, turns: tuple[Turn, ...]) -> ModelReply:
+        context = run.context
         request = ModelRequest(
             model="",
             instructions=self._instructions,
             turns=turns,
-            tools=tuple(tool.spec for tool in self._tools.values()),
+            tools=tuple(tool.spec for tool in run.tools.values()),
             output_schema=self._output_schema,
             output_name=self._output_name,
             max_tokens=self._max_tokens,
@@ -320,13 +327,11 @@ class LLMAgent(Agent):
 
     # Using tools
 
-    async def _use(
-        self, calls: Sequence[ToolCall], seen: Counter[tuple[str, str]], turn: int, done: Steps, context: Context
-    ) -> list[Turn]:
+    async def _use(self, run: _Run, calls: Sequence[ToolCall], turn: int) -> list[Turn]:
         """The results of `calls`, in their order, run side by side. None is lost when another fails."""
-        seen.update({(call.name, call.arguments) for call in calls})
-        for place in done.unknown(turn, range(len(calls))):
-            if (tool := self._tools.get(calls[place].name)) is not None and not tool.idempotent:
+        run.seen.update({(call.name, call.arguments) for call in calls})
+        for place in run.done.unknown(turn, range(len(calls))):
+            if (tool := run.tools.get(calls[place].name)) is not None and not tool.idempotent:
                 raise TaskError(
                     f"the tool {tool.name} was under way when its worker died, and may have done its work or not; find "
                     "out, or declare it idempotent=True if it may run again",
@@ -334,19 +339,20 @@ class LLMAgent(Agent):
                 )
         async with asyncio.TaskGroup() as group:
             running = [
-                group.create_task(self._result(call, (turn, place), seen[call.name, call.arguments], done, context))
+                group.create_task(self._result(run, call, (turn, place), run.seen[call.name, call.arguments]))
                 for place, call in enumerate(calls)
             ]
         return [task.result() for task in running]
 
-    async def _result(self, call: ToolCall, place: tuple[int, int], times: int, done: Steps, context: Context) -> Turn:
-        tool = self._tools.get(call.name)
+    async def _result(self, run: _Run, call: ToolCall, place: tuple[int, int], times: int) -> Turn:
+        context, done = run.context, run.done
+        tool = run.tools.get(call.name)
         if (kept := done.result(*place)) is not None:
             if tool is not None:
                 tool.skip(call.arguments, context)
             return Turn("tool", kept[0], call_id=call.id, is_error=kept[1])
         if tool is None:
-            known = ", ".join(self._tools) or "none"
+            known = ", ".join(run.tools) or "none"
             problem = f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
         elif times > REPEATS:
             problem = f"{call.name} was called with these arguments {REPEATS} times already; answer with what you have"
@@ -402,6 +408,24 @@ class LLMAgent(Agent):
             kind=ErrorKind.INVALID_OUTPUT,
             made=_capped(reply.text, UNUSABLE_LENGTH),
         )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One attempt in work: its context, its tools, what was done, and how often each call was asked for."""
+
+    context: Context
+    tools: Mapping[str, Tool[..., Any]]
+    done: Steps
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def _by_name(tools: Sequence[Tool[..., Any]], agent: str) -> dict[str, Tool[..., Any]]:
+    """Raises `ConfigurationError` when two have the same name."""
+    repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if repeated:
+        raise ConfigurationError(f"agent {agent} has several tools named {repeated[0]}; rename all but one")
+    return {tool.name: tool for tool in tools}
 
 
 def _sendable(reply: ModelReply) -> ModelReply:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -24,7 +24,7 @@ from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact, describe, parse
 
-__all__ = ["Tool", "ToolResult", "tool"]
+__all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +42,18 @@ class ToolResult:
     text: str
     data: JsonValue = None
     is_error: bool = False
+
+
+class ToolSource(Protocol):
+    """Where tools come from that are not known before they are asked for, such as a server's."""
+
+    async def tools(self) -> Sequence[Tool[..., Any]]:
+        """What there is now. Raises `TaskError` when that cannot be found out."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds. It may be asked again afterwards."""
+        ...
 
 
 class Tool(Generic[P, R]):

@@ -333,6 +333,20 @@ def eval_(
     )  # fmt: skip
 
 
+@app.command()
+@command
+def mcp(
+    team: Annotated[str, typer.Argument(help="The team to offer.")],
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="When an answer must be there.")] = 120.0,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> Code:
+    """Offer a team as a tool of an MCP server on standard input and output, for other assistants."""
+    from pointsman.cli import offering
+
+    return offering.run(team, timeout=timeout, url=url, namespace=namespace)
+
+
 Origin = Annotated[Optional[str], typer.Option(help="From this agent or team only.", show_default=False)]  # noqa: UP045
 OfWorkflow = Annotated[Optional[str], typer.Option(metavar="ID", help="Of this workflow only.", show_default=False)]  # noqa: UP045
 Letters = Annotated[Optional[list[str]], typer.Argument(metavar="[ID]...", help="Dead letters.", show_default=False)]  # noqa: UP045

@@ -1,0 +1,184 @@
+"""Tools of real MCP servers, as processes and over HTTP, and a team as a tool of one, with the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
+from support.processes import found
+from support.system import echo, planner_of, running, synthesizer
+
+from pointsman.context import Context
+from pointsman.errors import ConfigurationError, TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.mcp import McpTools, mcp_tools
+from pointsman.settings import Settings
+from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman_schemas.team import ANY, Limits, Supervisor, Team
+
+pytestmark = pytest.mark.timeout(90)
+
+SERVER = """
+import asyncio, os, pathlib
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+here = pathlib.Path(__file__).parent
+server = MCPServer("calculator")
+(here / "pids").open("a").write(f"{os.getpid()}\\n")
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def add(a: int, b: int) -> int:
+    'Adds two numbers.'
+    return a + b
+
+@server.tool()
+def fail() -> str:
+    'Always fails.'
+    raise ToolError("no such luck")
+
+@server.tool()
+async def slow() -> str:
+    'Takes long.'
+    await asyncio.sleep(60)
+
+@server.tool()
+def die() -> str:
+    'Ends the server.'
+    os._exit(1)
+
+server.run()
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "server.py").write_text(SERVER)
+    return [sys.executable, str(tmp_path / "server.py")]
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "pids").read_text().split()]
+
+
+def agent(source: McpTools, *script: object) -> tuple[LLMAgent, ScriptedModel]:
+    model = ScriptedModel(*script)  # type: ignore[arg-type]
+    return LLMAgent(name="a", description="d", instructions="i", tools=[source], model=model), model
+
+
+async def test_an_agent_uses_the_tools_of_a_server_and_closes_it(command: list[str], tmp_path: Path) -> None:
+    calls = calling(("add", {"a": 2, "b": 3}), ("add", {"a": "x"}), ("fail", {}))
+    adding, model = agent(mcp_tools(command, only=["add", "fail"]), calls, saying("5"))
+    context = Context.for_test("2 and 3")
+
+    output = await adding.run(context.handoff, context)
+    (pid,) = pids(tmp_path)
+    await adding.close()
+
+    assert output == "5"
+    assert [tool.name for tool in model.requests[0].tools] == ["add", "fail"]
+    assert model.requests[0].tools[0].description == "Adds two numbers."
+    assert "a" in str(model.requests[0].tools[0].parameters["properties"])
+    told = [(turn.text, turn.is_error) for turn in model.requests[1].turns if turn.role == "tool"]
+    assert told[0] == ("5", False)
+    assert told[1][1]
+    assert told[2][1]
+    assert "no such luck" in told[2][0]
+
+    async def gone() -> bool:
+        return not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240  # /proc blocks nobody
+
+    await found(gone, "the end of the server")
+
+
+async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command: list[str]) -> None:
+    source = mcp_tools(command, idempotent=["fail"])
+
+    offered = {tool.name: tool.idempotent for tool in await source.tools()}
+    await source.close()
+
+    assert offered == {"add": True, "fail": True, "slow": False, "die": False}
+
+
+async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command: list[str], tmp_path: Path) -> None:
+    calls = (calling(("die", {})), calling(("add", {"a": 1, "b": 1})), calling(("slow", {})), saying("done"))
+    dying, model = agent(mcp_tools(command, timeout=3), *calls)
+    context = Context.for_test("die")
+
+    await dying.run(context.handoff, context)
+    await dying.close()
+
+    told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
+    assert "die failed" in told[0]
+    assert told[1] == "2"
+    assert "no answer within 3 s" in told[2]
+    assert len(pids(tmp_path)) == 2
+
+
+async def test_what_is_not_there_is_named() -> None:
+    nowhere = mcp_tools([sys.executable, "-c", "raise SystemExit(3)"])
+
+    with pytest.raises(TaskError, match="cannot be reached") as caught:
+        await nowhere.tools()
+
+    assert caught.value.retryable
+
+
+async def test_a_tool_that_is_asked_for_and_not_offered_is_named(command: list[str]) -> None:
+    source = mcp_tools(command, only=["multiply"])
+
+    with pytest.raises(ConfigurationError, match="has no tool multiply; it has add, die, fail, slow"):
+        await source.tools()
+
+
+async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
+    code = SERVER.replace("server.run()", "server.run('streamable-http', host='127.0.0.1', port=PORT)")
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "server.py").write_text(code.replace("PORT", str(port)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(tmp_path / "server.py"), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+
+        async def listens() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await found(listens, "the server")
+        source = mcp_tools(f"http://127.0.0.1:{port}/mcp", only=["add"])
+        (add,) = await source.tools()
+        result = await add.run({"a": 20, "b": 22}, Context.for_test())
+        await source.close()
+    finally:
+        process.kill()
+        await process.wait()
+
+    assert result == 42
+
+
+async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) -> None:
+    team = Team(name="shop", description="Sells tea", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=30))
+    plan = planner_of({"id": "t1", "agent": "worker", "intent": "sell"})
+    environment = {**os.environ, "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace}
+    served = StdioServerParameters(command=sys.executable, args=["-m", "pointsman", "mcp", "shop"], env=environment)
+
+    async with running(settings, team, [plan, synthesizer, echo("worker")]), Client(served) as client:
+        (offered,) = (await client.list_tools()).tools
+        result = await client.call_tool("shop", {"request": "tea, please"})
+
+    assert (offered.name, "Sells tea" in (offered.description or "")) == ("shop", True)
+    assert not result.is_error
+    assert result.content[0].text == "joined"  # type: ignore[union-attr]
