@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,8 +78,6 @@ class Dashboard:
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.stopping = asyncio.Event()
         self._token = token
-        self._teams: Sequence[str] = ()
-        """Those that are alive, as they were seen last."""
         self._letters = DeadLetters(client.bus, client.subjects)
         self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
         self._letters_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_letters, _LOOK)
@@ -131,25 +129,30 @@ class Dashboard:
         return answer
 
     async def _until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
+        """`chunks`, and the status whenever it has changed, until the dashboard ends."""
         stopping = asyncio.ensure_future(self.stopping.wait())
+        coming = asyncio.ensure_future(anext(chunks))
+        told: Mapping[str, Any] = {}
         try:
-            async with aclosing(chunks), self._agents_seen.watched(), self._letters_seen.watched():
+            async with self._agents_seen.watched(), self._letters_seen.watched():
                 yield b"retry: 1000\n\n"
-                while True:
-                    coming = asyncio.ensure_future(anext(chunks))
-                    try:
-                        await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                        if stopping.done():
+                while not stopping.done():
+                    await asyncio.wait({coming, stopping}, timeout=_TICK * 2, return_when=asyncio.FIRST_COMPLETED)
+                    if coming.done():
+                        try:
+                            yield coming.result()
+                        except StopAsyncIteration:
                             return
-                        yield coming.result()
-                    except StopAsyncIteration:
-                        return
-                    finally:
-                        coming.cancel()
-                        with suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
-                            await coming
+                        coming = asyncio.ensure_future(anext(chunks))
+                    elif (status := await self._status()) != told:
+                        told = status
+                        yield sse("status", status)
         finally:
-            stopping.cancel()
+            for waiting in (coming, stopping):
+                waiting.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration, PointsmanError):
+                await coming
+            await chunks.aclose()
 
     async def _workflows(self, request: Request) -> Chunks:
         """The page that is asked for, then the rows that change, each with whether it still fits."""
@@ -167,13 +170,13 @@ class Dashboard:
                     "totals": page.totals,
                     "size": _PAGE,
                 }
-                yield sse("page", {**content, **self._status()}, id=page.sequence)
+                yield sse("page", {**content, **await self._status()}, id=page.sequence)
             elif changed:
                 page = index.page(search, limit=0)
                 rows = [{**row.shown(), "fits": search.fits(row)} for row in changed]
-                yield sse("rows", {"rows": rows, "totals": page.totals, **self._status()}, id=page.sequence)
+                yield sse("rows", {"rows": rows, "totals": page.totals, **await self._status()}, id=page.sequence)
             else:
-                yield sse("status", self._status())
+                yield sse("status", await self._status())
             seen = index.sequence
             with suppress(TimeoutError):
                 async with asyncio.timeout(IDLE):
@@ -186,7 +189,7 @@ class Dashboard:
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self.client.bus, self.client.subjects
         if await bus.last("log", subjects.log_anywhere(name)) is None:
-            yield sse("absent", {"id": name, **self._status()})
+            yield sse("absent", {"id": name, **await self._status()})
         story, pause = Story(), _TICK / 2
         entries: list[Entry] = []
         reports: list[Progress] = []
@@ -204,9 +207,9 @@ class Dashboard:
                     yield sse("lines", new, id=batch[-1].sequence)
                 began = monotonic()
                 if batch and entries and isinstance(entries[0], WorkflowStarted):
-                    yield sse("view", {**views.workflow(entries, reports), **self._status()})
+                    yield sse("view", {**views.workflow(entries, reports), **await self._status()})
                 else:
-                    yield sse("status", self._status())
+                    yield sse("status", await self._status())
                 # A large plan costs more to draw: the page gets it less often.
                 pause = max(_TICK / 2, 5 * (monotonic() - began))
 
@@ -233,17 +236,17 @@ class Dashboard:
         async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
             async for batch in grouped:
                 if batch:
-                    yield sse(event, {event: batch[-1], **self._status()})
+                    yield sse(event, {event: batch[-1], **await self._status()})
                 else:
-                    yield sse("status", self._status())
+                    yield sse("status", await self._status())
 
-    def _status(self) -> dict[str, Any]:
+    async def _status(self) -> dict[str, Any]:
         letters = self._letters_seen.value
         return {
             "live": {
                 "namespace": self.client.subjects.namespace,
                 "broker": self.client.bus.connected,
-                "teams": sorted({*self.index.teams, *self._teams}),
+                "teams": sorted({*self.index.teams, *(card.name for card in await self.client.teams())}),
                 "read": round(self.index.read, 3),
                 "letters": len(letters) if letters is not None else None,
                 "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents_seen.value or ()),
@@ -251,7 +254,7 @@ class Dashboard:
         }
 
     async def _look_at_agents(self) -> list[dict[str, Any]]:
-        cards, self._teams = await self.client.agents(), [card.name for card in await self.client.teams()]
+        cards = await self.client.agents()
         names = sorted({*(card.name for card in cards), *self.index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self.client.queue(name) for name in names))
         return views.agents(cards, dict(zip(names, depths, strict=True)), self.index.agents)
