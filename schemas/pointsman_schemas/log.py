@@ -188,12 +188,13 @@ class TaskSkipped(Part):
 
 
 class TaskAbandoned(Part):
-    """The workflow no longer waits for the task."""
+    """The workflow no longer waits for the task. Its agent is, or may be, a `team`, which is told so."""
 
     kind: Literal["task_abandoned"] = "task_abandoned"
     at: AwareDatetime
     task_id: TaskId
     reason: str
+    team: bool = False
 
 
 class TaskReopened(Part):

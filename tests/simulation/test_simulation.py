@@ -49,7 +49,7 @@ def test_the_worlds_meet_every_kind_of_fault() -> None:
 
 def test_in_some_worlds_a_team_works_for_a_team() -> None:
     ends: set[str] = set()
-    for seed in range(1, 61):
+    for seed in range(1, 101):
         world = World(seed)
         world.run()
         below = world.broker.stream("log").select(world.subjects.outcomes_of("below"))

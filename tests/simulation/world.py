@@ -218,6 +218,12 @@ class World:
             for stored, workflow in self.requests()
             if not self.broker.stream("log").ends_at(self.subjects.outcome(self.team.name, workflow))
         ]
+        log = self.broker.stream("log")
+        missing += [
+            f"{stored.subject} has no outcome"
+            for stored in log.select(self.subjects.logs_of("below"))
+            if not log.ends_at(stored.subject.replace(".log.", ".outcome.", 1))
+        ]
         for (_, name), durable in self.broker._durables.items():
             if name != consumer_name("leaver") and (durable.ready or durable.in_flight):
                 missing.append(f"consumer {name} has {len(durable.ready)} ready and {durable.in_flight} in flight")

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pointsman.core.evolve import evolve
 from pointsman.core.inputs import Circumstances
 from pointsman.core.outcome import outcome_of
-from pointsman.core.state import State
+from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import span_id_for
@@ -23,7 +23,7 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.roles import ClassifierInput, PlannerInput, SynthesizerInput
 
-__all__ = ["LAST_WORD", "Draft", "add_role_task", "dispatch", "end", "free_id", "task_deadline"]
+__all__ = ["LAST_WORD", "Draft", "abandon", "add_role_task", "dispatch", "end", "free_id", "task_deadline"]
 
 LAST_WORD = timedelta(seconds=30)
 """What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
@@ -109,10 +109,17 @@ def task_deadline(draft: Draft, role: Role, agent: str, start: datetime) -> date
     return min(own, state.deadline)
 
 
+def abandon(draft: Draft, task: Task, reason: str) -> None:
+    """Wait no longer for a task. One whose agent nobody knows may be with a team, which must hear of it."""
+    card = draft.around.card(task.agent)
+    team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)
+    draft.add(TaskAbandoned(at=draft.now, task_id=task.id, reason=reason, team=team))
+
+
 def end(draft: Draft, phase: Phase, answer: JsonValue, reason: str = "") -> None:
     """End the workflow in `phase`; what is still open is abandoned for `reason`."""
     for task in draft.open().tasks.values():
         if not task.settled:
-            draft.add(TaskAbandoned(at=draft.now, task_id=task.id, reason=reason or f"the workflow is {phase}"))
+            abandon(draft, task, reason or f"the workflow is {phase}")
     outcome = outcome_of(draft.open(), phase, draft.now, answer=answer, reason=reason)
     draft.add(WorkflowEnded(at=draft.now, outcome=outcome))

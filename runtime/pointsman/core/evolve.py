@@ -118,7 +118,10 @@ def evolve(state: State | None, entry: Entry) -> State:
         case TaskSkipped():
             return _with_task(state, entry.task_id, TaskStatus.SKIPPED, cause=entry.reason, ended_at=entry.at)
         case TaskAbandoned():
-            return _with_task(state, entry.task_id, TaskStatus.ABANDONED, cause=entry.reason, ended_at=entry.at)
+            team = entry.team or _task(state, entry.task_id).team
+            return _with_task(
+                state, entry.task_id, TaskStatus.ABANDONED, cause=entry.reason, ended_at=entry.at, team=team
+            )
         case TaskReopened():
             return _task_reopened(state, entry)
         case ResultIgnored():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pointsman.core.attempts import attempt_failed
-from pointsman.core.draft import Draft
+from pointsman.core.draft import Draft, abandon
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase
@@ -13,7 +13,6 @@ from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
     LimitReached,
     RetryScheduled,
-    TaskAbandoned,
     TaskDispatched,
     TimerArmed,
 )
@@ -80,5 +79,5 @@ def _stop_work(draft: Draft, limit: str, detail: str) -> None:
         return
     for task in tuple(state.tasks.values()):
         if not task.settled:
-            draft.add(TaskAbandoned(at=draft.now, task_id=task.id, reason=detail))
+            abandon(draft, task, detail)
     finish(draft)

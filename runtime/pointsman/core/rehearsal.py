@@ -36,6 +36,7 @@ from pointsman_schemas.log import (
     PlanRejected,
     ResultIgnored,
     RetryScheduled,
+    TaskAbandoned,
     TaskAdded,
     TaskDispatched,
     TaskReopened,
@@ -206,6 +207,11 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
                 if entry.error.kind == ErrorKind.NO_WORKER:
                     cards.pop(task.agent, None)
                 else:
+                    cards[task.agent] = known(task.agent)
+            case TaskAbandoned() if state is not None and (task := state.tasks.get(entry.task_id)):
+                if entry.team and not task.team:
+                    cards.pop(task.agent, None)  # nobody knew it: it might have been a team
+                elif task.role is Role.WORK:
                     cards[task.agent] = known(task.agent)
             case _:
                 pass

@@ -179,11 +179,7 @@ class Sender:
         await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
         waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
         await asyncio.gather(*(self._bus.purge("work", name) for name in waiting))
-        queued = [
-            self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt)
-            for task in handed
-            if not task.team  # a team that takes it up finds the cancellation, and ends its own workflow with it
-        ]
+        queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
         await asyncio.gather(*(self._bus.purge("work", subject) for subject in queued))
 
 
