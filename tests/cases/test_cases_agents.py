@@ -292,7 +292,7 @@ async def test_a_refusal_ends_what_was_refused_after_one_call_wherever_it_is(set
         written = place == "synthesize"  # what there is can be read beside the refusal
         assert outcome.status == "failed"
         assert REFUSALS[kind][3] in outcome.reason
-        assert outcome.answer == {"words": "done"} if written else "Could not help" in outcome.answer
+        assert outcome.answer == {"words": "done"} if written else "could not be served" in outcome.answer
 
 
 # Answers that break off

@@ -165,7 +165,7 @@ async def embedded(target: str, settings: Settings, home: Path, *, team: bool) -
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
         children = await stack.enter_async_context(_children(home, broker, settings))
         await _start(children, target if team else None, workers)
-        client = await stack.enter_async_context(session(broker.url, settings.namespace))
+        client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
         waiting = _everybody(client, agents, name, json=None, began=time.monotonic(), patience=_READY)
         await _unless_one_ends(children, waiting)
         yield client

@@ -235,6 +235,8 @@ def print_outcome(outcome: Outcome, workflow: str) -> None:
     terminal.print()
     terminal.print(render.outcome(outcome))
     hint(terminal, f"`pointsman trace {workflow}` shows who did what.")
+    if outcome.status == "failed":
+        hint(terminal, f"`pointsman dead list --workflow {workflow}` shows what was given up on.")
 
 
 async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:

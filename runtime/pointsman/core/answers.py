@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import could_not, outcome_of
+from pointsman.core.outcome import NOT_SERVED, outcome_of
 from pointsman.core.state import State
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -27,9 +27,7 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
     if not done:
         reason = state.limit or "; ".join(failures(state)) or "no task was finished"
-        return end(
-            draft, Phase.FAILED, could_not(reason, "Look at the dead letters, mend the cause and replay them."), reason
-        )
+        return end(draft, Phase.FAILED, NOT_SERVED, reason)
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
     if strategy.synthesizer is None or alone:
         return end(draft, verdict(state), bare_results(state))

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from pointsman.core.answers import bare_results
 from pointsman.core.draft import LAST_WORD, Draft, end, task_deadline
-from pointsman.core.outcome import could_not
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import keep_plan, route_to_fallback
 from pointsman.core.retry import next_try
 from pointsman.core.state import State, Task
@@ -58,10 +58,7 @@ def _task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
             if task.role is Role.CLASSIFY and route_to_fallback(draft):
                 return None
             reason = f"{task.agent} could not {task.role}: {error.message}"
-            next_step = (
-                f"Look at the dead letter of {task.id}, or check that {task.agent} runs and can reach its model."
-            )
-            end(draft, Phase.FAILED, could_not(reason, next_step), reason)
+            end(draft, Phase.FAILED, NOT_SERVED, reason)
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
             end(draft, Phase.FAILED if _turned_down(error) else Phase.PARTIAL, bare_results(state), reason)

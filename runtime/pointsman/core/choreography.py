@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pydantic import JsonValue
 
 from pointsman.core.draft import Draft, dispatch, end, free_id
-from pointsman.core.outcome import could_not
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import menu
 from pointsman.core.state import Task
 from pointsman.core.transitions import Phase
@@ -28,7 +28,7 @@ def begin_choreography(draft: Draft, strategy: Choreography) -> None:
     react(draft, strategy, None, [Emitted(name=strategy.begins, data=_data(draft))])
     if not draft.open().ended and draft.open().plan is None:
         reason = f"no live agent of the team reacts to the event {strategy.begins}"
-        end(draft, Phase.FAILED, could_not(reason, "Start one that does and send the request again."), reason)
+        end(draft, Phase.FAILED, NOT_SERVED, reason)
 
 
 def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: Iterable[Emitted]) -> None:

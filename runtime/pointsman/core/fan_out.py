@@ -7,7 +7,7 @@ import math
 from pointsman.core.answers import ask_synthesizer, bare_results, failures, verdict
 from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, end, free_id
-from pointsman.core.outcome import could_not
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan, menu
 from pointsman.core.state import report
 from pointsman.core.transitions import Phase, TaskStatus
@@ -25,7 +25,7 @@ def begin_fan_out(draft: Draft, strategy: FanOut) -> None:
     members = [item.name for item in menu(draft)] if state.agents == "*" else list(dict.fromkeys(state.agents))
     if not members:
         reason = "no agent is alive that could take the request"
-        return end(draft, Phase.FAILED, could_not(reason, "Start one and send the request again."), reason)
+        return end(draft, Phase.FAILED, NOT_SERVED, reason)
     intent = strategy.intent or "Serve the request from your own point of view"
     tasks = tuple(PlannedTask(id=free_id(state, name), agent=name, intent=intent) for name in members)
     return accept_plan(draft, Plan(goal="Hear every member", tasks=tasks, final_instruction=_MERGE), revision=1)
@@ -41,8 +41,7 @@ def finish_fan_out(draft: Draft, strategy: FanOut) -> None:
         reason = f"{len(done)} of {len(work)} members succeeded, and at least {needed} must"
         if why := state.limit or "; ".join(failures(state)):
             reason = f"{reason}: {why}"
-        next_step = "Look at the dead letters, mend the cause and send the request again."
-        return end(draft, Phase.FAILED, could_not(reason, next_step), reason)
+        return end(draft, Phase.FAILED, NOT_SERVED, reason)
     if strategy.synthesizer is None:
         return end(draft, verdict(state), bare_results(state))
     return ask_synthesizer(draft, strategy.synthesizer, disagreements(report(task) for task in done))

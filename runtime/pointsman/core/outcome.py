@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -10,11 +11,15 @@ from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.events import Gap, Outcome, TaskSummary
 
-__all__ = ["could_not", "outcome_of"]
+__all__ = ["NOT_SERVED", "could_not", "outcome_of"]
+
+NOT_SERVED: Final = "The request could not be served. Please try again later."
+"""The answer where something of ours failed. Why is for those who run it, and stands in the outcome's reason: what an
+exception said may be nobody's business who only asked."""
 
 
 def could_not(reason: str, next_step: str) -> str:
-    """The answer of a workflow that has none: why, and what the reader can do."""
+    """The answer of a workflow that has none, for a reason that its caller can do something about."""
     return f"Could not help, because {reason.strip().rstrip('.')}. {next_step}"
 
 

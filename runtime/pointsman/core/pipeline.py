@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from pointsman.core.answers import bare_results
 from pointsman.core.draft import Draft, end
-from pointsman.core.outcome import could_not
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
@@ -45,8 +45,7 @@ def finish_pipeline(draft: Draft, strategy: Pipeline) -> None:
     reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_why(state, stuck)}"
     done = stages[: stages.index(stuck)]
     if not done:
-        answer = could_not(reason, f"Look at the dead letter of {stuck.id}, mend the cause and replay it.")
-        return end(draft, Phase.FAILED, answer, reason)
+        return end(draft, Phase.FAILED, NOT_SERVED, reason)
     return end(draft, Phase.PARTIAL, bare_results(state), f"{reason}; done before it: {_timings(done)}")
 
 

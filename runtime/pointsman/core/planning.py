@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import could_not
+from pointsman.core.outcome import NOT_SERVED, could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
 from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
@@ -103,7 +103,7 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> Non
         return end(
             draft,
             Phase.FAILED,
-            could_not(plan.cannot, "Start an agent that can, or ask for something else."),
+            could_not(plan.cannot, "Please ask for something else."),
             plan.cannot,
         )
     draft.add(PlanAccepted(at=draft.now, revision=revision or max(state.revision, 1), plan=plan))
@@ -128,12 +128,7 @@ def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) 
         return keep_plan(draft, reason)
     error = AttemptError(kind=ErrorKind.BAD_PLAN, message=reason)
     draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
-    return end(
-        draft,
-        Phase.FAILED,
-        could_not(reason, f"Look at the dead letter of {task.id} and at {task.agent}'s prompt."),
-        reason,
-    )
+    return end(draft, Phase.FAILED, NOT_SERVED, reason)
 
 
 def keep_plan(draft: Draft, reason: str = "") -> None:

@@ -28,7 +28,7 @@ from pointsman.core.inputs import (
     TimerFired,
 )
 from pointsman.core.nesting import FROM_PARENT
-from pointsman.core.outcome import could_not
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.state import State, changed
 from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.burial import bury
@@ -495,7 +495,7 @@ class SupervisorEngine:
             workflow_id=workflow,
             team=self._team.name,
             status="failed",
-            answer=could_not(reason, "Replay its request as a new workflow."),
+            answer=NOT_SERVED,
             reason=reason,
             correlation_id=correlation_id or workflow,
             trace_id=trace_id,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.core import Story, failure, plan, task
 
+from pointsman.core.outcome import NOT_SERVED
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
 
 DIAMOND = (
@@ -134,15 +135,14 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
     assert story.statuses()["b"] == "skipped"
 
 
-def test_when_nothing_succeeded_the_answer_says_so_and_what_to_do() -> None:
+def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> None:
     story = Story().planned(task("a"), task("b", needs=["a"]))
 
     story.fail("a", failure("handler_error"))
 
     assert story.outcome.status == "failed"
-    assert story.outcome.answer == (
-        "Could not help, because a: handler_error was seen. Look at the dead letters, mend the cause and replay them."
-    )
+    assert story.outcome.answer == NOT_SERVED
+    assert story.outcome.reason == "a: handler_error was seen"
 
 
 def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() -> None:
