@@ -7,7 +7,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from pydantic import JsonValue, ValidationError
 
@@ -119,13 +119,15 @@ def agent(
     role: Role = Role.WORK,
     model: str | None = None,
     reacts_to: Sequence[str] = (),
+    approval: Literal["required"] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]:
     """Make an agent of an async or plain function with at most one typed input and, by annotation, a `Context`.
 
     Input and output may be anything pydantic has a JSON Schema for; the schemas go into the card. A plain function
     runs in a thread of its own. `name` is the function's unless given, `description` the first paragraph of its
     docstring. `concurrency` attempts run at a time in one process; `timeout`, in seconds, bounds each.
-    `reacts_to` names the domain events that hand it a task in a choreography.
+    `reacts_to` names the domain events that hand it a task in a choreography. With `approval="required"` a person must
+    allow each of its tasks.
 
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
@@ -148,6 +150,7 @@ def agent(
             role=role,
             model=model,
             reacts_to=reacts_to,
+            approval=approval,
         )
         return FunctionAgent(function, card, namespace)
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
+from pointsman.engine.answers import Answer, answer
 from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, publish, started_of
 from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
@@ -26,13 +27,13 @@ from pointsman.telemetry.names import publish_request
 from pointsman.telemetry.traces import span
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Budget, Control, Delta, Outcome, Progress, Request
+from pointsman_schemas.events import Approval, Budget, Control, Delta, Outcome, Progress, Request
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
+__all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
@@ -49,7 +50,8 @@ _AT_ONCE = 50  # beginnings of logs read side by side: enough to hide the round 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSummary:
-    """One line of `Client.list`. `status` is `running` or the outcome's; `ended_at` is None while it runs."""
+    """One line of `Client.list`. `status` is `running`, `waiting for approval` or the outcome's; `ended_at` is None
+    while it runs."""
 
     id: str
     team: str
@@ -205,6 +207,36 @@ class Client:
         found = [_progress(stored) async for stored in self.bus.read("log", self.subjects.events_of(workflow))]
         return [report for report in found if report is not None]
 
+    async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
+        """What `workflow`, or any of the namespace, waits for a person to allow, oldest first."""
+        now, asked = _now(), dict[str, Approval]()
+        async for stored in self.bus.read("log", self.subjects.approvals_of(workflow)):
+            with suppress(ContractError):  # an agent may name a domain event anything
+                approval = parse(Approval, decode(stored.headers, stored.body)[1])
+                if approval.expires_at > now:
+                    asked[approval.id] = approval
+        waiting: set[str] = set()
+        for name in {approval.workflow_id for approval in asked.values()}:
+            with suppress(NotFound):
+                waiting.update((await newest_commit(self.bus, self.subjects, name))[1].waiting)
+        return [approval for approval in asked.values() if approval.id in waiting]
+
+    async def approve(
+        self, approval: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
+    ) -> Answer:
+        """Allow what was asked; `input` replaces the task's input, the tool's arguments or the whole plan.
+
+        The answer says what counts: what was said first, if it was said already. It is waited for `timeout` seconds.
+
+        Raises:
+            NotFound: nobody asked.
+        """
+        return await answer(self.bus, self.subjects, "approve", approval, input=input, by=by, timeout=timeout)
+
+    async def reject(self, approval: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0) -> Answer:
+        """Do not allow it, and say why: the planner or the agent reads the reason. As `approve`."""
+        return await answer(self.bus, self.subjects, "reject", approval, reason=reason, by=by, timeout=timeout)
+
     async def trace(self, workflow: str) -> trace.TraceNode:
         """The trace of a workflow and of those its teams started for it, built from their logs. Raises `NotFound`."""
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
@@ -256,7 +288,7 @@ class Client:
         return WorkflowSummary(
             id=started.workflow_id,
             team=started.team,
-            status=ended.outcome.status if ended else "running",
+            status=ended.outcome.status if ended else "waiting for approval" if newest.waiting else "running",
             started_at=started.at,
             ended_at=ended.at if ended else None,
             input=started.input,

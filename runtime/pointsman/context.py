@@ -19,7 +19,7 @@ from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Delta, Emitted, Handoff, Progress, TaskReport, Usage
+from pointsman_schemas.events import Delta, Emitted, Handoff, Progress, TaskReport, Usage, Verdict
 from pointsman_schemas.ids import derived_id, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
@@ -153,6 +153,11 @@ class Context:
                 "deps=[...]"
             )
         return found
+
+    def verdict(self, tool: str, arguments: Mapping[str, JsonValue]) -> Verdict | None:
+        """What a person said to this call of a tool that needs approval; None when nobody was asked yet."""
+        said = [each for each in self.handoff.verdicts if each.tool == tool and each.arguments == arguments]
+        return said[-1] if said else None
 
     # What to tell the supervisor with the result
 

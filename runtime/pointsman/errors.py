@@ -16,7 +16,8 @@ PointsmanError
 │   ├── Conflict             a compare-and-set lost: somebody else wrote first
 │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
 ├── TaskError                raise it in a handler to say how the attempt failed
-│   └── Refused              the agent will not do this
+│   ├── Refused              the agent will not do this
+│   └── NeedsApproval        a person must allow a tool call first
 └── InvariantError           ours: a bug
 """
 
@@ -35,7 +36,9 @@ from pointsman_schemas.errors import (
 )
 
 if TYPE_CHECKING:
-    from pointsman_schemas.events import Usage
+    from collections.abc import Sequence
+
+    from pointsman_schemas.events import ApprovalWanted, Usage
 
 __all__ = [
     "BusUnavailable",
@@ -45,6 +48,7 @@ __all__ = [
     "InvalidToken",
     "InvariantError",
     "ModelError",
+    "NeedsApproval",
     "NotFound",
     "NotJson",
     "OversizeEvent",
@@ -160,6 +164,17 @@ class Refused(TaskError):
     """The agent understands the task and will not, or may not, do it."""
 
     kind = "refused"
+
+
+class NeedsApproval(TaskError):
+    """The attempt ends here; the task goes on in another one, once a person has said yes or no to each of `calls`."""
+
+    kind = "needs_approval"
+
+    def __init__(self, calls: Sequence[ApprovalWanted]) -> None:
+        names = ", ".join(dict.fromkeys(call.tool for call in calls))
+        super().__init__(f"a person must allow the use of {names}")
+        self.calls = tuple(calls)
 
 
 class InvariantError(PointsmanError):

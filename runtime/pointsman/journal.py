@@ -9,7 +9,7 @@ from typing import Protocol
 from pointsman.context import Context
 from pointsman.errors import OversizeEvent, TaskError
 from pointsman.ports import ModelReply, ToolCall
-from pointsman_schemas.events import ErrorKind, Step, StepCall
+from pointsman_schemas.events import ErrorKind, Step, StepCall, Usage
 
 __all__ = ["Journal", "Steps"]
 
@@ -18,7 +18,7 @@ class Journal(Protocol):
     """Where the steps of one attempt are kept."""
 
     async def recall(self) -> Mapping[str, Step]:
-        """What was kept by whoever worked on this attempt before, by name."""
+        """What was kept by whoever worked on this attempt before, or on those that it continues, by name."""
         ...
 
     async def keep(self, step: Step) -> Step:
@@ -56,6 +56,8 @@ class Steps:
         One without calls is not kept: what follows from it is the result, which is kept itself, or one repair.
         """
         if (step := self._known.get(f"answer-{turn}")) is not None:
+            if step.attempt != self._context.attempt:
+                return await self._taken_over(turn, step)
             self._context.record_usage(step.usage)
             self._continued.add(turn)
             return _reply(step)
@@ -79,6 +81,15 @@ class Steps:
             self._known = await self._journal.recall()
             self._continued.add(turn)
         return _reply(kept)
+
+    async def _taken_over(self, turn: int, step: Step) -> ModelReply:
+        """The answer of an earlier attempt that stopped to ask a person, now this one's: it is paid for, and its calls
+        that have no result were not begun. It is kept again, for whoever gets this attempt next cannot know."""
+        if self._journal is not None:
+            own = step.model_copy(update={"attempt": self._context.attempt, "usage": Usage()})
+            if await self._journal.keep(own) is not own:
+                self._continued.add(turn)
+        return _reply(step)
 
     def result(self, turn: int, place: int) -> tuple[str, bool] | None:
         """What the tool called in `turn` at `place` gave: its text, and whether that is an error."""

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from pointsman.agent import Agent, make_card
 from pointsman.bus.clock import SystemClock
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, ModelError, Refused, TaskError
+from pointsman.errors import ConfigurationError, ModelError, NeedsApproval, Refused, TaskError
 from pointsman.journal import Steps
 from pointsman.llm.prompt import DATA_RULE, write_task
 from pointsman.llm.reading import find_json
@@ -101,6 +101,7 @@ class LLMAgent(Agent):
         concurrency: int = 8,
         timeout: float = 120.0,
         reacts_to: Sequence[str] = (),
+        approval: Literal["required"] | None = None,
         turns: int = 10,
         tokens: int | None = None,
         max_tokens: int = 8192,
@@ -122,6 +123,7 @@ class LLMAgent(Agent):
             concurrency=concurrency,
             timeout=timeout,
             reacts_to=reacts_to,
+            approval=approval,
             input_schema=self._input.input_schema if self._input else {},
             output_schema=_schema(output) or {"type": "string"},
         )
@@ -337,6 +339,15 @@ class LLMAgent(Agent):
                     "out, or declare it idempotent=True if it may run again",
                     kind=ErrorKind.OUTCOME_UNKNOWN,
                 )
+        asked = [
+            wanted
+            for place, call in enumerate(calls)
+            if (tool := run.tools.get(call.name)) is not None
+            and run.done.result(turn, place) is None
+            and (wanted := tool.wanted(call.arguments, run.context)) is not None
+        ]
+        if asked:
+            raise NeedsApproval(asked)  # before any tool of this turn has run
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self._result(run, call, (turn, place), run.seen[call.name, call.arguments]))

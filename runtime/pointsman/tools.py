@@ -15,12 +15,20 @@ from pydantic.errors import PydanticUserError
 
 from pointsman.agent import first_paragraph
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, ContractError, ModelError, PointsmanError, TaskError, describe_error
+from pointsman.errors import (
+    ConfigurationError,
+    ContractError,
+    ModelError,
+    NeedsApproval,
+    PointsmanError,
+    TaskError,
+    describe_error,
+)
 from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
 from pointsman.telemetry import content, get_logger
 from pointsman.threads import in_thread
-from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.events import ApprovalWanted, ErrorKind
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact, describe, parse
 
@@ -68,6 +76,7 @@ class Tool(Generic[P, R]):
         timeout: float,
         retries: int,
         idempotent: bool,
+        approval: bool = False,
         namespace: Mapping[str, Any],
     ) -> None:
         token(name, "tool name")
@@ -88,6 +97,7 @@ class Tool(Generic[P, R]):
         self.timeout = timeout
         self.retries = retries
         self.idempotent = idempotent
+        self.approval = approval
         self._function = function
         self._is_async = signature.is_async
         self._context = signature.context
@@ -116,6 +126,8 @@ class Tool(Generic[P, R]):
         """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors too."""
         try:
             value = await self._reported(lambda: self._parse(arguments), context, call_id)
+        except NeedsApproval:
+            raise  # it is for the supervisor, not for the model
         except (Exception, SystemExit) as error:
             said = describe_error(error)
             told = isinstance(error, TaskError) and error.kind == ErrorKind.INVALID_INPUT
@@ -125,6 +137,12 @@ class Tool(Generic[P, R]):
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
         return await self._reported(lambda: self._check(arguments), context, "")
+
+    def wanted(self, arguments: str, context: Context) -> ApprovalWanted | None:
+        """The call as a person must allow it first; None when nobody need be asked, or somebody was."""
+        with suppress(TaskError):
+            return self._unasked(self._parse(arguments), context)
+        return None  # the model is told what is wrong with them
 
     def skip(self, arguments: str, context: Context) -> None:
         """Count a call that was made before and is not made again: the next equal one keeps its idempotency key."""
@@ -139,11 +157,31 @@ class Tool(Generic[P, R]):
 
     async def _reported(self, read: Callable[[], BaseModel], context: Context, call_id: str) -> JsonValue:
         async with context.tool(self.name, call_id=call_id, description=self.spec.description) as call:
-            checked = read()
+            checked = self._allowed(read(), context)
             value = await self._tries(checked, context.with_key(self._key(checked, context)))
             if content.captured():
                 call.set_attributes(content.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value))
             return value
+
+    def _unasked(self, checked: BaseModel, context: Context) -> ApprovalWanted | None:
+        if not self.approval:
+            return None
+        wanted = ApprovalWanted(tool=self.name, arguments=_plain(checked))
+        return wanted if context.verdict(wanted.tool, wanted.arguments) is None else None
+
+    def _allowed(self, checked: BaseModel, context: Context) -> BaseModel:
+        """The arguments to use, as a person has allowed or changed them."""
+        if (wanted := self._unasked(checked, context)) is not None:
+            raise NeedsApproval([wanted])
+        said = context.verdict(self.name, _plain(checked)) if self.approval else None
+        if said is None:
+            return checked
+        if said.verdict != "approved":
+            who = said.by or ("a person" if said.verdict == "rejected" else "nobody in time")
+            does = "rejected this call" if said.verdict == "rejected" else "approved this call"
+            why = f": {said.reason}" if said.reason else ""
+            raise TaskError(f"{who} {does}{why}; do without it", kind=ErrorKind.REJECTED)
+        return checked if said.input is None else self._check(said.input)
 
     def _key(self, checked: BaseModel, context: Context) -> str:
         return context.count_key("tool", self.name, checked.model_dump_json(fallback=repr))
@@ -204,6 +242,12 @@ class Tool(Generic[P, R]):
         )
 
 
+def _plain(checked: BaseModel) -> dict[str, JsonValue]:
+    """The arguments as JSON, under their own names: the same call is the same object, whoever makes it."""
+    plain: dict[str, JsonValue] = checked.model_dump(mode="json", by_alias=True, fallback=repr)
+    return plain
+
+
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, TaskError | ModelError):
         return error.retryable
@@ -220,6 +264,7 @@ def tool(
     timeout: float = 60.0,
     retries: int = 0,
     idempotent: bool = False,
+    approval: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -230,6 +275,7 @@ def tool(
     timeout: float = 60.0,
     retries: int = 0,
     idempotent: bool = False,
+    approval: bool = False,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of an async or plain function: `@tool`, or `@tool(timeout=5)`.
 
@@ -237,6 +283,8 @@ def tool(
     (`Annotated[str, Field(description="...")]` describes a parameter). A parameter annotated `Context` is not the
     model's to fill. `timeout` is in seconds and bounds each try; `retries` counts tries after the first of one call,
     and needs `idempotent`: running it twice under one `Context.idempotency_key` does the same as running it once.
+    With `approval`, a person must allow each call: the attempt ends, and the task goes on in another one, with the
+    answer. A call that was rejected is an error the model reads.
 
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
@@ -251,6 +299,7 @@ def tool(
             timeout=timeout,
             retries=retries,
             idempotent=idempotent,
+            approval=approval,
             namespace=namespace,
         )
 

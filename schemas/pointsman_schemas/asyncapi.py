@@ -11,6 +11,7 @@ from typing import Any
 
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import (
+    Approval,
     Cancellation,
     Control,
     DeadLetter,
@@ -36,6 +37,7 @@ EVENTS: tuple[type[Event], ...] = (
     Step,
     Result,
     Control,
+    Approval,
     Cancellation,
     Timer,
     Progress,
@@ -171,6 +173,15 @@ _CHANNELS = (
         (Progress,),
         (("agent", "Report progress, a tool call, a model call or a domain event."),),
         (("reader", "Follow a workflow."),),
+    ),
+    _Channel(
+        "approval",
+        _S.approval("_workflow_", "_id_"),
+        "LOG",
+        "What a workflow waits for a person to allow. It is asked until a control event answers it, or it expires.",
+        (Approval,),
+        (("supervisor", "Ask a person."),),
+        (("reader", "Show it to a person, and publish the answer on `answer_to`."),),
     ),
     _Channel(
         "cancellation",

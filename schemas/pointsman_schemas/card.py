@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -27,7 +27,7 @@ class AgentCard(BaseModel):
 
     `concurrency` is the number of tasks one instance runs at a time; `timeout` is in seconds and bounds one attempt;
     `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
-    `reacts_to` are the events that hand it a task in a choreography.
+    `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,5 +47,6 @@ class AgentCard(BaseModel):
     timeout: Annotated[float, Field(gt=0)] = 120.0
     team: bool = False
     reacts_to: tuple[Token, ...] = ()
+    approval: Literal["required"] | None = None
     instance: str = ""
     started_at: AwareDatetime | None = None

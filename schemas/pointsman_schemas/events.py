@@ -15,6 +15,8 @@ from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
     "LONGEST_WAIT",
+    "Approval",
+    "ApprovalWanted",
     "AttemptError",
     "Budget",
     "Cancellation",
@@ -36,6 +38,7 @@ __all__ = [
     "TaskSummary",
     "Timer",
     "Usage",
+    "Verdict",
 ]
 
 LONGEST_WAIT = 86_400
@@ -113,6 +116,8 @@ class ErrorKind(StrEnum):
     BAD_PLAN = "invalid_plan"
     CANCELLED = "cancelled"
     LIMIT = "limit"
+    NEEDS_APPROVAL = "needs_approval"
+    REJECTED = "rejected"
     INSUFFICIENT = "insufficient"
     CONTEXT_OVERFLOW = "context_overflow"
     OUTCOME_UNKNOWN = "outcome_unknown"
@@ -172,11 +177,31 @@ class TaskReport(Part):
     error: AttemptError | None = None
 
 
+class ApprovalWanted(Part):
+    """A tool call that a person must allow before its task goes on."""
+
+    tool: str
+    arguments: dict[str, JsonValue] = {}
+
+
+class Verdict(Part):
+    """What a person said to a tool call that an earlier attempt wanted to make. `input` are the arguments to use where
+    the person changed them. Nobody's answer in time is `expired`, which means no."""
+
+    tool: str
+    arguments: dict[str, JsonValue] = {}
+    verdict: Literal["approved", "rejected", "expired"]
+    input: dict[str, JsonValue] | None = None
+    reason: str = ""
+    by: str = ""
+
+
 class Handoff(Event):
     """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries.
 
     `feedback` says why the last attempt's output would not do. `depth` is how many teams are above the one it is from.
-    `event` is the domain event that the task reacts to, and the input is its data.
+    `event` is the domain event that the task reacts to, and the input is its data. `verdicts` are what people said to
+    the tool calls that earlier attempts asked about, and those attempts are the ones that this one `continues`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.handoff.v1"
@@ -197,6 +222,8 @@ class Handoff(Event):
     feedback: str = ""
     depth: Annotated[int, Field(ge=0)] = 0
     event: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    continues: tuple[int, ...] = ()
 
 
 class Emitted(Part):
@@ -209,8 +236,9 @@ class Emitted(Part):
 class Result(Event):
     """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks for a new plan and says why.
 
-    `events` are those the agent emitted. `gaps` are what is missing from the output of a team, which works in a
-    workflow of its own.
+    `approvals` are tool calls that a person must allow: the attempt has failed with `needs_approval`, and the task is
+    handed out again once there is an answer to each. `events` are those the agent emitted. `gaps` are what is missing
+    from the output of a team, which works in a workflow of its own.
     """
 
     event_type: ClassVar[str] = "io.pointsman.result.v1"
@@ -228,6 +256,7 @@ class Result(Event):
     replan_hint: str | None = None
     gaps: tuple[Gap, ...] = ()
     events: tuple[Emitted, ...] = ()
+    approvals: Annotated[tuple[ApprovalWanted, ...], Field(max_length=32)] = ()
     started_at: AwareDatetime
     ended_at: AwareDatetime
 
@@ -265,15 +294,43 @@ class Step(Event):
 
 
 class Control(Event):
-    """What a person or a system tells a running workflow."""
+    """What a person or a system tells a running workflow. `approve` and `reject` answer the approval they name;
+    `input` is what to use in place of what was asked about: a task's input, a tool's arguments, a whole plan."""
 
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "replay"]
+    action: Literal["cancel", "replay", "approve", "reject"]
     task_id: TaskId | None = None
+    approval: Token | None = None
+    input: JsonValue = None
     reason: str = ""
     by: str = ""
+
+
+class Approval(Event):
+    """A workflow waits for a person, as `{ns}.event.{workflow}.approval.{id}` says. Silence until `expires_at` is a no.
+
+    It asks about a `task` before it starts, a `tool` call of one, or a `plan` before any of it runs; `input` is the
+    task's input, the call's arguments or the plan. Whoever answers publishes a control event, with the action `approve`
+    or `reject` and this `id` as its `approval`, on `answer_to`.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.approval.v1"
+    max_depth: ClassVar[int] = MAX_DEPTH + 4
+
+    id: Token
+    workflow_id: WorkflowId
+    team: TeamName
+    about: Literal["task", "tool", "plan"]
+    task_id: TaskId | None = None
+    agent: AgentName | None = None
+    intent: str = ""
+    tool: str = ""
+    input: JsonValue = None
+    asked_at: AwareDatetime
+    expires_at: AwareDatetime
+    answer_to: str
 
 
 class Cancellation(Event):

@@ -12,14 +12,17 @@ from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result
-from pointsman_schemas.ids import AgentName, TaskId, TeamName, WorkflowId
+from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
+    "ApprovalDecided",
+    "ApprovalRequested",
     "AttemptFailed",
     "Commit",
+    "ControlIgnored",
     "Entry",
     "LimitReached",
     "Parent",
@@ -78,6 +81,7 @@ class WorkflowStarted(Part):
     agents: Literal["*"] | tuple[AgentName, ...] = "*"
     strategy: Strategy
     limits: Limits
+    approve_plan: bool = False
     deadline: AwareDatetime
     budget: Budget | None = None
     reply_to: str | None = None
@@ -219,6 +223,49 @@ class ResultIgnored(Part):
     reason: str
 
 
+class ApprovalRequested(Part):
+    """The workflow waits for a person's yes to a task, to a `tool` call of one, or to a `plan`. `input` is the call's
+    arguments. `agent` is who would get the task."""
+
+    kind: Literal["approval_requested"] = "approval_requested"
+    at: AwareDatetime
+    approval: Token
+    about: Literal["task", "tool", "plan"]
+    task_id: TaskId | None = None
+    agent: AgentName | None = None
+    tool: str = ""
+    input: JsonValue = None
+    plan: Plan | None = None
+    revision: int = 0
+    expires_at: AwareDatetime
+
+
+class ApprovalDecided(Part):
+    """A person's answer, or `expired`: nobody gave one in time, which means no. `input` is what the person changed the
+    task's input, the arguments or the plan to."""
+
+    kind: Literal["approval_decided"] = "approval_decided"
+    at: AwareDatetime
+    event_id: str
+    approval: Token
+    verdict: Literal["approved", "rejected", "expired"]
+    input: JsonValue = None
+    reason: str = ""
+    by: str = ""
+
+
+class ControlIgnored(Part):
+    """What a person or a system asked for counts for nothing, and why."""
+
+    kind: Literal["control_ignored"] = "control_ignored"
+    at: AwareDatetime
+    event_id: str
+    action: str
+    approval: Token | None = None
+    input: JsonValue = None
+    reason: str
+
+
 class TimerArmed(Part):
     """The supervisor will look at the workflow again at `due`, whatever happens until then."""
 
@@ -259,6 +306,9 @@ Entry: TypeAlias = Annotated[
     | TaskAbandoned
     | TaskReopened
     | ResultIgnored
+    | ApprovalRequested
+    | ApprovalDecided
+    | ControlIgnored
     | TimerArmed
     | LimitReached
     | WorkflowEnded,
@@ -268,7 +318,8 @@ Entry: TypeAlias = Annotated[
 
 class Commit(Event):
     """One message of the log. `number` counts the workflow's commits from 1. A commit that carries a `snapshot` is the
-    whole state after its entries; `snapshot_sequence` is where in the stream the newest earlier one stands."""
+    whole state after its entries; `snapshot_sequence` is where in the stream the newest earlier one stands. `waiting`
+    are the approvals that the workflow waits for after it."""
 
     event_type: ClassVar[str] = "io.pointsman.log.v1"
 
@@ -276,3 +327,4 @@ class Commit(Event):
     entries: tuple[Entry, ...]
     snapshot: JsonValue = None
     snapshot_sequence: int | None = None
+    waiting: tuple[Token, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -15,7 +15,7 @@ _Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 class PlannedTask(BaseModel):
     """One task of a plan. It starts when every task of `depends_on` has succeeded; a failure of one named in
-    `optional_dependencies` does not hold it back."""
+    `optional_dependencies` does not hold it back. With `approval`, a person must allow it first."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,6 +25,7 @@ class PlannedTask(BaseModel):
     input: JsonValue = None
     depends_on: tuple[_Name, ...] = ()
     optional_dependencies: tuple[_Name, ...] = ()
+    approval: Literal["required"] | None = None
 
 
 class Plan(BaseModel):

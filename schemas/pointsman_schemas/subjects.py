@@ -6,11 +6,12 @@
 | `{ns}.handoff.{agent}.{workflow}.{task}.{attempt}` | handoffs |
 | `{ns}.step.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt |
 | `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
-| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay |
+| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay, approve, reject |
 | `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
 | `{ns}.schedule.{workflow}.{name}` | messages for later |
 | `{ns}.log.{team}.{workflow}` | commits |
 | `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
+| `{ns}.event.{workflow}.approval.{id}` | what a person is asked, kept |
 | `{ns}.live.{workflow}.cancelled` | cancellations: not kept |
 | `{ns}.live.{workflow}.delta` | text that models are writing: not kept |
 | `{ns}.limit.{id}` | what is left of a model provider's limits |
@@ -130,6 +131,9 @@ class Subjects:
     def event(self, workflow: str, name: str) -> str:
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.{token(name, 'event')}"
 
+    def approval(self, workflow: str, name: str) -> str:
+        return f"{self.namespace}.event.{token(workflow, 'workflow')}.approval.{token(name, 'approval')}"
+
     def live(self, workflow: str, name: str) -> str:
         return f"{self.namespace}.live.{token(workflow, 'workflow')}.{token(name, 'live event')}"
 
@@ -177,6 +181,9 @@ class Subjects:
 
     def events_of(self, workflow: str) -> str:
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
+
+    def approvals_of(self, workflow: str | None = None) -> str:
+        return f"{self.namespace}.event.{token(workflow, 'workflow') if workflow else '*'}.approval.*"
 
     @property
     def cancellations(self) -> str:

@@ -43,8 +43,9 @@ class Limits(BaseModel):
     """What ends a workflow. Times are in seconds; None is without a bound.
 
     `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
-    doubles with each; `depth` is the longest chain of dependencies, `nesting` how many teams may be
-    above one; `replans` counts plans after the first, `plan_repairs` counts refused plans sent back.
+    doubles with each; `approval` is how long a person's answer is waited for, which does not count against the
+    deadline; `depth` is the longest chain of dependencies, `nesting` how many teams may be above one; `replans`
+    counts plans after the first, `plan_repairs` counts refused plans sent back.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,6 +54,7 @@ class Limits(BaseModel):
     task_timeout: Annotated[float, Field(gt=0)] = 120.0
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     backoff: Annotated[float, Field(gt=0)] = 1.0
+    approval: Annotated[float, Field(gt=0, le=2_592_000)] = 86_400.0
     tasks: Annotated[int, Field(ge=1)] = 1_000
     depth: Annotated[int, Field(ge=1)] = 100
     nesting: Annotated[int, Field(ge=0, le=20)] = 5
@@ -66,7 +68,8 @@ class Limits(BaseModel):
 class Team(BaseModel):
     """A supervisor's configuration. `agents` is a list of names, of agents or teams, or `ANY` for every live agent.
 
-    A team is an agent, too: `description` and `skills` are what the planners of other teams know of it.
+    A team is an agent, too: `description` and `skills` are what the planners of other teams know of it. With
+    `approve_plan` a person must allow each plan before any of it runs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -77,6 +80,7 @@ class Team(BaseModel):
     agents: Literal["*"] | tuple[AgentName, ...] = ANY
     strategy: Strategy = Supervisor()
     limits: Limits = Limits()
+    approve_plan: bool = False
 
     def needs(self) -> Mapping[AgentName, str]:
         """The agents it names, each with what it does: `works`, `plans`, `classifies` or `synthesizes`."""

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import (
+    Approval,
     AttemptError,
     Budget,
     Cancellation,
@@ -134,6 +135,20 @@ EVENTS: dict[str, Event] = {
     "result": _RESULT,
     "failed result": _RESULT.model_copy(update={"status": "failed", "output": None, "error": _ERROR}),
     "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada"),
+    "approval": Approval(
+        id="wf_1-a1",
+        workflow_id="wf_1",
+        team="support",
+        about="tool",
+        task_id="charges",
+        agent="billing",
+        intent="Refund the second charge",
+        tool="request_refund",
+        input={"charge_id": "ch_2"},
+        asked_at=_LATER,
+        expires_at=_LATER,
+        answer_to="pointsman.inbox.support.wf_1.control.answer-wf_1-a1",
+    ),
     "cancellation": Cancellation(tasks=("charges", "why")),
     "timer": Timer(name="deadline", due=_LATER),
     "progress": Progress(

@@ -290,6 +290,55 @@ def cancel(
 
 @app.command()
 @command
+def approvals(workflow: OfWorkflow = None, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """What waits for a person, oldest first."""
+    from pointsman.cli import workflows
+
+    return workflows.approvals(workflow, url=url, namespace=namespace, json=json)
+
+
+Asked = Annotated[str, typer.Argument(metavar="ID", help="As `pointsman approvals` shows it.")]
+
+
+@app.command()
+@command
+def approve(
+    approval: Asked,
+    input_json: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--input", metavar="JSON", help="Use this in place of the input, the arguments or the plan."),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Allow a task, a tool call or a plan that a workflow waits for."""
+    from pointsman.cli import workflows
+
+    return workflows.answer(
+        approval, approve=True, input_json=input_json, reason="", url=url, namespace=namespace, json=json
+    )
+
+
+@app.command()
+@command
+def reject(
+    approval: Asked,
+    reason: Annotated[str, typer.Option(help="Told to the planner or the agent, and kept in the log.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Do not allow it."""
+    from pointsman.cli import workflows
+
+    return workflows.answer(
+        approval, approve=False, input_json=None, reason=reason, url=url, namespace=namespace, json=json
+    )
+
+
+@app.command()
+@command
 def agents(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """The agents alive now, and what waits for each."""
     from pointsman.cli import health

@@ -17,9 +17,12 @@ from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import TraceNode
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Delta, Outcome, Progress, TaskSummary, Usage
+from pointsman_schemas.events import Approval, Delta, Outcome, Progress, TaskSummary, Usage
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
+    ControlIgnored,
     Entry,
     LimitReached,
     PlanAccepted,
@@ -38,7 +41,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["Story", "answer", "letters", "outcome", "seconds", "show", "summaries", "text_of", "trace"]
+__all__ = ["Story", "answer", "approvals", "letters", "outcome", "seconds", "show", "summaries", "text_of", "trace"]
 
 _UNREAD = "(the request could not be read)"
 
@@ -48,6 +51,7 @@ _STYLE = {
     "partial": "yellow",
     "running": "cyan",
     "waiting": "dim",
+    "waiting for approval": "bold yellow",
     "skipped": "yellow",
     "abandoned": "yellow",
     "cancelled": "yellow",
@@ -134,6 +138,18 @@ class Story:
             case ResultIgnored():
                 said = f"a result for {event.task_id}, attempt {event.attempt}, ignored: {event.reason}"
                 yield self._line(event.at, "-", event.agent, said, "yellow")
+            case ApprovalRequested():
+                about = {"plan": "the plan", "task": "the task", "tool": f"the call of {event.tool}"}[event.about]
+                whose = f" of {self._task(event.task_id)}" if event.task_id else ""
+                said = f"waiting for approval of {about}{whose}: `pointsman approve {event.approval}` or `reject`"
+                yield self._line(event.at, "?", event.agent or "plan", said, "bold yellow")
+            case ApprovalDecided():
+                by, why = (f" by {event.by}" if event.by else ""), (f": {event.reason}" if event.reason else "")
+                edited = ", edited" if event.input is not None else ""
+                style = "green" if event.verdict == "approved" else "red"
+                yield self._line(event.at, "?", event.verdict, f"{event.approval}{by}{edited}{why}", style)
+            case ControlIgnored():
+                yield self._line(event.at, "-", event.action, f"ignored: {event.reason}", "yellow")
             case LimitReached():
                 yield self._line(event.at, "!", event.limit, event.detail, "yellow")
             case WorkflowEnded():
@@ -219,6 +235,7 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     results: dict[str, JsonValue] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
     tasks: tuple[TaskSummary, ...] = ()
+    waiting: set[str] = set()
     for entry in entries:
         match entry:
             case WorkflowStarted():
@@ -242,6 +259,10 @@ def show(entries: Sequence[Entry]) -> RenderableType:
                 own.add(entry.task_id)
             case TaskSucceeded() if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
+            case ApprovalRequested():
+                waiting.add(entry.approval)
+            case ApprovalDecided():
+                waiting.discard(entry.approval)
             case WorkflowEnded():
                 tasks = entry.outcome.tasks
     if tasks:
@@ -257,9 +278,24 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     last = entries[-1]
     if isinstance(last, WorkflowEnded):
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
+    elif asked := [entry for entry in entries if isinstance(entry, ApprovalRequested) and entry.approval in waiting]:
+        parts.append(Text("\nIt is waiting for approval.", style="bold yellow"))
+        parts += [Text(f"{each.approval}: the {each.about} {each.tool or each.task_id or ''}") for each in asked]
     else:
         parts.append(Text("\nIt is still running.", style="cyan"))
     return Group(*parts)
+
+
+def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
+    """The table of `approvals`."""
+    table = _table("approval", "team", "about", "agent", "left", "what")
+    for it in of:
+        about = f"{it.about} {it.tool or it.task_id or ''}".rstrip()
+        what = one_line(f"{it.intent} {text_of(it.input)}".strip(), limit=100)
+        left = seconds(max(0.0, (it.expires_at - now).total_seconds()))
+        table.add_row(it.id, it.team, about, it.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
+    _keep_whole(table, 0)
+    return table
 
 
 def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:

@@ -1,11 +1,11 @@
-"""The commands about workflows: submit, watch, list, show, trace, cancel."""
+"""The commands about workflows: submit, watch, list, show, trace, cancel, approvals, approve, reject."""
 
 from __future__ import annotations
 
 import asyncio
 import json as json_module
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -21,10 +21,17 @@ from pointsman.core.trace import build
 from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.events import Delta, Outcome, Progress
-from pointsman_schemas.log import Entry, PlanAccepted, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Entry,
+    PlanAccepted,
+    WorkflowEnded,
+    WorkflowStarted,
+)
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["cancel", "follow", "list_", "print_outcome", "show", "submit", "trace", "watch"]
+__all__ = ["answer", "approvals", "cancel", "follow", "list_", "print_outcome", "show", "submit", "trace", "watch"]
 
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
@@ -122,6 +129,7 @@ def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -
                 "workflow_id": workflow,
                 "team": started.team if started else None,
                 "status": ended.outcome.status if ended else "running",
+                "waiting_for": sorted(_asked(entries)) if not ended else [],
                 "request": started.input if started else None,
                 "plan": plans[-1] if plans else None,
                 "plans": plans,
@@ -205,6 +213,45 @@ def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None
     return asyncio.run(run())
 
 
+def approvals(workflow: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.approvals(workflow)
+        if json:
+            for approval in found:
+                emit(approval)
+        elif found:
+            console().print(render.approvals(found, datetime.now(UTC)))
+        else:
+            print("Nothing waits for approval.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def answer(
+    approval: str, *, approve: bool, input_json: str | None, reason: str, url: str | None, namespace: str | None,
+    json: bool,
+) -> Code:  # fmt: skip
+    given = None if input_json is None else parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            if approve:
+                said = await client.approve(approval, input=given, by="pointsman approve")
+            else:
+                said = await client.reject(approval, reason=reason, by="pointsman reject")
+        if json:
+            emit({"approval": approval, "counted": said.counted, "said": said.said})
+        elif said.counted is not False:
+            print(f"{said.said[0].upper()}{said.said[1:]}.")
+        if said.counted is False:
+            complain(said.said)
+        return Code.FAILED if said.counted is False else Code.OK
+
+    return asyncio.run(run())
+
+
 async def follow(workflow: Workflow, *, json: bool) -> Outcome:
     """Print the workflow's events as they happen, and return how it ended."""
     story, terminal = render.Story(), console()
@@ -254,6 +301,12 @@ async def _explain_silence(client: Client, workflow: Workflow) -> None:
             return
         complain(f"nobody has taken the request of {workflow.id} yet: is a supervisor of {workflow.team!r} running? It "
                  f"waits in the stream; `pointsman doctor {workflow.team}` looks for what is missing")  # fmt: skip
+
+
+def _asked(entries: Sequence[Entry]) -> set[str]:
+    """The approvals that were asked for and not answered."""
+    asked = {entry.approval for entry in entries if isinstance(entry, ApprovalRequested)}
+    return asked - {entry.approval for entry in entries if isinstance(entry, ApprovalDecided)}
 
 
 async def _taken(client: Client, workflow: Workflow) -> bool:

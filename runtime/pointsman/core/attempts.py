@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import assert_never
 
 from pointsman.core.answers import bare_results
+from pointsman.core.approvals import ask_about_task, must_be_approved
 from pointsman.core.draft import LAST_WORD, Draft, end, task_deadline
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import keep_plan, route_to_fallback
@@ -16,7 +17,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
 
-__all__ = ["attempt_failed"]
+__all__ = ["attempt_failed", "task_failed"]
 
 
 def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str, result: Result | None = None) -> None:
@@ -28,7 +29,9 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
     )
     retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
     if retry is None or draft.now + retry.delay >= _horizon(state, task):
-        return _task_failed(draft, task, error)
+        return task_failed(draft, task, error)
+    if retry.agent != task.agent and must_be_approved(draft, task, retry.agent):
+        return ask_about_task(draft, task, retry.agent)
     not_before = draft.now + retry.delay
     draft.add(
         RetryScheduled(
@@ -45,7 +48,8 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
     return None
 
 
-def _task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
+def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
+    """The task has failed for good: what needs it is looked at, or the workflow ends."""
     state = draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
     match task.role:
         case Role.WORK:

@@ -13,10 +13,12 @@ from datetime import timedelta
 from typing import assert_never
 
 from pointsman.core.adaptive import next_step
+from pointsman.core.answering import answered
 from pointsman.core.answers import synthesized
+from pointsman.core.approvals import ask_about_calls, start
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.choreography import react
-from pointsman.core.draft import Draft, dispatch, end
+from pointsman.core.draft import Draft, end
 from pointsman.core.inputs import (
     EARLY,
     Circumstances,
@@ -37,6 +39,7 @@ from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
+    AttemptFailed,
     Entry,
     ResultIgnored,
     TaskReopened,
@@ -109,6 +112,7 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None
             agents=team.agents,
             strategy=team.strategy,
             limits=team.limits,
+            approve_plan=team.approve_plan,
             deadline=draft.now + timedelta(seconds=min(seconds, team.limits.deadline)),
             budget=request.budget if request else None,
             reply_to=request.reply_to if request else None,
@@ -145,9 +149,27 @@ def _result(draft: Draft, received: ResultReceived) -> None:
             error = AttemptError(kind=ErrorKind.INSUFFICIENT, message=lacks, retryable=True)
             return attempt_failed(draft, task, error, received.event_id, result)
         return _succeeded(draft, task, received)
+    if result.approvals and result.status == "failed" and task.role is Role.WORK:
+        return _asks_for_approval(draft, task, received)
     kind = ErrorKind.REFUSED if result.status == "refused" else ErrorKind.HANDLER
     error = result.error or AttemptError(kind=kind, message="the agent gave no reason")
     return attempt_failed(draft, task, error, received.event_id, result)
+
+
+def _asks_for_approval(draft: Draft, task: Task, received: ResultReceived) -> None:
+    tools = ", ".join(dict.fromkeys(call.tool for call in received.result.approvals))
+    error = AttemptError(kind=ErrorKind.NEEDS_APPROVAL, message=f"a person must allow the use of {tools}")
+    draft.add(
+        AttemptFailed(
+            at=draft.now,
+            task_id=task.id,
+            attempt=task.attempt,
+            event_id=received.event_id,
+            error=error,
+            result=received.result,
+        )
+    )
+    ask_about_calls(draft, task, received.result.approvals)
 
 
 def _ignore(draft: Draft, received: ResultReceived, reason: str) -> None:
@@ -206,7 +228,9 @@ def _control(draft: Draft, received: ControlReceived) -> None:
             fresh = received.event_id not in state.ignored and state.phase is not Phase.SYNTHESIZING
             if fresh and task and task.role is Role.WORK and task.status is TaskStatus.FAILED:
                 draft.add(TaskReopened(at=draft.now, event_id=received.event_id, task_id=task.id, by=control.by))
-                dispatch(draft, task.id)
+                start(draft, task.id)
+        case "approve" | "reject":
+            answered(draft, received)
         case _:
             assert_never(control.action)
 
@@ -245,7 +269,7 @@ def _start_or_skip(draft: Draft, task_id: str) -> None:
             draft.add(TaskSkipped(at=draft.now, task_id=task_id, cause=name, reason=reason))
             draft.moved.extend(state.dependants.get(task_id, ()))
             return
-    dispatch(draft, task_id)
+    start(draft, task_id)
 
 
 def _did(task: Task) -> str:

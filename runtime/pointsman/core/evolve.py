@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
+from pointsman.core.approving import approval_decided, approval_requested, without_approvals
 from pointsman.core.state import State, Task, changed
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result, Usage
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
     Commit,
+    ControlIgnored,
     Entry,
     LimitReached,
     PlanAccepted,
@@ -118,6 +122,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         case TaskSkipped():
             return _with_task(state, entry.task_id, TaskStatus.SKIPPED, cause=entry.reason, ended_at=entry.at)
         case TaskAbandoned():
+            state = without_approvals(state, entry.at, entry.task_id)
             team = entry.team or _task(state, entry.task_id).team
             return _with_task(
                 state, entry.task_id, TaskStatus.ABANDONED, cause=entry.reason, ended_at=entry.at, team=team
@@ -126,11 +131,33 @@ def evolve(state: State | None, entry: Entry) -> State:
             return _task_reopened(state, entry)
         case ResultIgnored():
             return changed(state, ignored=state.ignored | {entry.event_id})
+        case ApprovalRequested():
+            asked = approval_requested(state, entry)
+            if entry.task_id is None:
+                return asked
+            task = _task(state, entry.task_id)
+            if task.status is TaskStatus.AWAITING_APPROVAL:
+                return asked  # the second call of the same attempt
+            # To ask about a tool is no failure: the attempt that asked does not count against the task's.
+            asking = (task.attempt,) if entry.about == "tool" else ()
+            return _with_task(
+                asked,
+                task.id,
+                TaskStatus.AWAITING_APPROVAL,
+                agent=entry.agent or task.agent,
+                cap=task.cap + len(asking),
+                asked_in=(*task.asked_in, *asking),
+            )
+        case ApprovalDecided():
+            return approval_decided(state, entry)
+        case ControlIgnored():
+            return changed(state, ignored=state.ignored | {entry.event_id})
         case TimerArmed():
             return changed(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
         case LimitReached():
-            return changed(state, limit=state.limit or entry.detail)
+            return changed(without_approvals(state, entry.at), limit=state.limit or entry.detail)
         case WorkflowEnded():
+            state = without_approvals(state, entry.at)
             return changed(_moved(state, Phase(entry.outcome.status)), outcome=entry.outcome)
         case _:
             assert_never(entry)
@@ -154,6 +181,7 @@ def _started(entry: WorkflowStarted) -> State:
         trace=entry.trace,
         parent=entry.parent,
         depth=entry.depth,
+        approve_plan=entry.approve_plan,
     )
 
 
@@ -188,12 +216,15 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
             depends_on=tuple(dict.fromkeys((*planned.depends_on, *planned.optional_dependencies))),
             optional=frozenset(planned.optional_dependencies) - set(planned.depends_on),
             event=entry.event,
+            needs_approval=planned.approval == "required",
         )
         for planned in entry.plan.tasks
     }
     if clash := kept.keys() & added.keys():
         raise InvariantError(f"plan {entry.revision} of {state.workflow_id} names tasks that exist: {sorted(clash)}")
     tasks = {**kept, **added}
+    for gone in state.tasks.keys() - kept.keys():
+        state = without_approvals(state, entry.at, gone)
     return changed(
         _moved(state, Phase.RUNNING),
         plan=entry.plan,

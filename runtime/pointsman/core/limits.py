@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pointsman.core.answering import expire_approvals, first_expiry
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.draft import Draft, abandon
 from pointsman.core.state import State, Task, bounds
@@ -11,6 +12,8 @@ from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     LimitReached,
     RetryScheduled,
     TaskDispatched,
@@ -28,7 +31,9 @@ def check_limits(draft: Draft) -> None:
     state = draft.open()
     if not state.limit and (limit := _used_up(state)):
         return _stop_work(draft, *limit)
-    if draft.now >= state.deadline and state.phase in (Phase.PLANNING, Phase.RUNNING):
+    expire_approvals(draft)
+    state = draft.open()
+    if draft.now >= state.deadline and not state.approvals and state.phase in (Phase.PLANNING, Phase.RUNNING):
         seconds = (state.deadline - state.started_at).total_seconds()
         return _stop_work(draft, "deadline", f"the deadline of {seconds:g} s was reached")
     if state.timer_due is None or draft.now < state.timer_due:
@@ -45,11 +50,15 @@ def arm_timer(draft: Draft) -> None:
     if state.ended:
         return
     fired = state.timer in draft.fired
-    started = (entry.deadline + _LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled))
+    started = [entry.deadline + _LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled)]
+    started += [entry.expires_at for entry in draft.entries if isinstance(entry, ApprovalRequested)]
+    if any(isinstance(entry, ApprovalDecided) for entry in draft.entries):
+        started.append(state.deadline)  # it runs again
     if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
         return
     deadlines = [task.deadline + _LATE for task in state.tasks.values() if task.live and task.deadline]
-    if state.phase in (Phase.PLANNING, Phase.RUNNING):
+    deadlines += first_expiry(draft)
+    if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
         deadlines.append(state.deadline)
     due = min(deadlines)
     if fired or state.timer_due is None or due < state.timer_due:

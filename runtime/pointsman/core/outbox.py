@@ -11,10 +11,10 @@ from collections.abc import Iterator, Set
 
 from pointsman.core.message import Message
 from pointsman.core.nesting import cancellation, result_for
-from pointsman.core.state import State, Task, bounds, input_of, report
+from pointsman.core.state import Pending, State, Task, bounds, input_of, report
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, DeadLetter, ErrorKind, Handoff, Timer
+from pointsman_schemas.events import Approval, AttemptError, Budget, DeadLetter, ErrorKind, Handoff, Timer
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -35,6 +35,9 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield _handoff(state, task, subjects)
         elif task.team and task.status is TaskStatus.ABANDONED:
             yield cancellation(state, task, subjects)
+    for pending in state.approvals.values():
+        if only is None or pending.id in only:
+            yield _approval(state, pending, subjects)
     if state.outcome is not None:
         if state.parent is not None:
             yield result_for(state, state.parent, state.outcome)
@@ -87,7 +90,7 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
     return Handoff(
         workflow_id=state.workflow_id,
         task_id=task.id,
-        attempt=task.attempt,
+        attempt=max(task.attempt, 1),  # of one that a person rejected there was none
         from_agent=state.team,
         to_agent=task.agent,
         role=task.role,
@@ -100,7 +103,40 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         budget=_left(state),
         depth=state.depth,
         event=task.event,
+        verdicts=task.verdicts,
+        continues=task.asked_in,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",
+    )
+
+
+def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
+    """What a person is asked, for whoever shows it to one."""
+    task = state.tasks[pending.task_id] if pending.task_id is not None else None
+    shown = pending.input
+    if task is not None and pending.about == "task":
+        shown = input_of(state, task)
+    elif pending.plan is not None:
+        shown = pending.plan.model_dump(mode="json", exclude_defaults=True)
+    return Message(
+        subject=subjects.approval(state.workflow_id, pending.id),
+        event=Approval(
+            id=pending.id,
+            workflow_id=state.workflow_id,
+            team=state.team,
+            about=pending.about,
+            task_id=pending.task_id,
+            agent=task.agent if task else None,
+            intent=task.intent if task else (pending.plan.goal if pending.plan else ""),
+            tool=pending.tool,
+            input=shown,
+            asked_at=pending.asked_at,
+            expires_at=pending.expires_at,
+            answer_to=subjects.control(state.team, state.workflow_id, f"answer-{pending.id}"),
+        ),
+        id=pending.id,
+        at=pending.asked_at,
+        commit=state.commits,
+        span_id=(task.span_id if task else "") or state.trace.span_id,
     )
 
 

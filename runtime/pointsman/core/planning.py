@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pointsman.core.approvals import ask_about_plan
 from pointsman.core.draft import Draft, add_role_task, end, free_id
 from pointsman.core.outcome import NOT_SERVED, could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
@@ -25,6 +26,8 @@ __all__ = [
     "menu",
     "plan_again",
     "planned",
+    "problems_of",
+    "reject_plan",
     "route_to_fallback",
 ]
 
@@ -76,22 +79,29 @@ def planned(draft: Draft, task: Task, result: Result) -> None:
     plan = read_plan(result.output)
     problems = plan if isinstance(plan, tuple) else ()
     if isinstance(plan, Plan):
-        names = {item.name for item in menu(draft)}
-        started = {
-            each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
-            for each in state.tasks.values()
-            if each.attempt
-        }
-        problems = check_plan(plan, names, state.limits, started)
+        problems = problems_of(draft, plan)
         if not problems and _same_again(plan, state):
             problems = (_REPEATED if isinstance(state.strategy, Adaptive) else _FAILED,)
         if not problems:
             return accept_plan(draft, plan)
-    return _reject_plan(draft, task, problems, raw_text(result.output))
+    return reject_plan(draft, task, problems, raw_text(result.output))
 
 
-def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> None:
-    """The plan is right: its tasks are the workflow's, and those that wait for nothing start."""
+def problems_of(draft: Draft, plan: Plan) -> tuple[str, ...]:
+    """Everything that is wrong with `plan` here and now."""
+    state = draft.open()
+    names = {item.name for item in menu(draft)}
+    started = {
+        each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
+        for each in state.tasks.values()
+        if each.attempt or each.role is not Role.WORK
+    }
+    return check_plan(plan, names, state.limits, started)
+
+
+def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
+    """The plan is right: once it is `approved`, where the team wants that, its tasks are the workflow's, and those that
+    wait for nothing start."""
     state = draft.open()
     if not plan.tasks:
         if isinstance(state.strategy, Adaptive) and state.plan is not None:
@@ -106,12 +116,16 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None) -> Non
             could_not(plan.cannot, "Please ask for something else."),
             plan.cannot,
         )
-    draft.add(PlanAccepted(at=draft.now, revision=revision or max(state.revision, 1), plan=plan))
+    number = revision or max(state.revision, 1)
+    if state.approve_plan and not approved:
+        return ask_about_plan(draft, plan, number)
+    draft.add(PlanAccepted(at=draft.now, revision=number, plan=plan))
     draft.moved.extend(task.id for task in plan.tasks)
     return None
 
 
-def _reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
+def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
+    """Send the plan back to whoever wrote it, unless that was done often enough."""
     before = draft.open()
     state = draft.add(PlanRejected(at=draft.now, revision=max(before.revision, 1), problems=problems, raw=raw))
     if state.rejections <= state.limits.plan_repairs:
@@ -145,6 +159,7 @@ def keep_plan(draft: Draft, reason: str = "") -> None:
             input=task.input,
             depends_on=tuple(name for name in task.depends_on if name not in task.optional),
             optional_dependencies=tuple(name for name in task.depends_on if name in task.optional),
+            approval="required" if task.needs_approval and not task.approved else None,
         )
         for task in state.work()
         if not task.attempt
@@ -174,7 +189,7 @@ def classified(draft: Draft, task: Task, result: Result) -> None:
     if not isinstance(selection, Selection):
         if route_to_fallback(draft):
             return None
-        return _reject_plan(draft, task, selection, raw_text(result.output))
+        return reject_plan(draft, task, selection, raw_text(result.output))
     sure = [chosen for chosen in selection.agents if chosen.confidence >= strategy.threshold and chosen.agent in names]
     if sure:
         return _route(draft, sure)

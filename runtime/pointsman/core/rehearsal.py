@@ -29,8 +29,11 @@ from pointsman.core.state import State
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
     Commit,
+    ControlIgnored,
     Entry,
     PlanAccepted,
     PlanRejected,
@@ -113,6 +116,15 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
             case TaskReopened():
                 control = Control(action="replay", task_id=entry.task_id, by=entry.by)
                 made = ControlReceived(entry.event_id, control)
+            case ApprovalDecided(verdict="approved" | "rejected" as verdict):
+                action = "approve" if verdict == "approved" else "reject"
+                answer = Control(
+                    action=action, approval=entry.approval, input=entry.input, reason=entry.reason, by=entry.by
+                )
+                made = ControlReceived(entry.event_id, answer)
+            case ControlIgnored():
+                ignored = {"action": entry.action, "approval": entry.approval, "input": entry.input}
+                made = ControlReceived(entry.event_id, Control.model_validate(ignored))
             case WorkflowEnded() if entry.outcome.status == "cancelled":
                 said = _CANCELLED.fullmatch(entry.outcome.reason)
                 by, reason = (said["by"] or "", said["reason"] or "") if said else ("", "")
@@ -127,7 +139,8 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
 
 
 def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
-    team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits)
+    team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits,
+                approve_plan=started.approve_plan)  # fmt: skip
     admission = Admission(
         workflow_id=started.workflow_id,
         request_id=started.request_id,
@@ -200,6 +213,8 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
                 alive = told[1].split(", ")
                 cards = {name: card for name, card in cards.items() if name in alive}
                 cards |= {name: AgentCard(name=name, description="") for name in alive if name not in cards}
+            case ApprovalRequested(about="task", agent=str() as name):
+                cards[name] = known(name).model_copy(update={"approval": "required"})
             case RetryScheduled():
                 timeout = max((entry.deadline - entry.not_before).total_seconds(), _SHORTEST)
                 cards[entry.agent] = known(entry.agent).model_copy(update={"timeout": timeout})

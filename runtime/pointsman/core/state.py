@@ -11,12 +11,12 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 
 from pointsman.core.transitions import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, Outcome, Result, TaskReport, Usage
+from pointsman_schemas.events import AttemptError, Budget, Outcome, Result, TaskReport, Usage, Verdict
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
-__all__ = ["State", "Task", "bounds", "changed", "from_snapshot", "input_of", "report", "to_snapshot"]
+__all__ = ["Pending", "State", "Task", "bounds", "changed", "from_snapshot", "input_of", "report", "to_snapshot"]
 
 ValueT = TypeVar("ValueT", "State", "Task")
 
@@ -55,6 +55,12 @@ class Task:
     fallback: str | None = None
     event: str = ""
     """The domain event it reacts to."""
+    needs_approval: bool = False
+    approved: bool = False
+    verdicts: tuple[Verdict, ...] = ()
+    """What people said to the tool calls it asked about."""
+    asked_in: tuple[int, ...] = ()
+    """The attempts that ended with such a question."""
     team: bool = False
     """The agent is a team, which works in a workflow of its own."""
     result: Result | None = None
@@ -73,6 +79,21 @@ class Task:
     def live(self) -> bool:
         """An attempt at it is, or will be, with an agent."""
         return self.status in (TaskStatus.RUNNING, TaskStatus.BACKING_OFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a person is asked, and has not answered. `task_id` is None for a plan."""
+
+    id: str
+    about: Literal["task", "tool", "plan"]
+    asked_at: datetime
+    expires_at: datetime
+    task_id: str | None = None
+    tool: str = ""
+    input: JsonValue = None
+    plan: Plan | None = None
+    revision: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,11 @@ class State:
     trace: TraceOrigin
     parent: Parent | None = None
     depth: int = 0
+    approve_plan: bool = False
+    approvals: Mapping[str, Pending] = field(default_factory=dict)
+    """What people are asked, by id. The deadline does not run while they are."""
+    asked: int = 0
+    asking_since: datetime | None = None
     phase: Phase = Phase.PLANNING
     tasks: Mapping[str, Task] = field(default_factory=dict)
     dependants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -24,7 +24,10 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
+    ControlIgnored,
     Entry,
     LimitReached,
     PlanAccepted,
@@ -294,7 +297,19 @@ class _View:
                 for task in self.tasks.values():
                     if task.ended_at is None and task.attempts:
                         task.end(entry.at, "abandoned", task.detail or "the workflow ended first")
-            case WorkflowStarted() | TimerArmed():
+            case ApprovalRequested():
+                waits = f"waits for the approval {entry.approval}"
+                if entry.task_id is None:
+                    self._of_planner(waits)
+                else:
+                    task = self._task(entry.task_id, entry.agent or "")
+                    task.status, task.detail = "waiting for approval", waits
+            case ApprovalDecided():
+                said = f"{entry.verdict}{' by ' + entry.by if entry.by else ''}"
+                for task in self.tasks.values():
+                    if task.detail.endswith(entry.approval):
+                        task.detail = said
+            case ControlIgnored() | WorkflowStarted() | TimerArmed():
                 pass
 
     def report(self, report: Progress) -> None:

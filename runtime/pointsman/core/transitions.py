@@ -21,9 +21,10 @@ class Phase(StrEnum):
 
 
 class TaskStatus(StrEnum):
-    """Where a task is. `backing_off` waits for the time of its next attempt."""
+    """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a person."""
 
     WAITING = "waiting"
+    AWAITING_APPROVAL = "awaiting_approval"
     RUNNING = "running"
     BACKING_OFF = "backing_off"
     SUCCEEDED = "succeeded"
@@ -43,14 +44,31 @@ PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
 }
 
 TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
-    TaskStatus.WAITING: frozenset({TaskStatus.RUNNING, TaskStatus.SKIPPED, TaskStatus.ABANDONED}),
+    TaskStatus.WAITING: frozenset(
+        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.SKIPPED, TaskStatus.ABANDONED}
+    ),
+    TaskStatus.AWAITING_APPROVAL: frozenset({TaskStatus.RUNNING, TaskStatus.FAILED, TaskStatus.ABANDONED}),
     TaskStatus.RUNNING: frozenset(
-        {TaskStatus.BACKING_OFF, TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.ABANDONED}
+        {
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.BACKING_OFF,
+            TaskStatus.SUCCEEDED,
+            TaskStatus.FAILED,
+            TaskStatus.ABANDONED,
+        }
     ),
     TaskStatus.BACKING_OFF: frozenset(
-        {TaskStatus.SUCCEEDED, TaskStatus.BACKING_OFF, TaskStatus.FAILED, TaskStatus.ABANDONED}
+        {
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.SUCCEEDED,
+            TaskStatus.BACKING_OFF,
+            TaskStatus.FAILED,
+            TaskStatus.ABANDONED,
+        }
     ),
-    TaskStatus.FAILED: frozenset({TaskStatus.RUNNING}),  # only by replaying its dead letter
+    TaskStatus.FAILED: frozenset(
+        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL}
+    ),  # only by replaying its dead letter
     TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only with the task it was skipped for
     TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an answer that was refused for good, such as a plan
     TaskStatus.ABANDONED: frozenset(),

@@ -13,13 +13,13 @@ from pydantic import JsonValue
 from pointsman.agent import Agent
 from pointsman.context import Context
 from pointsman.engine.handlers import Execution, Handlers
-from pointsman.errors import ModelError, NotJson, Refused, TaskError, describe_error
+from pointsman.errors import ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
 from pointsman.journal import Journal
 from pointsman.metering import Meters
 from pointsman.ports import Clock
 from pointsman.reporting import Reporter
 from pointsman.telemetry import get_logger
-from pointsman_schemas.events import LONGEST_WAIT, AttemptError, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.events import LONGEST_WAIT, ApprovalWanted, AttemptError, ErrorKind, Handoff, Result, Usage
 from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["ABANDON", "Attempt"]
@@ -39,6 +39,7 @@ class _Ending:
     status: Literal["succeeded", "failed", "refused"]
     output: JsonValue = None
     error: AttemptError | None = None
+    approvals: tuple[ApprovalWanted, ...] = ()
 
 
 class Attempt:
@@ -139,6 +140,9 @@ class Attempt:
             return _Ending("failed", error=cause)
         except Refused as error:
             return _Ending("refused", error=_cause(error.kind, error, error.retryable, error.retry_after))
+        except NeedsApproval as error:
+            cause = _cause(error.kind, error, False, None)
+            return _Ending("failed", error=cause, approvals=error.calls)
         except TaskError as error:
             made = error.made and error.made.encode("utf-8", "replace").decode()  # half a surrogate could not be sent
             return _Ending("failed", made, _cause(error.kind, error, error.retryable, error.retry_after))
@@ -160,6 +164,7 @@ class Attempt:
             status=ending.status,
             output=ending.output,
             error=ending.error,
+            approvals=ending.approvals,
             usage=context.usage if context else Usage(),
             confidence=context.confidence if context else None,
             replan_hint=context.replan_hint if context else None,

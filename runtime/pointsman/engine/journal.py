@@ -41,7 +41,7 @@ class BusJournal:
         self._source = source
         self._correlation_id = correlation_id
         self._causation_id = causation_id
-        self._fresh = fresh
+        self._fresh = fresh and not handoff.continues
         self._loop = asyncio.get_running_loop()
 
     async def recall(self) -> Mapping[str, Step]:
@@ -54,11 +54,15 @@ class BusJournal:
 
     async def _recall(self) -> dict[str, Step]:
         handoff = self._handoff
-        filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+        steps: dict[str, Step] = {}
         while True:
             try:
-                steps = [_step(stored) async for stored in self._bus.read("work", filter)]
-                return {step.name: step for step in steps}
+                for attempt in (*handoff.continues, handoff.attempt):
+                    filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, attempt)
+                    steps |= {
+                        step.name: step async for stored in self._bus.read("work", filter) if (step := _step(stored))
+                    }
+                return steps
             except BusUnavailable:
                 await asyncio.sleep(_PAUSE)
 

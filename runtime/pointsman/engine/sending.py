@@ -23,7 +23,7 @@ from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger, tracing
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result, Timer
-from pointsman_schemas.log import Entry, TaskAbandoned, TimerArmed
+from pointsman_schemas.log import ApprovalRequested, Entry, TaskAbandoned, TimerArmed
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -184,6 +184,16 @@ class Sender:
 
 
 def _touched(entries: Iterable[Entry]) -> Set[str]:
-    """The tasks and the timer that the entries are about, in their order; the outcome is about its last task."""
-    names = (entry.name if isinstance(entry, TimerArmed) else getattr(entry, "task_id", "") for entry in entries)
-    return dict.fromkeys(names).keys()
+    """The tasks, the timer and the approvals that the entries are about, in their order; the outcome is about its last
+    task."""
+    return dict.fromkeys(_about(entry) for entry in entries).keys()
+
+
+def _about(entry: Entry) -> str:
+    match entry:
+        case TimerArmed():
+            return entry.name
+        case ApprovalRequested():
+            return entry.approval
+        case _:
+            return getattr(entry, "task_id", "")

@@ -106,7 +106,12 @@ class WorkflowLog:
         """
         number = state.commits + 1
         committed = changed(state, commits=number)
-        plain = Commit(number=number, entries=tuple(entries), snapshot_sequence=head.snapshot_sequence)
+        plain = Commit(
+            number=number,
+            entries=tuple(entries),
+            snapshot_sequence=head.snapshot_sequence,
+            waiting=tuple(state.approvals),
+        )
         due = number % SNAPSHOT_EVERY == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
         headers = encode(

@@ -12,7 +12,10 @@ from pointsman.ports import Stored
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
+    ControlIgnored,
     Entry,
     LimitReached,
     PlanAccepted,
@@ -126,6 +129,14 @@ class Story:
                 return "warn", entry.agent, said
             case LimitReached():
                 return "warn", entry.limit, entry.detail
+            case ApprovalRequested():
+                return "warn", entry.agent or "plan", f"waiting for approval of the {entry.about}: {entry.approval}"
+            case ApprovalDecided():
+                tone = "good" if entry.verdict == "approved" else "bad"
+                by, why = (f" by {entry.by}" if entry.by else ""), (f": {entry.reason}" if entry.reason else "")
+                return tone, "approval", f"{entry.approval} {entry.verdict}{by}{why}"
+            case ControlIgnored():
+                return "warn", "control", f"{entry.action} counts for nothing: {entry.reason}"
             case TimerArmed():
                 return "plain", "supervisor", f"will look again at {entry.due:%H:%M:%S}"
             case WorkflowEnded():

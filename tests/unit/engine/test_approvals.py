@@ -1,0 +1,206 @@
+"""People in the loop, over the in-memory bus with the real engines, through the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.memory import on_memory
+from support.system import planner_of, synthesizer, until
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client
+from pointsman.context import Context
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.errors import NotFound
+from pointsman.llm_agent import LLMAgent
+from pointsman.settings import Settings
+from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.tools import tool
+from pointsman_schemas.events import Approval, Control
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.team import Supervisor, Team
+
+TEAM = Team(name="bank", strategy=Supervisor(synthesizer=None))
+PAY = {"id": "pay", "agent": "payer", "intent": "pay the bill"}
+
+
+def payer(paid: list[Any]) -> Agent:
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(request: dict[str, Any]) -> str:
+        paid.append(request)
+        return "paid"
+
+    return pay
+
+
+async def asked(client: Client, count: int = 1) -> Sequence[Approval]:
+    async def there() -> bool:
+        return len(await client.approvals()) >= count
+
+    await until(there)
+    return await client.approvals()
+
+
+async def test_nothing_is_paid_before_a_person_allows_it() -> None:
+    paid: list[Any] = []
+    async with on_memory(TEAM, [planner_of(PAY), payer(paid)]) as client:
+        workflow = await client.submit("bank", {"amount": 900})
+        (question,) = await asked(client)
+        before = list(paid)
+        (summary,) = await client.list()
+
+        said = await client.approve(question.id, input={"amount": 90}, by="Ann")
+        outcome = await workflow.outcome(10)
+
+        assert (before, paid) == ([], [{"amount": 90}])
+        assert summary.status == "waiting for approval"
+        assert (said.counted, said.said) == (True, f"{question.id} is approved")
+        assert (outcome.status, outcome.answer) == ("completed", "paid")
+        assert await client.approvals() == []
+
+
+async def test_a_second_answer_is_told_what_the_first_was() -> None:
+    async with on_memory(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
+        workflow = await client.submit("bank", "pay")
+        first, second = await asked(client, 2)
+        await client.reject(first.id, reason="no", by="Ann")
+
+        again = await client.approve(first.id, by="Bo")
+        await client.reject(second.id, by="Bo")
+        outcome = await workflow.outcome(10)
+        late = await client.approve(second.id)
+
+        assert (again.counted, again.said) == (False, f"{first.id} was already rejected by Ann; nothing has changed")
+        assert late.counted is False
+        assert outcome.status == "failed"
+        with pytest.raises(NotFound, match="was ever asked for"):
+            await client.approve(f"{workflow.id}-a9")
+
+
+async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
+    async with on_memory(TEAM, [planner_of(PAY), payer([])]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+        await workflow.cancel()
+        await workflow.outcome(10)
+
+        said = await client.approve(question.id)
+
+        assert (said.counted, said.said) == (
+            False,
+            f"the workflow has ended: cancelled; {question.id} is asked no more",
+        )
+        assert await client.approvals() == []
+
+
+async def test_any_system_answers_by_one_message_without_headers() -> None:
+    async with on_memory(TEAM, [planner_of(PAY), payer([])]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+
+        await client.bus.publish(question.answer_to, dump(Control(action="approve", approval=question.id)), {})
+
+        assert (await workflow.outcome(10)).status == "completed"
+
+
+async def test_it_waits_through_a_restart_of_everything() -> None:
+    broker, settings, paid = MemoryBroker(), Settings(ack_wait=2), []  # type: ignore[var-annotated]
+    agents = [planner_of(PAY), payer(paid)]
+    client = Client(broker.connect())
+
+    async def run(stop: asyncio.Event) -> None:
+        engine = SupervisorEngine(broker.connect(), TEAM, settings, SystemClock())
+        await asyncio.gather(engine.run(stop), Worker(broker.connect(), agents, settings).run(stop))
+
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(stop))
+    await until(lambda: client.agents())
+    workflow = await client.submit("bank", "pay")
+    (question,) = await asked(client)
+    stop.set()
+    await running
+
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(stop))
+    await client.approve(question.id)
+
+    assert (await workflow.outcome(10)).status == "completed"
+    assert len(paid) == 1
+    stop.set()
+    await running
+
+
+async def test_a_team_may_want_its_plan_approved() -> None:
+    @agent(name="worker", description="Works")
+    async def work(request: dict[str, Any]) -> str:
+        return "done"
+
+    plan = {"id": "t1", "agent": "worker", "intent": "do the work"}
+    async with on_memory(
+        TEAM.model_copy(update={"approve_plan": True}), [planner_of(plan), work, synthesizer]
+    ) as client:
+        workflow = await client.submit("bank", "work")
+        (question,) = await asked(client)
+        await client.approve(question.id)
+
+        assert (await workflow.outcome(10)).answer == "done"
+        assert question.input == {"goal": "the test's", "tasks": [plan]}
+
+
+async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_person_gave() -> None:
+    refunded: list[tuple[str, int]] = []
+    looked: list[str] = []
+
+    @tool
+    async def look_up(customer: str) -> int:
+        """Finds what a customer paid."""
+        looked.append(customer)
+        return 900
+
+    @tool(approval=True)
+    async def refund(customer: str, amount: int) -> str:
+        """Pays money back."""
+        refunded.append((customer, amount))
+        return "refunded"
+
+    model = ScriptedModel(
+        calling(("look_up", {"customer": "C1"})),
+        calling(("refund", {"customer": "C1", "amount": 900})),
+        saying("It is refunded."),
+    )
+    clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[look_up, refund], model=model)
+    task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
+    async with on_memory(TEAM, [planner_of(task), clerk]) as client:
+        workflow = await client.submit("bank", "refund me")
+        (question,) = await asked(client)
+        before = list(refunded)
+        await client.approve(question.id, input={"customer": "C1", "amount": 90})
+        outcome = await workflow.outcome(10)
+
+    assert (question.tool, question.input) == ("refund", {"customer": "C1", "amount": 900})
+    assert (before, refunded) == ([], [("C1", 90)])
+    assert looked == ["C1"], "what was done before the question is not done again"
+    assert (outcome.status, outcome.answer) == ("completed", "It is refunded.")
+    assert outcome.usage.calls == 3
+    assert {each.task_id: each.attempts for each in outcome.tasks}["t1"] == 2
+
+
+async def test_an_agent_whose_call_was_rejected_may_do_without_it() -> None:
+    @tool(approval=True)
+    async def wipe() -> str:
+        """Wipes the disk."""
+        raise AssertionError("it was rejected")
+
+    context = Context.for_test()
+    said = {"tool": "wipe", "verdict": "rejected", "by": "Ann", "reason": "no"}
+    handoff = context.handoff.model_validate({**context.handoff.model_dump(), "verdicts": [said]})
+
+    result = await wipe.call("{}", Context(handoff, context.reporter))
+
+    assert (result.is_error, result.text) == (True, "wipe failed: Ann rejected this call: no; do without it")
