@@ -114,7 +114,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         stack.push_async_callback(bus.close)
         await bus.set_up()
         worker = Worker(bus, agents, settings, own_loop=True)
-        return await run_until_signal(worker.run)
+        return await run_until_signal(worker.run, worker.hand_back)
 
 
 async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable[[str], None]) -> int:

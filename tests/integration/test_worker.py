@@ -57,7 +57,7 @@ async def main():
     await bus.set_up()
     worker = Worker(bus, [sleeper, blocker, rude], settings, own_loop=True)
     try:
-        return await run_until_signal(worker.run)
+        return await run_until_signal(worker.run, worker.hand_back)
     finally:
         await bus.close()
 
@@ -79,11 +79,11 @@ async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIter
     """Starts worker processes that take handoffs when it returns, and ends those still there afterwards."""
     started: list[asyncio.subprocess.Process] = []
 
-    async def start_one(grace: float = 2.0) -> asyncio.subprocess.Process:
+    async def start_one(grace: float = 2.0, ack_wait: float = 2.0) -> asyncio.subprocess.Process:
         known = {card.instance for card in await bus.registry.cards()}
         environment = {
             **os.environ, "NOTES": str(notes), "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace,
-            "POINTSMAN_ACK_WAIT": "2", "POINTSMAN_HEARTBEAT": "0.5", "POINTSMAN_GRACE": str(grace),
+            "POINTSMAN_ACK_WAIT": str(ack_wait), "POINTSMAN_HEARTBEAT": "0.5", "POINTSMAN_GRACE": str(grace),
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=environment)
         started.append(process)
@@ -192,11 +192,11 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     assert code == 0
 
 
-async def test_a_second_signal_leaves_at_once(
+async def test_a_second_signal_leaves_at_once_and_hands_back_what_it_had(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
     desk = Desk(bus, settings.namespace)
-    process = await start(grace=30)
+    process = await start(grace=30, ack_wait=60)
 
     await desk.hand("blocker", 20.0)
     await eventually(lambda: has_started(notes))
@@ -207,3 +207,5 @@ async def test_a_second_signal_leaves_at_once(
         code = await asyncio.wait_for(process.wait(), 10)
 
     assert code == 143
+    await start(ack_wait=60)
+    await eventually(lambda: has_started(notes, 2), within=10)  # handed back, not missed a minute later

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import FrameType
@@ -17,21 +18,34 @@ __all__ = ["run_until_signal"]
 
 _log = get_logger(__name__)
 
+_LAST = 0.3  # seconds that handing back may take, once a second signal has come
 
-async def run_until_signal(run: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+
+async def run_until_signal(
+    run: Callable[[asyncio.Event], Awaitable[None]], hand_back: Callable[[], Awaitable[None]] | None = None
+) -> int:
     """Await `run(stop)`, where the first signal sets `stop`, and return exit code 0.
 
     A second signal leaves the process at once with 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.
+    `hand_back` has a moment before it does: work that is in hand need not wait until it is missed.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
+    last: list[asyncio.Future[None]] = []
+
+    def leave(number: int) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        kill_groups()
+        os._exit(128 + number)
+
     def heard(number: int) -> None:
         if stop.is_set():
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            kill_groups()
-            os._exit(128 + number)
+            threading.Timer(_LAST, leave, (number,)).start()
+            last.append(asyncio.ensure_future(hand_back() if hand_back is not None else asyncio.sleep(0)))
+            last[-1].add_done_callback(lambda _: leave(number))
+            return
         _log.info("stopping", signal=signal.Signals(number).name, hint="running work may finish; once more ends it now")
         stop.set()
 

@@ -56,6 +56,7 @@ __all__ = ["Worker", "consumer_name"]
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
+_SENT = 0.05  # seconds in which what was handed back has left this process
 _LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
@@ -160,6 +161,12 @@ class Worker:
             await self._close_agents(_until(gone))
             await self._handlers.close(_until(gone))
             _log.info("worker_stopped", instance=self.instance)
+
+    async def hand_back(self) -> None:
+        """Give back all there is in hand, as it is: this process ends now, and another one begins with it at once."""
+        for job in list(self._jobs):
+            await job.delivery.nak()
+        await asyncio.sleep(_SENT)
 
     # Taking
 
