@@ -121,7 +121,7 @@ def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_w
     story.succeed("plan-3", plan(task("t3", "code", intent="find the bug")))
 
     assert len(story.of(PlanRejected)) == 2
-    assert story.handoff("synthesis").input["limit"].startswith("no valid plan after 2 tries")  # type: ignore[index,call-overload,union-attr]
+    assert story.handoff("synthesis").input["limit"].startswith("no valid plan after 2 tries")
     story.succeed("synthesis", {"answer": "no bug was found"})
     assert story.outcome.status == "partial"
 

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from support.memory import on_memory
 from support.system import echo, planner_of, synthesizer
 
 from pointsman.agent import agent
 from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
+from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.client import Client, Workflow
 from pointsman.context import Context
 from pointsman.core.trace import TraceNode
@@ -140,7 +141,11 @@ async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
     assert "there are 3 teams above it, and again allows 2" in outcome.reason
 
 
-async def test_a_child_cancelled_before_it_began_does_nothing() -> None:
+async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object) -> None:
+        """What is taken back from the queue is not always gone: its supervisor may have died before."""
+
+    monkeypatch.setattr(MemoryBus, "purge", lost)
     ran: list[str] = []
 
     @agent(name="two", description="Should not be asked")
@@ -150,7 +155,7 @@ async def test_a_child_cancelled_before_it_began_does_nothing() -> None:
 
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
     async with on_memory([DESK, Team(name="other")], [echo("one"), two]) as client:
-        broker = client.bus.broker  # type: ignore[attr-defined]
+        broker = client.bus.broker
         await client.bus.registry.announce(team_card(refunds, datetime.now(UTC), "one"))  # it was there a moment ago
         workflow = await client.submit("desk", "may we?")
         while "refunds" not in {task.task_id for task in await handed(client, workflow.id)}:
