@@ -198,8 +198,11 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
             Check("agents", bool(alive), f"{count} alive: {names}" if alive else "none alive",
                   "`pointsman worker module:name` starts one; `pointsman up` starts a team"),
         ]  # fmt: skip
-    shipped = installed_agents()
+    shipped, teams = installed_agents(), _by_name(await client.teams())
     for name, why in team.needs().items():
+        if name in teams:
+            checks.append(Check("team", True, f"{name} ({why}): {len(teams[name])} alive"))
+            continue
         found = alive.get(name, [])
         place = shipped[name].module if name in shipped else "module:name"
         advice = f"start it: `pointsman worker {place}`" + ("" if name in shipped else f", with the agent {name}")
