@@ -51,7 +51,7 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
                 serve.embedded(suite.target, settings, home, team=bool(suite.team))
             )
         else:
-            client = await stack.enter_async_context(session(url, namespace))
+            client = await stack.enter_async_context(session(url, namespace, create=True))
         return await evaluate(suite, client, parallel=parallel)
 
 
