@@ -195,7 +195,7 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
     from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
     readers: list[MetricReader] = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
-    exposition: Callable[[], bytes] | None = None
+    asked: Callable[[], bytes] | None = None
     if exposed:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import CollectorRegistry, generate_latest
@@ -203,8 +203,10 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
         registry = CollectorRegistry()
         readers.append(PrometheusMetricReader(scope_info_enabled=False, registry=registry))
 
-        def exposition() -> bytes:
+        def expose() -> bytes:
             return bytes(generate_latest(registry))
+
+        asked = expose
 
     provider = MeterProvider(readers, _resource(service_name, instance), shutdown_on_exit=False)
     _installed.append(provider)
@@ -219,7 +221,7 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
             exporter.shutdown()
 
     made = Measurements(flush, abandon, lambda: 0)
-    made.exposition = exposition
+    made.exposition = asked
     return made
 
 

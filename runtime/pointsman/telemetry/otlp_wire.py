@@ -20,7 +20,7 @@ from typing import Any, Final
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 __all__ = ["encode"]
 
@@ -63,7 +63,7 @@ def _scope(scope: InstrumentationScope | None) -> bytes:
 
 
 def _span(span: ReadableSpan) -> bytes:
-    context = span.context
+    context = span.get_span_context() or INVALID_SPAN_CONTEXT
     parts = [
         b"\x0a\x10", context.trace_id.to_bytes(16, "big"),
         b"\x12\x08", context.span_id.to_bytes(8, "big"),
