@@ -20,6 +20,8 @@ from pointsman.telemetry import get_logger
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
     Entry,
     PlanAccepted,
@@ -72,6 +74,8 @@ class Row:
     total: int = 0
     failed: int = 0
     handed: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    """Approvals that it waits for."""
 
     def take(self, entry: Entry) -> None:
         match entry:
@@ -89,6 +93,10 @@ class Row:
                 self._settle(entry.task_id, "failed")
             case TaskReopened():
                 self._settle(entry.task_id, "open")
+            case ApprovalRequested() | ApprovalDecided():
+                wanted = isinstance(entry, ApprovalRequested)
+                self.asked.add(entry.approval) if wanted else self.asked.discard(entry.approval)
+                self.status = "waiting for approval" if self.asked else "running"
             case WorkflowEnded():
                 outcome = entry.outcome
                 self.status, self.reason, self.ended_at, self.usage = (

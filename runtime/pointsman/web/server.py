@@ -2,11 +2,12 @@
 
 | Path | What it is |
 |---|---|
-| `/`, `/workflows/ID`, `/agents`, `/dead-letters` | the page, which draws itself from the streams |
+| `/`, `/workflows/ID`, `/agents`, `/approvals`, `/dead-letters` | the page, which draws itself from the streams |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
-| `/api/live/agents`, `/api/live/dead-letters` | server-sent events, each the whole as it is now |
+| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events, each the whole as it is now |
 | `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one event, one dead letter, whole |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | what `submit` and `cancel` of the command line do |
+| POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | what `approve` and `reject` do |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | what `dead replay` and `dead discard` do |
 """
 
@@ -80,13 +81,14 @@ class Dashboard:
         self._token = token
         self._letters = DeadLetters(client.bus, client.subjects)
         self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
+        self._approvals_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_approvals, _LOOK)
         self._letters_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_letters, _LOOK)
         self.app: ASGIApp = Guard(
             Starlette(routes=self._routes(), exception_handlers={PointsmanError: _explained}), token=token, hosts=hosts
         )
 
     def _routes(self) -> list[Route | Mount]:
-        pages = ("/", "/workflows/{id}", "/agents", "/dead-letters")
+        pages = ("/", "/workflows/{id}", "/agents", "/approvals", "/dead-letters")
         return [
             *(Route(path, self._page) for path in pages),
             Mount("/static", StaticFiles(directory=_STATIC)),
@@ -95,11 +97,13 @@ class Dashboard:
             Route("/api/live/workflows", self._live(self._workflows)),
             Route("/api/live/workflows/{id}", self._live(self._workflow)),
             Route("/api/live/agents", self._live(self._agents)),
+            Route("/api/live/approvals", self._live(self._approvals)),
             Route("/api/live/dead-letters", self._live(self._dead_letters)),
             Route("/api/events/{sequence:int}", self._event),
             Route("/api/dead-letters/{id}", self._letter),
             Route("/api/requests", self._submit, methods=["POST"]),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
+            Route("/api/approvals/{id}/{action}", self._decide, methods=["POST"]),
             Route("/api/dead-letters/{id}/replay", self._replay, methods=["POST"]),
             Route("/api/dead-letters/{id}/discard", self._discard, methods=["POST"]),
         ]
@@ -134,7 +138,7 @@ class Dashboard:
         coming = asyncio.ensure_future(anext(chunks))
         told: Mapping[str, Any] = {}
         try:
-            async with self._agents_seen.watched(), self._letters_seen.watched():
+            async with self._agents_seen.watched(), self._approvals_seen.watched(), self._letters_seen.watched():
                 yield b"retry: 1000\n\n"
                 while not stopping.done():
                     await asyncio.wait({coming, stopping}, timeout=_TICK * 2, return_when=asyncio.FIRST_COMPLETED)
@@ -228,6 +232,10 @@ class Dashboard:
         async for chunk in self._polled("agents", self._agents_seen):
             yield chunk
 
+    async def _approvals(self, request: Request) -> Chunks:
+        async for chunk in self._polled("approvals", self._approvals_seen):
+            yield chunk
+
     async def _dead_letters(self, request: Request) -> Chunks:
         async for chunk in self._polled("letters", self._letters_seen):
             yield chunk
@@ -248,6 +256,7 @@ class Dashboard:
                 "broker": self.client.bus.connected,
                 "teams": sorted({*self.index.teams, *(card.name for card in await self.client.teams())}),
                 "read": round(self.index.read, 3),
+                "approvals": len(self._approvals_seen.value or ()),
                 "letters": len(letters) if letters is not None else None,
                 "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents_seen.value or ()),
             }
@@ -258,6 +267,9 @@ class Dashboard:
         names = sorted({*(card.name for card in cards), *self.index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self.client.queue(name) for name in names))
         return views.agents(cards, dict(zip(names, depths, strict=True)), self.index.agents)
+
+    async def _look_at_approvals(self) -> list[dict[str, Any]]:
+        return [approval.model_dump(mode="json") for approval in await self.client.approvals()]
 
     async def _look_at_letters(self) -> list[dict[str, Any]]:
         return views.letters(await self._letters.list(limit=_LETTERS))
@@ -293,6 +305,19 @@ class Dashboard:
         if ended is not None:
             return _answer({"error": f"it has ended already: {ended.status}"}, 409)
         return _answer({"id": workflow.id})
+
+    async def _decide(self, request: Request) -> Response:
+        asked, approval = await _json(request, self.client.bus.max_payload), request.path_params["id"]
+        match request.path_params["action"]:
+            case "approve":
+                answer = await self.client.approve(approval, input=asked.get("input"), by="the dashboard")
+            case "reject":
+                reason = str(asked.get("reason", ""))
+                answer = await self.client.reject(approval, reason=reason, by="the dashboard")
+            case other:
+                raise NotFound(f"{other!r} is no answer; there are approve and reject")
+        self._approvals_seen.look_again()
+        return _answer({"counted": answer.counted, "said": answer.said})
 
     async def _replay(self, request: Request) -> Response:
         asked = await _json(request, 10_000)

@@ -127,6 +127,13 @@ class Story:
             case ResultIgnored():
                 said = f"a result for {entry.task_id}, attempt {entry.attempt}, counts for nothing: {entry.reason}"
                 return "warn", entry.agent, said
+            case ApprovalRequested():
+                about = {"plan": "the plan", "task": f"task {entry.task_id}", "tool": f"the use of {entry.tool}"}
+                return "warn", entry.agent or "supervisor", f"waits for a person's yes to {about[entry.about]}"
+            case ApprovalDecided():
+                edited = ", edited" if entry.input is not None else ""
+                said = f"{entry.verdict}{edited}" + (f": {entry.reason}" if entry.reason else "")
+                return "good" if entry.verdict == "approved" else "bad", entry.by or "nobody", said
             case LimitReached():
                 return "warn", entry.limit, entry.detail
             case ApprovalRequested():

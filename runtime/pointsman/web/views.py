@@ -13,13 +13,15 @@ from pointsman.ports import QueueDepth
 from pointsman.web.index import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Progress
-from pointsman_schemas.log import Entry, PlanAccepted, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import Entry, PlanAccepted, TaskDispatched, WorkflowEnded, WorkflowStarted
 
 __all__ = ["agents", "letter", "letters", "workflow"]
 
 
 def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str, Any]:
-    """One workflow: how it stands, its tasks with their attempts and calls, what each task needs, its outcome.
+    """One workflow: how it stands, its tasks with their attempts and calls, what each needs, its outcome. `children` are
+    the workflows of tasks that were handed to teams.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
@@ -48,6 +50,11 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str,
         "plan": {"revision": plans[-1].revision, "goal": plans[-1].plan.goal} if plans else None,
         "tasks": [_node(node) for node in top.children],
         "needs": _needs(plans, top),
+        "children": {
+            entry.task_id: child_id_for(entry.agent, started.workflow_id, entry.task_id, entry.attempt)
+            for entry in entries
+            if isinstance(entry, TaskDispatched) and entry.team
+        },
         "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
         "now": datetime.now(UTC),
     }

@@ -14,7 +14,13 @@ STATIC = Path(server.__file__).with_name("static")
 STYLE = (STATIC / "style.css").read_text()
 TEXT = ("text", "muted", "accent", "running", "good", "warn", "bad")
 GROUNDS = ("ground", "surface", "raised")
-ON_SOFT = [("text", "running-soft"), ("text", "bad-soft"), ("bad", "bad-soft"), ("on-accent", "accent")]
+ON_SOFT = [
+    ("text", "running-soft"),
+    ("text", "bad-soft"),
+    ("bad", "bad-soft"),
+    ("warn", "warn-soft"),
+    ("on-accent", "accent"),
+]
 
 
 def colours(block: str) -> dict[str, tuple[int, int, int]]:

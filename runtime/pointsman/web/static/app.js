@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { agentsPage } from "./agents.js";
+import { approvalsPage } from "./approvals.js";
 import { lettersPage } from "./letters.js";
 import { askFor } from "./request.js";
 import { workflowPage } from "./workflow.js";
@@ -12,6 +13,7 @@ const PAGES = [
   [/^\/$/, workflowsPage],
   [/^\/workflows\/([A-Za-z0-9_-]+)$/, workflowPage],
   [/^\/agents$/, agentsPage],
+  [/^\/approvals$/, approvalsPage],
   [/^\/dead-letters$/, lettersPage],
 ];
 let leave = () => {};

@@ -3,6 +3,7 @@
 export const STATUS = {
   running: ["running", "Running"],
   waiting: ["muted", "Waiting"],
+  "waiting for approval": ["warn", "Needs approval"],
   succeeded: ["good", "Done"],
   completed: ["good", "Completed"],
   partial: ["warn", "Partly done"],

@@ -25,7 +25,8 @@ export function lettersPage(main) {
   const list = h("ol", { class: "letters", "aria-label": "Dead letters, newest first" });
   const nothing = h("div", {});
   const tools = h("div", { class: "filters" }, search, replayAll, discardAll);
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Dead letters" }), h("p", { class: "muted", text: "Events that nobody could process. Nothing here is lost: replay it once the cause is mended." })), tools, list, nothing);
+  const more = h("p", { class: "muted" });
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Dead letters" }), h("p", { class: "muted", text: "Events that nobody could process. Nothing here is lost: replay it once the cause is mended." })), tools, more, list, nothing);
   const elements = new Map();
   let letters = [];
 
@@ -67,6 +68,7 @@ export function lettersPage(main) {
       return elements.get(one.id);
     }));
     tools.hidden = !letters.length;
+    setText(more, letters.length >= 500 ? "These are the oldest 500; the others come when some of them are dealt with." : "");
     replayAll.hidden = discardAll.hidden = shown.length < 2;
     setText(replayAll, `Replay all ${number(shown.length)}`);
     setText(discardAll, `Discard all ${number(shown.length)}`);

@@ -84,12 +84,13 @@ function connection(state, detail = "") {
   if (text.textContent !== shown) text.textContent = shown;
 }
 
-function status({ broker, read, letters, stuck, namespace, teams: names }) {
+function status({ broker, read, letters, stuck, approvals, namespace, teams: names }) {
   for (const name of names) teams.add(name);
   if (!broker) connection("broker");
   else if (read < 1) connection("reading", ` ${Math.floor(read * 100)} %`);
   else connection("live");
   badge("letters", letters, "dead letters");
+  badge("approvals", approvals, "wait for a person");
   badge("stuck", stuck, "agents need a look");
   document.querySelector(".brand").title = `Namespace ${namespace}`;
 }

@@ -112,7 +112,8 @@ export function workflowPage(main, id) {
     const found = chosen && view && view.tasks.find((one) => one.task_id === chosen);
     task.hidden = !found;
     if (!found) return;
-    task.replaceChildren(h("span", { class: `status ${tone(found.status)}`, text: word(found.status) }), h("b", { text: ` ${found.agent} · ${found.task_id} ` }), found.detail || "");
+    task.replaceChildren(h("span", { class: `status ${tone(found.status)}`, text: word(found.status) }), h("b", { text: ` ${found.agent} · ${found.task_id} ` }), found.detail || "",
+      view.children[chosen] ? h("a", { href: `/workflows/${view.children[chosen]}`, text: " Open the team's workflow" }) : "");
   }
 
   follow(`/api/live/workflows/${id}`, {

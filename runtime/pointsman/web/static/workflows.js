@@ -5,7 +5,7 @@ import { ago, clock, compact, money, number, seconds, span, tone, word } from ".
 import { follow } from "./live.js";
 
 const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
-const STATES = ["running", "completed", "partial", "failed", "cancelled"];
+const STATES = ["running", "waiting for approval", "completed", "partial", "failed", "cancelled"];
 
 export function workflowsPage(main) {
   document.title = "Workflows · Pointsman";

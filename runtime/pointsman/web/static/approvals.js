@@ -1,0 +1,68 @@
+// What waits for a person: the task, the call or the plan that is asked about, a yes (edited or not) or a no.
+
+import { arrange, empty, h, note } from "./dom.js";
+import { clock, pretty, seconds, span } from "./format.js";
+import { follow, post } from "./live.js";
+
+const ABOUT = { task: "starts a task", tool: "uses a tool", plan: "follows a plan" };
+
+export function approvalsPage(main) {
+  document.title = "Approvals · Pointsman";
+  const list = h("ol", { class: "letters", "aria-label": "What waits for an answer, oldest first" });
+  const nothing = h("div", {});
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Approvals" }), h("p", { class: "muted", text: "Workflows that wait for a person. Silence until the time is up means no." })), list, nothing);
+  const elements = new Map();
+
+  follow("/api/live/approvals", {
+    approvals: ({ approvals }) => {
+      for (const id of elements.keys()) if (!approvals.some((one) => one.id === id)) elements.delete(id);
+      arrange(list, approvals.map((one) => {
+        if (!elements.has(one.id)) elements.set(one.id, approvalElement(one));
+        return elements.get(one.id);
+      }));
+      nothing.replaceChildren(...(approvals.length ? [] : [empty("Nothing waits for you.", "Tools and tasks that need a yes, and plans of teams that ask first, come here.")]));
+    },
+  });
+  const tick = setInterval(() => { for (const element of elements.values()) element.tick(); }, 1000);
+  return () => clearInterval(tick);
+}
+
+function approvalElement(one) {
+  const input = h("textarea", { rows: "6", spellcheck: "false", "aria-label": "What it is done with" });
+  input.value = pretty(one.input);
+  const reason = h("input", { placeholder: "Why not? It is told to whoever asked", "aria-label": "Why not" });
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const left = h("span", { class: "muted number", title: clock(one.expires_at) });
+  const buttons = [
+    h("button", { type: "button", class: "primary", text: "Approve", "aria-label": `Approve ${one.id}`, onclick: () => answer("approve") }),
+    h("button", { type: "button", class: "danger", text: "Reject", "aria-label": `Reject ${one.id}`, onclick: () => answer("reject") }),
+  ];
+
+  async function answer(action) {
+    let body = { reason: reason.value };
+    if (action === "approve") {
+      body = {};
+      if (input.value !== pretty(one.input)) {
+        try { body.input = JSON.parse(input.value); } catch (error) { fail(`What it is done with is no JSON: ${error.message}`); return; }
+      }
+    }
+    for (const button of buttons) button.disabled = true;
+    const done = await post(`/api/approvals/${one.id}/${action}`, body);
+    for (const button of buttons) button.disabled = false;
+    if (done.ok) note(done.said, done.counted === false ? "bad" : "plain");
+    else fail(done.error);
+  }
+  const fail = (said) => { problem.textContent = said; problem.hidden = false; };
+
+  const element = h("li", { class: "letter" },
+    h("div", { class: "letter-head" },
+      h("span", { class: "status warn", text: one.tool ? `${one.agent} wants to use ${one.tool}` : `${one.agent || one.team} ${ABOUT[one.about]}` }),
+      left, h("a", { href: `/workflows/${one.workflow_id}`, class: "number", text: one.workflow_id })),
+    one.intent ? h("p", { class: "cause", text: one.intent }) : "",
+    h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Look, and change it if need be" }), input),
+    problem,
+    h("div", { class: "letter-foot" }, reason, h("p", { class: "buttons" }, buttons)));
+  element.tick = () => { left.textContent = `${seconds(Math.max(0, -span(one.expires_at)))} left`; };
+  element.tick();
+  return element;
+}

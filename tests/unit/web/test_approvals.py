@@ -1,0 +1,56 @@
+"""A person answers in the dashboard what a workflow asks, by the same calls as on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from support.asgi import ask, events
+from support.memory import on_memory
+from support.system import planner_of, until
+
+from pointsman.agent import Agent, agent
+from pointsman.web.server import Dashboard
+from pointsman_schemas.team import Supervisor, Team
+
+TEAM = Team(name="bank", strategy=Supervisor(synthesizer=None))
+
+
+def payer(paid: list[Any]) -> Agent:
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(request: dict[str, Any]) -> str:
+        paid.append(request)
+        return "paid"
+
+    return pay
+
+
+async def test_what_waits_is_listed_and_an_edited_yes_lets_it_go_on() -> None:
+    paid: list[Any] = []
+    agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), payer(paid)]
+    async with on_memory(TEAM, agents) as client:
+        dashboard = Dashboard(client)
+        folding = asyncio.create_task(dashboard.index.run())
+        workflow = await client.submit("bank", {"amount": 900})
+        await until(client.approvals)
+        async with events(dashboard.app, "/api/live/approvals") as page:
+            told = await page.until("approvals")
+            (question,) = told.data["approvals"]
+            async with events(dashboard.app, "/api/live/workflows") as rows:
+                (row,) = (await rows.until("page")).data["rows"]
+            said = await ask(
+                dashboard.app, "POST", f"/api/approvals/{question['id']}/approve", {"input": {"amount": 90}}
+            )
+            left = await page.until("approvals")
+        outcome = await workflow.outcome(10)
+        again = await ask(dashboard.app, "POST", f"/api/approvals/{question['id']}/reject", {"reason": "no"})
+        unknown = await ask(dashboard.app, "POST", "/api/approvals/wf_x-1/approve", {})
+        odd = await ask(dashboard.app, "POST", f"/api/approvals/{question['id']}/perhaps", {})
+        folding.cancel()
+
+    assert (question["about"], question["agent"], question["input"]) == ("task", "payer", {"amount": 900})
+    assert row["status"] == "waiting for approval"
+    assert said.json == {"counted": True, "said": f"{question['id']} is approved"}
+    assert (paid, outcome.status, left.data["approvals"]) == ([{"amount": 90}], "completed", [])
+    assert (again.status, again.json["counted"]) == (200, False)
+    assert (unknown.status, odd.status) == (404, 404)
