@@ -4,7 +4,7 @@
 |---|---|
 | `/`, `/workflows/ID`, `/agents`, `/approvals`, `/dead-letters` | the page, which draws itself from the streams |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
-| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events, each the whole as it is now |
+| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events: all of it, as it is now |
 | `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one event, one dead letter, whole |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | what `submit` and `cancel` of the command line do |
 | POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | what `approve` and `reject` do |

@@ -20,8 +20,8 @@ __all__ = ["agents", "letter", "letters", "workflow"]
 
 
 def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str, Any]:
-    """One workflow: how it stands, its tasks with their attempts and calls, what each needs, its outcome. `children` are
-    the workflows of tasks that were handed to teams.
+    """One workflow: how it stands, its tasks with their attempts and calls, what each needs, its outcome. `children`
+    are the workflows of tasks that were handed to teams.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
