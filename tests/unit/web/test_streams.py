@@ -299,7 +299,8 @@ async def test_the_status_has_what_needs_a_look() -> None:
         live = (await page.until("letters")).data["live"]
 
     assert live == {
-        "namespace": "pointsman", "broker": True, "read": 1.0, "letters": 1, "stuck": 0, "teams": [],
+        "namespace": "pointsman", "broker": True, "read": 1.0, "letters": 1, "approvals": 0, "stuck": 0,
+        "teams": [],
     }  # fmt: skip
 
 
