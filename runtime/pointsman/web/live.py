@@ -19,7 +19,7 @@ T = TypeVar("T")
 _log = get_logger(__name__)
 
 IDLE = 10.0  # seconds of silence after which a sign of life is sent: proxies cut quiet connections after 30 to 60
-_MOST = 500  # messages in one batch
+_MOST = 2_000  # messages in one batch
 
 
 def sse(event: str, data: Any, *, id: int | None = None) -> bytes:

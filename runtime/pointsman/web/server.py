@@ -55,6 +55,7 @@ _log = get_logger(__name__)
 _STATIC = Path(__file__).with_name("static")
 
 _TICK = 0.2  # seconds in which changes are gathered before they are sent: a person sees no difference
+_LONGEST_PAUSE = 1.0  # seconds between two drawings of a plan, however large it is
 _LOOK = 2.0  # seconds between two looks at queues, cards and dead letters, while a page shows them
 _PAGE = 100  # rows of a page
 _TOO_MANY = 200  # changed rows at once: then the page is sent anew
@@ -207,7 +208,7 @@ class Dashboard:
                     except ContractError as error:
                         yield sse("broken", {"error": str(error)})
                         return
-                if new := [line.shown() for line in lines if line.sequence > seen]:
+                if new := [line for line in lines if line.sequence > seen]:
                     yield sse("lines", new, id=batch[-1].sequence)
                 began = monotonic()
                 if batch and entries and isinstance(entries[0], WorkflowStarted):
@@ -215,7 +216,7 @@ class Dashboard:
                 else:
                     yield sse("status", await self._status())
                 # A large plan costs more to draw: the page gets it less often.
-                pause = max(_TICK / 2, 5 * (monotonic() - began))
+                pause = min(_LONGEST_PAUSE, max(_TICK / 2, 3 * (monotonic() - began)))
 
     def _fold(self, stored: Stored, story: Story, entries: list[Entry], reports: list[Progress]) -> list[Any]:
         if stored.subject.startswith(f"{self.client.subjects.namespace}.event."):

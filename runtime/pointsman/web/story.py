@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -51,9 +51,6 @@ class Line:
     who: str
     what: str
     task: str
-
-    def shown(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Story:
