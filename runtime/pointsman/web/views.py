@@ -14,7 +14,15 @@ from pointsman.web.index import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Progress
 from pointsman_schemas.ids import child_id_for
-from pointsman_schemas.log import Entry, PlanAccepted, TaskDispatched, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Entry,
+    PlanAccepted,
+    TaskDispatched,
+    WorkflowEnded,
+    WorkflowStarted,
+)
 
 __all__ = ["agents", "letter", "letters", "workflow"]
 
@@ -50,6 +58,7 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str,
         "plan": {"revision": plans[-1].revision, "goal": plans[-1].plan.goal} if plans else None,
         "tasks": [_node(node) for node in top.children],
         "needs": _needs(plans, top),
+        "asked": len(_asked(entries)),
         "children": {
             entry.task_id: child_id_for(entry.agent, started.workflow_id, entry.task_id, entry.attempt)
             for entry in entries
@@ -58,6 +67,12 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str,
         "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
         "now": datetime.now(UTC),
     }
+
+
+def _asked(entries: Sequence[Entry]) -> set[str]:
+    """The approvals that it waits for."""
+    asked = {entry.approval for entry in entries if isinstance(entry, ApprovalRequested)}
+    return asked - {entry.approval for entry in entries if isinstance(entry, ApprovalDecided)}
 
 
 def _node(node: trace.TraceNode) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import { arrange, empty, h, note } from "./dom.js";
 import { clock, pretty, seconds, span } from "./format.js";
 import { follow, post } from "./live.js";
 
-const ABOUT = { task: "starts a task", tool: "uses a tool", plan: "follows a plan" };
+const ABOUT = { task: "is to start a task", tool: "wants to use a tool", plan: "is to follow a plan" };
 
 export function approvalsPage(main) {
   document.title = "Approvals · Pointsman";

@@ -26,6 +26,7 @@ export function workflowPage(main, id) {
 
   const state = h("span", { class: "status", role: "status" });
   const title = h("h1", { class: "asked" });
+  const ask = h("p", { class: "why", hidden: true }, "It waits for a person: ", h("a", { href: "/approvals", text: "answer it in Approvals" }), ".");
   const facts = h("dl", { class: "facts" });
   const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: cancel });
   const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });
@@ -39,7 +40,7 @@ export function workflowPage(main, id) {
   const waiting = h("div", {});
   main.append(
     h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), stopIt),
-    h("div", { class: "title" }, state, title), facts, waiting, whole);
+    h("div", { class: "title" }, state, title), ask, facts, waiting, whole);
 
   async function cancel() {
     stopIt.disabled = true;
@@ -65,8 +66,10 @@ export function workflowPage(main, id) {
     setText(title, asked);
     title.title = asked;
     document.title = `${word(view.status)}: ${asked.slice(0, 60)} · Pointsman`;
-    state.className = `status ${tone(view.status)}`;
-    setText(state, word(view.status));
+    const status = view.asked ? "waiting for approval" : view.status;
+    state.className = `status ${tone(status)}`;
+    setText(state, word(status));
+    ask.hidden = !view.asked;
     stopIt.hidden = Boolean(view.ended_at);
     showFacts();
     showAnswer();
