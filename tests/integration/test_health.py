@@ -140,7 +140,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
     finally:
         await broker.stop()
 
-    assert (status, body) == (503, {"ready": False, "waiting_for": ["request-crew", "inbox-crew"]})
+    assert (status, body) == (503, {"ready": False, "waiting_for": ["request-crew", "inbox-crew", "agent-crew"]})
     assert alive == [200, 200]
 
 

@@ -263,7 +263,8 @@ class JetStreamBus:
         if self._closing:
             raise BusUnavailable(f"cannot ask on {subject}: this connection was closed; open another one")
         try:
-            if not self._up.is_set():
+            if not self.connected:
+                self._up.clear()  # the connection is gone, and its callback has not run yet
                 async with asyncio.timeout(self._timeout):
                     await self._up.wait()
             reply, answer = self._answers.expect()
