@@ -114,7 +114,11 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 await until_ready(ports, True, seconds=10)
 
                 async def told() -> bool:
-                    return 'pointsman_queue_depth{pointsman_queue="inbox-crew"' in await text(ports[0], "/metrics")
+                    lines = (await text(ports[0], "/metrics")).splitlines()
+                    return any(
+                        line.startswith("pointsman_queue_depth{") and 'pointsman_queue="inbox-crew"' in line
+                        for line in lines
+                    )
 
                 await found(told, "queue of the team in /metrics")
 
