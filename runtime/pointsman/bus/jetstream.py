@@ -22,6 +22,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
+from pydantic_core import from_json
 
 from pointsman.bus.answers import Answers
 from pointsman.bus.checks import (
@@ -300,7 +301,7 @@ class JetStreamBus:
         """Publish and return the sequence the stream gave it."""
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self.max_payload)
-        answer = json.loads(await self.request(subject, body, block, lost=UnknownOutcome))
+        answer = from_json(await self.request(subject, body, block, lost=UnknownOutcome))
         if not (code := error_code(answer)):
             return int(answer["seq"])
         if code == _UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):

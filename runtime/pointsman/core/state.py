@@ -171,11 +171,14 @@ def changed(value: ValueT, **changes: object) -> ValueT:
 def bounds(state: State) -> Mapping[str, tuple[float, float]]:
     """What was used of calls, tokens and cost, each with its bound: the tighter of the team's and the request's. Only
     what has a bound is listed."""
+    limits = state.limits
+    if state.budget is None and limits.calls is None and limits.tokens is None and limits.cost is None:
+        return {}
     budget = state.budget or Budget()
     allowed = {
-        "calls": (state.usage.calls, state.limits.calls, budget.calls),
-        "tokens": (state.usage.tokens, state.limits.tokens, budget.tokens),
-        "cost": (state.usage.cost, state.limits.cost, budget.cost),
+        "calls": (state.usage.calls, limits.calls, budget.calls),
+        "tokens": (state.usage.tokens, limits.tokens, budget.tokens),
+        "cost": (state.usage.cost, limits.cost, budget.cost),
     }
     tight = {name: [bound for bound in both if bound is not None] for name, (_, *both) in allowed.items()}
     return {name: (allowed[name][0], min(both)) for name, both in tight.items() if both}

@@ -338,7 +338,9 @@ class SupervisorEngine:
         recovering = head is None or again
         left_behind = head is None and again
         if head is None:
-            head = await self._logs.load(workflow)
+            fresh = not again and all(_begins(arrival.input) for arrival in arrivals)
+            # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
+            head = Head() if fresh else await self._logs.load(workflow)
             recovering = head.state is not None
         if head.state is None and not any(_begins(arrival.input) for arrival in arrivals):
             return await self._bury_strangers(workflow, arrivals)
