@@ -30,6 +30,7 @@ def main() -> int:
         raw=raw,
         shapes=() if given.no_shapes else ("W2", "W3"),
         tracing=not given.no_tracing,
+        sync=given.sync,
     )
     measured = run(measure(amount, _told))
     path = given.json or ROOT / "bench-results" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
@@ -52,6 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--no-tracing", action="store_true", help="leave the system with tracing out")
     parser.add_argument("--no-shapes", action="store_true", help="leave W2 and W3 out")
+    parser.add_argument("--sync", default="1s", help="the broker's sync_interval (1s); or `always`")
     parser.add_argument("--json", type=Path, help="where the numbers go (bench-results/TIME.json)")
     return parser.parse_args()
 

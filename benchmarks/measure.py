@@ -42,7 +42,7 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
     measured = Measured(machine, amount)
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-bench-", ignore_cleanup_errors=True)))
-        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", config=_config(home, amount)))
         children = await stack.enter_async_context(Children(home))
         common = {"broker": broker.pid or 0, "client": os.getpid()}
 
@@ -86,6 +86,12 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
         if sink:
             measured.exported = await asyncio.to_thread(_received, sink)
     return measured
+
+
+def _config(home: Path, amount: Amount) -> Path:
+    path = home / "nats-server.conf"
+    path.write_text(f'jetstream {{ sync_interval: "{amount.sync}" }}\n')
+    return path
 
 
 async def _row(system: _System, amount: Amount) -> Row:

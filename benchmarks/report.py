@@ -54,7 +54,7 @@ def _head(measured: Measured) -> Iterator[str]:
     )
     yield (
         f"{amount.rounds} interleaved rounds, in each {amount.single} W1 one at a time and {amount.many} W1 "
-        f"{amount.concurrency} at a time; medians"
+        f"{amount.concurrency} at a time; medians; sync_interval {amount.sync}"
     )
     yield (
         f"raw: publish to acknowledgement {_ms(statistics.median(measured.acknowledged))}, "

@@ -17,7 +17,8 @@ REAL, TRACED, FLOOR = "pointsman", "with tracing", "floor"
 @dataclass(frozen=True, slots=True)
 class Amount:
     """How much is measured. In each round: `single` workflows one at a time, `many` of them `concurrency` at a time,
-    one of each of `shapes`, and `raw` round trips to the broker."""
+    one of each of `shapes`, and `raw` round trips to the broker. `sync` is the broker's `sync_interval`: with
+    `always` what is acknowledged is on the disk."""
 
     rounds: int
     single: int
@@ -26,6 +27,7 @@ class Amount:
     raw: int
     shapes: tuple[str, ...]
     tracing: bool
+    sync: str = "1s"
 
 
 @dataclass(slots=True)
