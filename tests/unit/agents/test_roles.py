@@ -67,7 +67,15 @@ async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None
 
     assert isinstance(plan, dict)
     assert plan["tasks"] == [
-        {"id": "t1", "agent": "a", "intent": "Look", "input": None, "depends_on": [], "optional_dependencies": []}
+        {
+            "id": "t1",
+            "agent": "a",
+            "intent": "Look",
+            "input": None,
+            "depends_on": [],
+            "optional_dependencies": [],
+            "approval": None,
+        }
     ]
     assert answer == {"answer": "Done."}
     assert model.requests[0].output_name == "plan"
