@@ -26,7 +26,7 @@ class Finding(BaseModel):
     summary: str
 
 
-@tool
+@tool(idempotent=True)
 def inspect_code(name: ServiceName, context: Context) -> Finding:
     """Inspect the code of a service for a bug: its failing tests and its last changes."""
     known = service(name)
@@ -41,7 +41,7 @@ def inspect_code(name: ServiceName, context: Context) -> Finding:
     return Finding(found=False, summary=f"No bug in the code of {name}: all {known.tests} tests pass. Changed: {last}.")
 
 
-@tool
+@tool(idempotent=True)
 def compare_configuration(name: ServiceName) -> Finding:
     """Compare the configuration of a service, its timeouts and limits, with what the handbook says."""
     known = service(name)
@@ -58,7 +58,7 @@ def compare_configuration(name: ServiceName) -> Finding:
     )
 
 
-@tool
+@tool(idempotent=True)
 def read_metrics(name: ServiceName) -> Finding:
     """Read the metrics of a service: the share of its requests that fail and the slowest answers."""
     known = service(name)

@@ -11,14 +11,14 @@ from pointsman_agents.perspectives.proposals import ProposalId, View, judged, pr
 __all__ = ["demand", "finance", "operations", "risk"]
 
 
-@tool
+@tool(idempotent=True)
 def weigh_money(proposal_id: ProposalId) -> View:
     """Weigh what a proposal earns in a year against what it costs."""
     known = proposal(proposal_id)
     return judged(known.cost, known.gain, f"It earns $ {known.gain},000 a year and costs $ {known.cost},000.")
 
 
-@tool
+@tool(idempotent=True)
 def weigh_demand(proposal_id: ProposalId) -> View:
     """Weigh how many customers ask for a proposal against how many would leave."""
     known = proposal(proposal_id)
@@ -28,7 +28,7 @@ def weigh_demand(proposal_id: ProposalId) -> View:
     )
 
 
-@tool
+@tool(idempotent=True)
 def weigh_effort(proposal_id: ProposalId) -> View:
     """Weigh the effort of a proposal against the time the teams have this quarter."""
     known = proposal(proposal_id)
@@ -37,7 +37,7 @@ def weigh_effort(proposal_id: ProposalId) -> View:
     )
 
 
-@tool
+@tool(idempotent=True)
 def weigh_risk(proposal_id: ProposalId) -> View:
     """Weigh the findings about a proposal that nobody has closed."""
     findings = proposal(proposal_id).open_findings

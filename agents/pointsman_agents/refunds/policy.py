@@ -38,7 +38,7 @@ class Decision(BaseModel):
     rule: str
 
 
-@tool
+@tool(idempotent=True)
 def refund_policy(
     customer_id: CustomerId = DEFAULT_CUSTOMER,
     charge_id: Annotated[

@@ -35,7 +35,7 @@ class Deliveries(BaseModel):
     reason: str
 
 
-@tool
+@tool(idempotent=True)
 def webhook_deliveries(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Deliveries:
     """Look up the webhook deliveries of a customer's integration in the last day: how many failed, and why."""
     with back_office() as office:
