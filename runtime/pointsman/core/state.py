@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import JsonValue, PlainSerializer, TypeAdapter
@@ -211,15 +212,17 @@ def report(task: Task) -> TaskReport:
     )
 
 
-_STATE: TypeAdapter[State] = TypeAdapter(State)
+@cache  # building it takes some 50 ms, which a process that meets no snapshot, as a worker, need not wait for
+def _adapter() -> TypeAdapter[State]:
+    return TypeAdapter(State)
 
 
 def to_snapshot(state: State) -> JsonValue:
     """`state` as JSON data, for a log commit."""
-    snapshot: JsonValue = _STATE.dump_python(state, mode="json")
+    snapshot: JsonValue = _adapter().dump_python(state, mode="json")
     return snapshot
 
 
 def from_snapshot(snapshot: JsonValue) -> State:
     """The state that `to_snapshot` wrote. Raises pydantic's `ValidationError` when it is not one."""
-    return _STATE.validate_python(snapshot)
+    return _adapter().validate_python(snapshot)
