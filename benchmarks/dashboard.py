@@ -6,7 +6,6 @@ python -m benchmarks.dashboard          needs a chromium
 from __future__ import annotations
 
 import asyncio
-import resource
 import shutil
 import statistics
 import sys
@@ -132,12 +131,12 @@ async def main() -> None:
         )
 
         index = WorkflowIndex(bus, client.subjects)
-        memory, cpu, began = _memory(), process_time(), monotonic()
+        cpu, began = process_time(), monotonic()
         folding = asyncio.create_task(index.run())
         while index.sequence < (WORKFLOWS * 6):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-        used, grown = process_time() - cpu, _memory() - memory
-        print(f"index folded              {monotonic() - began:8.1f} s  {used:.1f} s of CPU, {grown:.0f} MB")
+        used = process_time() - cpu
+        print(f"index folded              {monotonic() - began:8.1f} s  {used:.1f} s of CPU")
         for label, search in (
             ("page of the list", Search()),
             ("page, by team and state", Search(team="team3", status="completed")),
@@ -200,11 +199,6 @@ def _median(act: Any) -> float:
         act()
         taken.append(monotonic() - began)
     return statistics.median(taken) * 1000
-
-
-def _memory() -> float:
-    """The most this process has had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Row:
     ended_at: datetime | None = None
     usage: Usage = field(default_factory=Usage)
     work: dict[str, str] = field(default_factory=dict)
-    """The tasks of its plans: open, succeeded or failed. Emptied at the end, when the outcome has the count."""
+    """The tasks of its plans: open, succeeded or failed. Emptied at the end; the counts stay."""
     done: int = 0
     total: int = 0
     failed: int = 0
@@ -99,13 +99,11 @@ class Row:
                 self.status = "waiting for approval" if self.asked else "running"
             case WorkflowEnded():
                 outcome = entry.outcome
-                self.status, self.reason, self.ended_at, self.usage = (
-                    outcome.status,
-                    outcome.reason,
-                    entry.at,
-                    outcome.usage,
-                )
-                self.handed.clear()
+                self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
+                self.ended_at = entry.at
+                for kept in (self.work, self.handed, self.asked):
+                    kept.clear()
+                return
             case _:
                 return
         self.total = len(self.work)
