@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,14 +15,16 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
+from support.asgi import events
 from support.system import planner_of, running, synthesizer
 
 from pointsman.agent import agent
+from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import connect
 from pointsman.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
-from pointsman.web.server import serve
+from pointsman.web.server import Dashboard, serve
 from pointsman_schemas.team import Limits, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
@@ -244,6 +247,32 @@ async def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_keyboard_reac
 
     assert first == "Skip to the content"
     assert animated == 0
+
+
+async def test_a_stream_outlives_the_broker_and_tells_that_it_is_away(tmp_path: Path) -> None:
+    crew = Crew()
+    crew.go.set()
+    async with EmbeddedBroker(tmp_path) as broker:
+        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, grace=2.0)
+        async with running(settings, TEAM, crew.agents) as client:
+            bus = await connect(settings, name="dashboard", wait=5.0)
+            server = Dashboard(Client(bus))
+            folding = asyncio.create_task(server.index.run())
+            async with events(server.app, "/api/live/workflows") as page:
+                while not (await page.next()).data["live"]["broker"]:
+                    pass
+                os.kill(broker.pid or 0, signal.SIGKILL)
+                await broker.ended()
+                while (await page.next()).data["live"]["broker"]:
+                    pass
+                await broker.restart()
+                workflow = await client.submit("crew", "after the storm")
+                await workflow.outcome(timeout=30)
+                rows: list[Any] = []
+                while not any(row["status"] == "completed" for row in rows):
+                    rows = (await page.next()).data.get("rows", [])
+            folding.cancel()
+            await bus.close()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from support.providers import Answer, Call, FakeProvider
@@ -152,9 +153,11 @@ async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
             "submit", "customer-service", "I was charged twice", "--json", "--url", ready["url"]
         ) as submitting:
             out, _ = await submitting.communicate()
+        page = await asyncio.to_thread(lambda: urlopen(ready["dashboard"], timeout=30).read())
         process.send_signal(signal.SIGINT)
         await process.communicate()
 
+    assert b"<title>Pointsman</title>" in page
     assert "the process billing was killed by signal 9" in ended["message"]
     assert "the process broker was killed by signal 9" in lost["message"]
     assert json.loads(out)["status"] == "completed"

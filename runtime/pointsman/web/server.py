@@ -44,6 +44,7 @@ from pointsman.web.live import IDLE, Polled, batches, sse
 from pointsman.web.story import Story
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Progress
+from pointsman_schemas.ids import token
 from pointsman_schemas.log import Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse, parse_json
 
@@ -129,6 +130,8 @@ class Dashboard:
 
     def _live(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
+            if (name := request.path_params.get("id")) is not None:
+                token(name, "workflow")
             return StreamingResponse(self._until_stopped(chunks(request)), media_type="text/event-stream")
 
         return answer
@@ -148,6 +151,9 @@ class Dashboard:
                             yield coming.result()
                         except StopAsyncIteration:
                             return
+                        except PointsmanError as error:  # the browser comes back, and says what it saw last
+                            _log.info("stream_ended", error=str(error))
+                            return
                         coming = asyncio.ensure_future(anext(chunks))
                     elif (status := await self._status()) != told:
                         told = status
@@ -161,7 +167,7 @@ class Dashboard:
 
     async def _workflows(self, request: Request) -> Chunks:
         """The page that is asked for, then the rows that change, each with whether it still fits."""
-        index, search, offset = self.index, _search(request), int(request.query_params.get("offset", "0") or 0)
+        index, search, offset = self.index, _search(request), _number(request.query_params.get("offset", ""))
         seen, epoch = _last_event_id(request), index.epoch
         if not 0 < seen <= index.sequence:  # new here, or what it saw is gone
             seen = -1
@@ -279,7 +285,7 @@ class Dashboard:
 
     async def _event(self, request: Request) -> Response:
         sequence = request.path_params["sequence"]
-        stored = await self.client.bus.get("log", sequence)
+        stored = await self.client.bus.get("log", sequence) if 0 < sequence < 2**63 else None
         if stored is None:
             raise NotFound(f"the log holds no message {sequence}: it has aged out")
         return _answer({"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_body(stored)})
@@ -412,8 +418,12 @@ def _search(request: Request) -> Search:
 
 
 def _last_event_id(request: Request) -> int:
-    given = request.headers.get("last-event-id", "")
-    return int(given) if given.isdecimal() and len(given) < 20 else 0
+    return _number(request.headers.get("last-event-id", ""))
+
+
+def _number(given: str) -> int:
+    """What a browser says of a place; 0 for what is no number of ours."""
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else 0
 
 
 def _at_most(rows: Any, most: int) -> list[Any] | None:

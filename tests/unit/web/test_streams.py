@@ -285,6 +285,35 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
     assert (asked.status, late.status, unknown.status) == (200, 409, 404)
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/live/workflows/a.b", 422),
+        ("/api/live/workflows/*", 422),
+        ("/api/live/workflows/" + "x" * 300, 422),
+        ("/api/dead-letters/>", 422),
+        ("/api/dead-letters/none-such", 404),
+        ("/api/events/0", 404),
+        ("/api/events/" + "9" * 40, 404),
+    ],
+)
+async def test_an_address_that_names_nothing_is_an_answer_and_no_crash(path: str, status: int) -> None:
+    async with watching(MemoryBus()) as dashboard:
+        answer = await ask(dashboard.app, "GET", path)
+
+    assert answer.status == status
+    assert answer.json["error"]
+
+
+@pytest.mark.parametrize("query", ["?offset=-1", "?offset=x", "?minutes=99999999999999", "?offset=" + "9" * 30])
+async def test_an_odd_query_is_a_page_all_the_same(query: str) -> None:
+    async with (
+        watching(MemoryBus()) as dashboard,
+        events(dashboard.app, f"/api/live/workflows{query}", last_event_id="x1") as page,
+    ):
+        assert (await page.next()).name == "page"
+
+
 async def test_streams_end_when_the_dashboard_does() -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard, events(dashboard.app, "/api/live/agents") as page:
