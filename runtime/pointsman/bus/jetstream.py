@@ -697,7 +697,7 @@ class JetStreamBus:
                 heard = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
                 inboxes.append(_Inbox(self._nc, heard))
         except (nats.errors.Error, OSError) as error:
-            raise BusUnavailable(f"cannot listen on {subject}: {error}") from error
+            raise BusUnavailable(f"cannot listen on {', '.join(handlers)}: {error}") from error
         if self.connected:  # else reconnecting brings the subscriptions along
             with suppress(nats.errors.Error, OSError):
                 await self._nc.flush(int(self._timeout) + 1)
