@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIResponsesModel"]
 
-_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
-
 
 class OpenAIResponsesModel(OpenAIServer):
     """A model behind responses. The conversation is sent whole each time, as the other adapters do."""
@@ -34,13 +32,16 @@ class OpenAIResponsesModel(OpenAIServer):
     async def _streamed(self, client: AsyncOpenAI, body: dict[str, Any], on_text: Callable[[str], None]) -> Response:
         stream = await client.responses.create(**body, stream=True)
         async for event in reading(self.provider, stream):
-            if event.type == "response.output_text.delta":
-                on_text(event.delta)
-            elif event.type == "error":
-                raise from_event(self.provider, event.model_dump(exclude={"type"}), self._key)
-            elif event.type in _ENDS:
-                response: Response = event.response
-                return response
+            match event.type:
+                case "response.output_text.delta":
+                    on_text(event.delta)
+                case "error":
+                    raise from_event(self.provider, event.model_dump(exclude={"type"}), self._key)
+                case "response.completed" | "response.incomplete" | "response.failed":
+                    response: Response = event.response
+                    return response
+                case _:
+                    pass
         raise from_unreadable(self.provider, "a stream without an end")
 
     def _reply(self, response: Response, request: ModelRequest) -> ModelReply:
