@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from pointsman.errors import PointsmanError
 from pointsman.telemetry import get_logger
 
-__all__ = ["Polled", "batches", "sse"]
+__all__ = ["IDLE", "Polled", "batches", "sse"]
 
 T = TypeVar("T")
 

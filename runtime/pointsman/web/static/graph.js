@@ -10,6 +10,7 @@ const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
   [Infinity, 92, 24, 32, 6, 25],
 ];
 const SMALLEST = 0.7;
+const CROWD = 60; // tasks from which on lines are paler, so that the tasks stand out
 const SWEEPS = 6; // there and back: more changes nothing that can be seen
 
 export function layout(ids, needs) {
@@ -96,7 +97,7 @@ export function planGraph(select) {
       x += width + (ends ? gapX : gapY);
     });
     const byId = new Map(tasks.map((task) => [task.task_id, task]));
-    const edges = s("g", { class: "edges" });
+    const edges = s("g", { class: tasks.length > CROWD ? "edges crowd" : "edges" });
     for (const [id, on] of before) {
       for (const one of on) {
         const [x1, y1] = places.get(one);
@@ -163,7 +164,7 @@ function nodeElement(task, [x, y], width, height, choose) {
     title, s("rect", { class: "box", width, height, rx: 6 }), s("rect", { class: "stripe", x: 0, y: 0, width: 5, height, rx: 2.5 }), name, more);
   node.update = (now) => {
     node.setAttribute("class", `node ${tone(now.status)}${node.classList.contains("chosen") ? " chosen" : ""}`);
-    setText(name, cut(height > 40 ? now.agent : `${now.task_id}`, letters));
+    setText(name, cut(height > 40 ? now.agent : width > 100 && now.agent !== now.task_id ? `${now.task_id} · ${now.agent}` : now.task_id, letters));
     const took = seconds(span(now.started_at, now.ended_at));
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     if (more) setText(more, cut(`${now.task_id === now.agent ? word(now.status) : now.task_id}${took ? ` · ${took}` : ""}${tries}`, Math.floor((width - 22) / 5.9)));
