@@ -83,7 +83,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
     shares: dict[str, list[str]] = {}
     unserved: list[str] = []
     last = ""
-    for clause in clauses(text):
+    for clause in _parts(text, matcher):
         earlier = [report for report in asked.results if clause in report.intent]
         if any(report.status == "succeeded" for report in earlier):
             continue
@@ -97,6 +97,9 @@ def _whole_plan(asked: PlannerInput) -> Plan:
             unserved.append(clause)
     if (asked.adaptive or not shares) and (best := _suggested(matcher, asked)):
         shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
+    needs = _needs(asked.instructions, tuple(menu))
+    done = {report.agent: report.task_id for report in asked.results if report.status == "succeeded"}
+    shares = _with_needs(shares, needs, done)
     unserved += [clause for agent in list(shares)[asked.max_tasks :] for clause in shares.pop(agent)]
     instruction = "Answer every part of the request."
     if unserved:
@@ -105,18 +108,59 @@ def _whole_plan(asked: PlannerInput) -> Plan:
         cannot = _nobody(text, asked.agents, done=bool(asked.results))
         return Plan(goal=text, cannot=cannot, final_instruction=instruction)
     first = _next_number(asked.results)
+    ids = done | {agent: f"t{number}" for number, agent in enumerate(shares, first)}
     tasks: list[PlannedTask] = []
-    for number, (agent, parts) in enumerate(shares.items(), first):
+    for agent, parts in shares.items():
+        after = {ids[need] for need in needs.get(agent, ()) if need in ids}
+        if tasks and _THEN.search(text[: text.find(parts[0])]):
+            after.add(tasks[-1].id)
         tasks.append(
             PlannedTask(
-                id=f"t{number}",
+                id=ids[agent],
                 agent=agent,
                 intent="; ".join(parts),
                 input=_input(menu[agent], parts, text, asked),
-                depends_on=(tasks[-1].id,) if tasks and _THEN.search(text[: text.find(parts[0])]) else (),
+                depends_on=tuple(sorted(after)),
             )
         )
     return Plan(goal=text, tasks=tuple(tasks), final_instruction=instruction)
+
+
+def _parts(text: str, matcher: Matcher) -> Iterator[str]:
+    """The clauses of `text`. One that asks two agents, "a page with pictures", is parted at its `with`."""
+    for clause in clauses(text):
+        halves = clause.split(" with ")
+        best = {_best(matcher, half, without=set()) for half in halves}
+        yield from halves if len(best) == len(halves) and None not in best else (clause,)
+
+
+def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Whose results an agent needs, where the team's owner says so in as many words: "writing needs research"."""
+    found: dict[str, tuple[str, ...]] = {}
+    for sentence in re.split(r"[.;\n]", instructions.lower()):
+        left, _, right = sentence.partition(" needs ")
+        who, whom = (re.findall(r"[a-z0-9_-]+", part) for part in (left, right))
+        for agent in agents:
+            if agent.lower() in who:
+                found[agent] = (*found.get(agent, ()), *(each for each in agents if each.lower() in whom))
+    return found
+
+
+def _with_needs(
+    shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """`shares` in an order in which each comes after whom it needs; who was not asked for gets the same part."""
+    ordered: dict[str, list[str]] = {}
+
+    def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
+        for need in needs.get(agent, ()):
+            if need not in done and need not in waiting:
+                add(need, shares.get(need, parts), (*waiting, agent))
+        ordered.setdefault(agent, parts)
+
+    for agent, parts in shares.items():
+        add(agent, parts, (agent,))
+    return ordered
 
 
 def _next_step(plan: Plan, asked: PlannerInput) -> Plan:

@@ -1,0 +1,9 @@
+"""Four experts with their own notes, and a router in front: a question goes to one of them."""
+
+from __future__ import annotations
+
+from pointsman_agents.classifier import classifier
+from pointsman_agents.experts.agents import financial, legal, medical, technical
+from pointsman_agents.experts.team import SAMPLE_REQUEST, team
+
+__all__ = ["SAMPLE_REQUEST", "classifier", "financial", "legal", "medical", "team", "technical"]

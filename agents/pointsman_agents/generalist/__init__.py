@@ -1,0 +1,8 @@
+"""A generalist team: it looks facts up, then writes about them and shows code."""
+
+from __future__ import annotations
+
+from pointsman_agents.generalist.agents import code, research, writing
+from pointsman_agents.generalist.team import SAMPLE_REQUEST, team
+
+__all__ = ["SAMPLE_REQUEST", "code", "research", "team", "writing"]

@@ -1,0 +1,20 @@
+"""The team, and a request of which two parts depend on the third."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+__all__ = ["SAMPLE_REQUEST", "team"]
+
+SAMPLE_REQUEST: Final = "Research the latest AI trends and write a blog post with code examples"
+
+team = Team(
+    name="generalist",
+    description="Researches a topic, writes about it, and shows code",
+    skills=("research", "writing", "programming"),
+    agents=("research", "writing", "code"),
+    strategy=Supervisor(instructions="Writing needs research. Code needs research."),
+    limits=Limits(deadline=180.0, task_timeout=60.0, tokens=100_000),
+)
