@@ -1,0 +1,101 @@
+"""Contract review: one agent finds the clauses of a contract, another what is risky in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from pointsman.errors import NotFound
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+__all__ = ["SAMPLE_REQUEST", "clauses", "risks", "team"]
+
+SAMPLE_REQUEST: Final = "List the clauses of contract CT-1 and assess its risks"
+
+_HOW: Final = "Use your tool before you answer, and quote what it found. This is no legal advice."
+_LONG_NOTICE: Final = 60
+"""Days of notice above which a contract binds for too long: two months are usual in the sample contracts."""
+
+ContractId = Annotated[str, Field(pattern=r"^CT-\d+$", description="The contract's id, such as CT-1")]
+
+# Sample data.
+_CONTRACTS: Final = {
+    "CT-1": "Term: one year, renewed automatically. Termination: with 90 days notice. Liability: unlimited. "
+    "Payment: within 30 days.",
+    "CT-2": "Termination: with 30 days notice. Liability: up to $10,000. Confidentiality: for two years. "
+    "Governing law: of Northwind.",
+}
+_EXPECTED: Final = ("Termination", "Liability", "Confidentiality", "Governing law")
+
+
+class Clauses(BaseModel):
+    summary: str
+    found: list[str] = []
+    missing: list[str] = []
+
+
+class Risks(BaseModel):
+    summary: str
+    risks: list[str] = []
+
+
+@tool(idempotent=True)
+def find_clauses(contract_id: ContractId) -> Clauses:
+    """Find the clauses of a contract, and which usual ones are missing."""
+    found = list(_clauses(contract_id))
+    missing = [name for name in _EXPECTED if name not in found]
+    told = f"{contract_id} has clauses on {', '.join(found)}; missing: {', '.join(missing) or 'none'}."
+    return Clauses(summary=told, found=found, missing=missing)
+
+
+@tool(idempotent=True)
+def assess(contract_id: ContractId) -> Risks:
+    """Assess the risks in a contract."""
+    text = _clauses(contract_id)
+    risks = [f"no clause on {name}" for name in _EXPECTED if name not in text]
+    if "unlimited" in text.get("Liability", ""):
+        risks.append("liability is unlimited")
+    if "automatically" in text.get("Term", ""):
+        risks.append("it renews by itself")
+    notice = re.search(r"(\d+) days", text.get("Termination", ""))
+    if notice is not None and int(notice[1]) > _LONG_NOTICE:
+        risks.append(f"notice of {notice[1]} days, more than {_LONG_NOTICE}")
+    return Risks(summary=f"Risks of {contract_id}: {'; '.join(risks) or 'none found'}.", risks=risks)
+
+
+clauses = LLMAgent(
+    name="clauses",
+    description="Lists the clauses of a contract and those that are missing",
+    skills=["contract", "clauses"],
+    examples=["Which clauses does CT-1 have?"],
+    instructions=_HOW,
+    tools=[find_clauses],
+    output=Clauses,
+)
+risks = LLMAgent(
+    name="risks",
+    description="Assesses the risks of a contract: liability, renewal, notice",
+    skills=["risks"],
+    examples=["Assess the risks of contract CT-1", "Is anything in it risky?"],
+    instructions=_HOW,
+    tools=[assess],
+    output=Risks,
+)
+
+team = Team(
+    name="contract",
+    description="Reviews contracts: their clauses and their risks",
+    agents=("clauses", "risks"),
+    strategy=Supervisor(instructions="Risks needs clauses."),
+    limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
+)
+
+
+def _clauses(contract_id: str) -> dict[str, str]:
+    if (text := _CONTRACTS.get(contract_id)) is None:
+        raise NotFound(f"there is no contract {contract_id}; there are {', '.join(_CONTRACTS)}")
+    return dict(re.findall(r"([A-Z][a-z ]+): ([^.]+)", text))

@@ -1,0 +1,100 @@
+"""Portfolio rebalancing: one agent values what is held, another computes the trades that reach the targets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from pointsman.errors import NotFound
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+__all__ = ["SAMPLE_REQUEST", "team", "trades", "valuation"]
+
+SAMPLE_REQUEST: Final = "Value portfolio PF-1 and propose the trades that rebalance it"
+
+_HOW: Final = "Use your tool before you answer, and copy its figures exactly. This is a computation, no advice."
+
+PortfolioId = Annotated[str, Field(pattern=r"^PF-\d+$", description="The portfolio's id, such as PF-1")]
+
+# Sample data: units held, price in cents, and the share of the whole, in percent, that is wanted.
+_PORTFOLIOS: Final = {
+    "PF-1": {"bonds": (100, 10_000, 40), "stocks": (300, 5_000, 50), "gold": (10, 50_000, 10)},
+    "PF-2": {"bonds": (200, 10_000, 50), "stocks": (400, 5_000, 50)},
+}
+
+
+class Valuation(BaseModel):
+    """Values in cents."""
+
+    summary: str
+    total: int = 0
+    values: dict[str, int] = {}
+
+
+class Trades(BaseModel):
+    """Units to buy, or to sell where negative."""
+
+    summary: str
+    units: dict[str, int] = {}
+
+
+@tool(idempotent=True)
+def value_portfolio(portfolio_id: PortfolioId) -> Valuation:
+    """Compute what the positions of a portfolio are worth, and their shares."""
+    values = {name: units * price for name, (units, price, _) in _portfolio(portfolio_id).items()}
+    total = sum(values.values())
+    shares = "; ".join(f"{name} {_money(value)} ({value / total:.1%})" for name, value in values.items())
+    return Valuation(
+        summary=f"{portfolio_id} is worth {_money(total)} (sample data): {shares}.", total=total, values=values
+    )
+
+
+@tool(idempotent=True)
+def compute_trades(portfolio_id: PortfolioId) -> Trades:
+    """Compute the trades that rebalance a portfolio to its targets, in whole units."""
+    held = _portfolio(portfolio_id)
+    total = sum(units * price for units, price, _ in held.values())
+    units = {name: int(total * share / 100 / price) - have for name, (have, price, share) in held.items()}
+    told = [f"{'buy' if count > 0 else 'sell'} {abs(count)} {name}" for name, count in units.items() if count]
+    return Trades(summary=f"To rebalance {portfolio_id}: {', '.join(told) or 'no trade is needed'}.", units=units)
+
+
+valuation = LLMAgent(
+    name="valuation",
+    description="Values a portfolio: what its positions are worth, and their shares",
+    skills=["portfolio", "value"],
+    examples=["Value portfolio PF-1", "What is PF-2 worth?"],
+    instructions=_HOW,
+    tools=[value_portfolio],
+    output=Valuation,
+)
+trades = LLMAgent(
+    name="trades",
+    description="Proposes the trades that rebalance a portfolio to its targets",
+    skills=["rebalancing", "trades"],
+    examples=["Rebalance portfolio PF-1", "Which trades reach the targets?"],
+    instructions=_HOW,
+    tools=[compute_trades],
+    output=Trades,
+)
+
+team = Team(
+    name="portfolio",
+    description="Values portfolios and computes how to rebalance them",
+    agents=("valuation", "trades"),
+    strategy=Supervisor(instructions="Trades needs valuation."),
+    limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
+)
+
+
+def _portfolio(portfolio_id: str) -> dict[str, tuple[int, int, int]]:
+    if (found := _PORTFOLIOS.get(portfolio_id)) is None:
+        raise NotFound(f"there is no portfolio {portfolio_id}; there are {', '.join(_PORTFOLIOS)}")
+    return found
+
+
+def _money(cents: int) -> str:
+    return f"${cents / 100:,.2f}"

@@ -1,0 +1,103 @@
+"""Technical support in one file: a diagnosis, a guide or a person. An unclear request is answered by the guides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from pointsman.context import Context
+from pointsman.llm.matching import Described, Matcher
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_schemas.ids import derived_id
+from pointsman_schemas.team import Limits, Router, Team
+
+__all__ = ["SAMPLE_REQUEST", "documenter", "escalator", "team", "troubleshooter"]
+
+SAMPLE_REQUEST: Final = "My script keeps timing out"
+
+_LEAST: Final = 0.3
+"""Share of a request's meaning that an entry must have: fewer words in common are chance."""
+
+_HOW: Final = "Use your tool before you answer, and say only what it says. Two to four sentences."
+
+# Sample data.
+_CAUSES: Final = (
+    "A script times out or hangs: it waits for a network call without a limit; give each call a timeout, then profile.",
+    "The program crashes with a memory error: it reads a whole file at once; read it line by line.",
+    "Permission denied: the file belongs to another account; look at its owner and mode.",
+)
+_GUIDES: Final = (
+    "Set up a virtual environment: run `python -m venv .venv`, then activate it with `. .venv/bin/activate`.",
+    "Export a report to Excel: open it, choose Export, then the format xlsx.",
+    "Change the language: open Settings, then Language.",
+)
+
+
+class Found(BaseModel):
+    found: bool
+    summary: str
+
+
+@tool(idempotent=True)
+def diagnose(problem: str) -> Found:
+    """Look up the known causes of a problem."""
+    return _best(_CAUSES, problem, "No known cause fits this.")
+
+
+@tool(idempotent=True)
+def find_guide(question: str) -> Found:
+    """Look up the guide for what somebody wants to do."""
+    return _best(_GUIDES, question, f"No guide fits this. There are guides for: {_titles()}.")
+
+
+@tool(idempotent=True)
+def open_ticket(problem: str, context: Context) -> Found:
+    """Open a ticket for a person to look at."""
+    number = derived_id(context.idempotency_key, length=8)
+    return Found(found=True, summary=f"Ticket {number} is open; a person will look at: {problem}")
+
+
+troubleshooter = LLMAgent(
+    name="troubleshooter",
+    description="Diagnoses what goes wrong: scripts that time out or hang, crashes, errors, permission denied",
+    skills=["diagnosis", "errors"],
+    examples=["My script keeps timing out", "The program crashes with a memory error"],
+    instructions=_HOW,
+    tools=[diagnose],
+)
+documenter = LLMAgent(
+    name="documenter",
+    description="Explains how to do something, step by step: set up an environment, export to Excel, change settings",
+    skills=["how-to", "guides"],
+    examples=["How do I set up a virtual environment?", "How can I export a report to Excel?"],
+    instructions=_HOW,
+    tools=[find_guide],
+)
+escalator = LLMAgent(
+    name="escalator",
+    description="Hands over to a person: complaints, data loss, security incidents, whoever asks for a human",
+    skills=["escalation", "human"],
+    examples=["I want to talk to a human", "All our data is lost", "Our account was hacked"],
+    instructions=_HOW,
+    tools=[open_ticket],
+)
+
+team = Team(
+    name="tech-support",
+    description="Diagnoses technical problems, explains how things are done, and hands over to a person",
+    agents=("troubleshooter", "documenter", "escalator"),
+    strategy=Router(fallback="documenter"),
+    limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
+)
+
+
+def _best(entries: tuple[str, ...], asked: str, otherwise: str) -> Found:
+    scores = Matcher([Described(entry, entry.partition(":")[0], entry) for entry in entries]).scores(asked)
+    entry, score = next(iter(scores.items()))
+    return Found(found=True, summary=entry) if score >= _LEAST else Found(found=False, summary=otherwise)
+
+
+def _titles() -> str:
+    return "; ".join(guide.partition(":")[0] for guide in _GUIDES)
