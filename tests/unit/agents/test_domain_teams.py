@@ -6,13 +6,14 @@ import pytest
 from pydantic import JsonValue
 
 from pointsman.agent import agent
-from pointsman.testing import run_team
-from pointsman_agents import tech_support
+from pointsman.testing import run_team, running_team
+from pointsman_agents import market_analysis, tech_support
 from pointsman_agents.classifier import classifier
 from pointsman_agents.planner import planner
 from pointsman_agents.reports import contract, portfolio
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
+from pointsman_schemas.log import PlanAccepted
 
 SUPPORT = (tech_support.troubleshooter, tech_support.documenter, tech_support.escalator, classifier, synthesizer)
 
@@ -75,3 +76,24 @@ async def test_routing_that_cannot_be_read_falls_back_to_the_guides() -> None:
 
     assert "documenter" in [task.agent for task in outcome.tasks]
     assert "troubleshooter" not in [task.agent for task in outcome.tasks]
+
+
+@pytest.mark.parametrize(
+    ("top", "said", "unsaid"),
+    [("3", "Contoso: $800 billion, +60.0%", "Tailspin:"), ("1", "Northwind: $900 billion, +20.0%", "Contoso:")],
+)
+async def test_a_market_is_gathered_and_analysed_side_by_side_then_written(top: str, said: str, unsaid: str) -> None:
+    cast = (market_analysis.researcher, market_analysis.analyst, market_analysis.writer, planner, synthesizer)
+    async with running_team(market_analysis.team, cast) as client:
+        workflow = await client.submit("market-analysis", market_analysis.SAMPLE_REQUEST.replace("3", top))
+        outcome = await workflow.outcome(10)
+        (accepted,) = [entry for entry in await client.entries(workflow.id) if isinstance(entry, PlanAccepted)]
+
+    assert outcome.status == "completed"
+    tasks = {task.agent: task for task in accepted.plan.tasks}
+    assert tasks["researcher"].depends_on == tasks["analyst"].depends_on == ()
+    assert set(tasks["writer"].depends_on) == {tasks["researcher"].id, tasks["analyst"].id}
+    assert "## Figures" in str(outcome.answer)
+    assert "cheapest for data analysis" in str(outcome.answer)
+    assert said in str(outcome.answer)
+    assert unsaid not in str(outcome.answer)
