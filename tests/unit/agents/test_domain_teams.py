@@ -10,7 +10,7 @@ from pointsman.testing import run_team, running_team
 from pointsman_agents import market_analysis, tech_support
 from pointsman_agents.classifier import classifier
 from pointsman_agents.planner import planner
-from pointsman_agents.reports import contract, portfolio
+from pointsman_agents.reports import contract, curriculum, portfolio
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import PlanAccepted
@@ -97,3 +97,21 @@ async def test_a_market_is_gathered_and_analysed_side_by_side_then_written(top: 
     assert "cheapest for data analysis" in str(outcome.answer)
     assert said in str(outcome.answer)
     assert unsaid not in str(outcome.answer)
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (curriculum.SAMPLE_REQUEST, ["sets, probability, tests, regression", "27 hours at 6 a week are 5 weeks"]),
+        (
+            "Order the modules of databases, and schedule the weeks at 4 hours a week",
+            ["tables, queries", "are 4 weeks"],
+        ),
+    ],
+)
+async def test_modules_are_ordered_by_what_they_require(request_: str, said: list[str]) -> None:
+    cast = (curriculum.sequence, curriculum.schedule, planner, synthesizer)
+
+    outcome = await run_team(curriculum.team, cast, request_)
+
+    assert [each for each in said if each not in str(outcome.answer)] == []
