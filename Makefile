@@ -18,8 +18,8 @@ venv: $(STAMP)  ## make .venv with everything in it
 demo: $(STAMP)  ## a team at work on an embedded broker; needs no key
 	$(BIN)/pointsman demo
 
-# Two at a time, each file by one of them: half of what the tests do is wait for processes.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Two at a time: half of what the tests do is wait for processes.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 test: check  ## all checks, then all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 
@@ -85,5 +85,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt uv
 	$(UV_PIP) --only-binary :all: --constraint constraints.txt --build-constraint constraints.txt \
-		--group dev --editable '.[embedded,dashboard,prometheus]'
+		--group dev --editable '.[dashboard,embedded,eval,mcp,prometheus]'
 	@touch $(STAMP)

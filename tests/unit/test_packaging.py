@@ -40,6 +40,13 @@ def test_every_requirement_has_a_constraint() -> None:
     assert asked <= constrained, "run `make constraints`"
 
 
+def test_make_installs_every_extra() -> None:
+    installed = re.search(r"--editable '\.\[([\w,]+)\]'", (_ROOT / "Makefile").read_text())
+
+    assert installed is not None
+    assert sorted(_PROJECT["project"]["optional-dependencies"]) == installed[1].split(",")
+
+
 @pytest.mark.parametrize("name", ["Makefile", ".ci/run", "Dockerfile", "docker-compose.yml", "pyproject.toml"])
 def test_no_file_that_installs_names_an_index(name: str) -> None:
     text = (_ROOT / name).read_text()
