@@ -57,7 +57,7 @@ def compute_trades(portfolio_id: PortfolioId) -> Trades:
     """Compute the trades that rebalance a portfolio to its targets, in whole units."""
     held = _portfolio(portfolio_id)
     total = sum(units * price for units, price, _ in held.values())
-    units = {name: int(total * share / 100 / price) - have for name, (have, price, share) in held.items()}
+    units = {name: total * share // (100 * price) - have for name, (have, price, share) in held.items()}
     told = [f"{'buy' if count > 0 else 'sell'} {abs(count)} {name}" for name, count in units.items() if count]
     return Trades(summary=f"To rebalance {portfolio_id}: {', '.join(told) or 'no trade is needed'}.", units=units)
 
