@@ -27,10 +27,12 @@ pytestmark = pytest.mark.timeout(120)
 async def text(port: int, path: str) -> str:
     """The body that `path` is answered with."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 5)
-    writer.close()
-    await writer.wait_closed()
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), 5)
+    finally:
+        writer.close()
+        await writer.wait_closed()
     return answer.partition(b"\r\n\r\n")[2].decode()
 
 
