@@ -20,6 +20,8 @@ class Role(StrEnum):
     PLAN = "plan"
     CLASSIFY = "classify"
     SYNTHESIZE = "synthesize"
+    REFINE = "refine"
+    JUDGE = "judge"
 
 
 class AgentCard(BaseModel):

@@ -20,6 +20,7 @@ __all__ = [
     "AttemptError",
     "Budget",
     "Cancellation",
+    "Conflict",
     "Control",
     "DeadLetter",
     "Delta",
@@ -403,6 +404,14 @@ class TaskSummary(Part):
     usage: Usage = Usage()
 
 
+class Conflict(Part):
+    """What results said differently, what a judge decided, and why."""
+
+    what: str
+    decision: str
+    reason: str
+
+
 class Outcome(Event):
     """The one final answer of a workflow. `elapsed` is wall time and `sequential` the sum of its tasks, in seconds."""
 
@@ -414,6 +423,7 @@ class Outcome(Event):
     answer: JsonValue = None
     reason: str = ""
     gaps: tuple[Gap, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
     tasks: tuple[TaskSummary, ...] = ()
     usage: Usage = Usage()
     correlation_id: str

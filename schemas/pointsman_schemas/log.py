@@ -28,12 +28,14 @@ __all__ = [
     "Parent",
     "PlanAccepted",
     "PlanRejected",
+    "RefinementAsked",
     "ResultIgnored",
     "RetryScheduled",
     "TaskAbandoned",
     "TaskAdded",
     "TaskDispatched",
     "TaskFailed",
+    "TaskRefined",
     "TaskReopened",
     "TaskSkipped",
     "TaskSucceeded",
@@ -82,6 +84,8 @@ class WorkflowStarted(Part):
     strategy: Strategy
     limits: Limits
     approve_plan: bool = False
+    refiner: AgentName | None = "refiner"
+    judge: AgentName | None = "judge"
     deadline: AwareDatetime
     budget: Budget | None = None
     reply_to: str | None = None
@@ -169,6 +173,24 @@ class RetryScheduled(Part):
     deadline: AwareDatetime
     reason: str = ""
     team: bool = False
+
+
+class TaskRefined(Part):
+    """The task is tried again in other words, or, with an `intent` that is empty, in the same: nobody had better."""
+
+    kind: Literal["task_refined"] = "task_refined"
+    at: AwareDatetime
+    task_id: TaskId
+    intent: str = ""
+
+
+class RefinementAsked(Part):
+    """The task has failed more than once; the task `by` is to find better words for it."""
+
+    kind: Literal["refinement_asked"] = "refinement_asked"
+    at: AwareDatetime
+    task_id: TaskId
+    by: TaskId
 
 
 class TaskFailed(Part):
@@ -301,6 +323,8 @@ Entry: TypeAlias = Annotated[
     | TaskSucceeded
     | AttemptFailed
     | RetryScheduled
+    | RefinementAsked
+    | TaskRefined
     | TaskFailed
     | TaskSkipped
     | TaskAbandoned

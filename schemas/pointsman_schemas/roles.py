@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from pointsman_schemas.events import Gap, TaskReport
+from pointsman_schemas.events import Conflict, Gap, TaskReport
 from pointsman_schemas.ids import AgentName
 from pointsman_schemas.strict_json import JsonValue
 
-__all__ = ["ClassifierInput", "MenuItem", "PlannerInput", "RequestInput", "Synthesis", "SynthesizerInput"]
+__all__ = [
+    "ClassifierInput",
+    "JudgeInput",
+    "MenuItem",
+    "PlannerInput",
+    "Refinement",
+    "RefinerInput",
+    "RequestInput",
+    "Ruling",
+    "Synthesis",
+    "SynthesizerInput",
+]
 
 RequestInput: TypeAlias = str | dict[str, JsonValue]
 
@@ -76,6 +87,47 @@ class SynthesizerInput(BaseModel):
     gaps: tuple[Gap, ...] = ()
     limit: str = ""
     disagreements: tuple[str, ...] = ()
+    decisions: tuple[Conflict, ...] = ()
+
+
+class RefinerInput(BaseModel):
+    """A task that has failed `attempts` times, last with `error`. Answers with a `Refinement`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    request: RequestInput
+    intent: str
+    task_input: JsonValue = None
+    agent: AgentName
+    agent_description: str = ""
+    attempts: int
+    error: str
+
+
+class Refinement(BaseModel):
+    """The task in other words."""
+
+    model_config = ConfigDict(frozen=True)
+
+    intent: str
+
+
+class JudgeInput(BaseModel):
+    """Where results contradict each other, a sentence each. The results are the handoff's `context`. Answers with a
+    `Ruling`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    request: RequestInput
+    disagreements: tuple[str, ...]
+
+
+class Ruling(BaseModel):
+    """A decision on each contradiction."""
+
+    model_config = ConfigDict(frozen=True)
+
+    decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)]
 
 
 class Synthesis(BaseModel):

@@ -69,7 +69,8 @@ class Team(BaseModel):
     """A supervisor's configuration. `agents` is a list of names, of agents or teams, or `ANY` for every live agent.
 
     A team is an agent, too: `description` and `skills` are what the planners of other teams know of it. With
-    `approve_plan` a person must allow each plan before any of it runs.
+    `approve_plan` a person must allow each plan before any of it runs. Where an agent named `refiner` is alive it
+    rewrites a task that has failed twice, and one named `judge` decides between results that contradict each other.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,6 +82,8 @@ class Team(BaseModel):
     strategy: Strategy = Supervisor()
     limits: Limits = Limits()
     approve_plan: bool = False
+    refiner: AgentName | None = "refiner"
+    judge: AgentName | None = "judge"
 
     def needs(self) -> Mapping[AgentName, str]:
         """The agents it names, each with what it does: `works`, `plans`, `classifies` or `synthesizes`."""

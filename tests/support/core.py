@@ -235,7 +235,7 @@ def check_step(state: State) -> None:
             )
     assert state.open_work == sum(1 for each in state.work() if not each.settled)
     if state.phase is Phase.RUNNING:
-        assert state.approvals or any(each.live for each in state.work()), "a running workflow has work with somebody"
+        assert state.approvals or any(each.live for each in state.tasks.values()), "somebody is waited for"
         for each in state.work():
             if each.status is TaskStatus.WAITING:
                 assert any(not state.tasks[name].settled for name in each.depends_on), f"{each.id} waits for nothing"

@@ -27,12 +27,14 @@ from pointsman_schemas.log import (
     LimitReached,
     PlanAccepted,
     PlanRejected,
+    RefinementAsked,
     ResultIgnored,
     RetryScheduled,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskRefined,
     TaskReopened,
     TaskSkipped,
     TaskSucceeded,
@@ -123,6 +125,10 @@ class Story:
                 why = f": {event.reason}" if event.reason else ""
                 said = f"{self._task(event.task_id)}, attempt {event.attempt} in {seconds(wait)}{why}"
                 yield self._line(event.at, "↻", event.agent, said, "yellow")
+            case TaskRefined():
+                if event.intent:
+                    said = f"{self._task(event.task_id)} in other words: {event.intent}"
+                    yield self._line(event.at, "↻", self._agents.get(event.task_id, "?"), said, "yellow")
             case TaskFailed():
                 said = f"{self._task(event.task_id)} given up after {event.attempts}: {event.error.message}"
                 yield self._line(event.at, "✗", self._agents.get(event.task_id, "?"), said, "red")
@@ -157,7 +163,7 @@ class Story:
                 yield self._line(event.at, "■", status, event.outcome.reason, f"bold {_STYLE[status]}")
             case Progress():
                 yield from self._report(event)
-            case TimerArmed():
+            case RefinementAsked() | TimerArmed():
                 pass
             case _:
                 assert_never(event)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
+from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import NOT_SERVED, outcome_of
-from pointsman.core.state import State
+from pointsman.core.outcome import NOT_SERVED, decisions, outcome_of
+from pointsman.core.state import State, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import SynthesizerInput
-from pointsman_schemas.strategies import Adaptive, Choreography, Router, Supervisor
+from pointsman_schemas.roles import JudgeInput, SynthesizerInput
+from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["answer_or_give_up", "ask_synthesizer", "bare_results", "failures", "synthesized", "verdict"]
+__all__ = [
+    "answer_or_give_up",
+    "ask_judge",
+    "ask_synthesizer",
+    "bare_results",
+    "failures",
+    "synthesized",
+    "verdict",
+    "write_answer",
+]
 
 _BARE_KEPT = 262_144
 """Bytes of results that an answer repeats as they are: a quarter of the broker's default bound for one message."""
@@ -29,12 +39,40 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
         reason = state.limit or "; ".join(failures(state)) or "no task was finished"
         return end(draft, Phase.FAILED, NOT_SERVED, reason)
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
-    if strategy.synthesizer is None or alone:
+    if alone:
         return end(draft, verdict(state), bare_results(state))
-    return ask_synthesizer(draft, strategy.synthesizer)
+    if ask_judge(draft):
+        return None
+    return write_answer(draft)
 
 
-def ask_synthesizer(draft: Draft, synthesizer: str, disagreements: tuple[str, ...] = ()) -> None:
+def ask_judge(draft: Draft) -> bool:
+    """Have contradictions decided, if there are any, somebody lives who can, and there is time."""
+    state = draft.open()
+    found = found_disagreements(state)
+    if not found or state.limit or state.judge is None or draft.around.card(state.judge) is None:
+        return False
+    asked = JudgeInput(request=state.input, disagreements=found)
+    add_role_task(draft, free_id(state, "judge"), Role.JUDGE, state.judge, "Decide what contradicts itself", asked)
+    return True
+
+
+def write_answer(draft: Draft) -> None:
+    """Have the answer written from what there is and what a judge has decided."""
+    state = draft.open()
+    strategy = state.strategy
+    synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
+    if synthesizer is None:
+        return end(draft, verdict(state), bare_results(state))
+    judged = isinstance(strategy, FanOut) or decisions(state)
+    return ask_synthesizer(draft, synthesizer, found_disagreements(state) if judged else ())
+
+
+def found_disagreements(state: State) -> tuple[str, ...]:
+    return disagreements(report(task) for task in state.work())
+
+
+def ask_synthesizer(draft: Draft, synthesizer: str, contradictions: tuple[str, ...] = ()) -> None:
     """Have the answer written, by an agent that is told what is missing and what contradicts itself."""
     state = draft.open()
     plan = state.plan or Plan()
@@ -44,7 +82,8 @@ def ask_synthesizer(draft: Draft, synthesizer: str, disagreements: tuple[str, ..
         final_instruction=plan.final_instruction,
         gaps=outcome_of(state, Phase.PARTIAL, draft.now).gaps,
         limit=state.limit,
-        disagreements=disagreements,
+        disagreements=contradictions,
+        decisions=decisions(state),
     )
     add_role_task(draft, free_id(state, "synthesis"), Role.SYNTHESIZE, synthesizer, "Write the answer", asked)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 from typing import assert_never
 
-from pointsman.core.answers import bare_results
+from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.approvals import ask_about_task, must_be_approved
 from pointsman.core.draft import LAST_WORD, Draft, end, task_deadline
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import keep_plan, route_to_fallback
-from pointsman.core.retry import next_try
+from pointsman.core.refining import ask_refiner, may_be_refined, refined_task
+from pointsman.core.retry import Retry, next_try
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
-from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
+from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed, TaskRefined
 
-__all__ = ["attempt_failed", "task_failed"]
+__all__ = ["attempt_failed", "task_failed", "try_refined"]
 
 
 def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str, result: Result | None = None) -> None:
@@ -32,6 +33,22 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
         return task_failed(draft, task, error)
     if retry.agent != task.agent and must_be_approved(draft, task, retry.agent):
         return ask_about_task(draft, task, retry.agent)
+    if retry.agent == task.agent and may_be_refined(draft, task):
+        return ask_refiner(draft, task, error)
+    return _try_again(draft, task, retry)
+
+
+def try_refined(draft: Draft, task: Task) -> None:
+    """Go on with a task for which better words were asked for."""
+    error = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
+    state = draft.open()
+    retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
+    if retry is None or draft.now + retry.delay >= _horizon(state, task):
+        return task_failed(draft, task, error)
+    return _try_again(draft, task, retry)
+
+
+def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
     not_before = draft.now + retry.delay
     draft.add(
         RetryScheduled(
@@ -45,7 +62,6 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
             team=_is_team(draft, task, retry.agent),
         )
     )
-    return None
 
 
 def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
@@ -63,6 +79,12 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
                 return None
             reason = f"{task.agent} could not {task.role}: {error.message}"
             end(draft, Phase.FAILED, NOT_SERVED, reason)
+        case Role.REFINE:
+            if (waiting := refined_task(state, task)) is not None:
+                draft.add(TaskRefined(at=draft.now, task_id=waiting.id))
+                try_refined(draft, draft.open().tasks[waiting.id])
+        case Role.JUDGE:
+            write_answer(draft)
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
             end(draft, Phase.FAILED if _turned_down(error) else Phase.PARTIAL, bare_results(state), reason)

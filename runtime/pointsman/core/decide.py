@@ -14,9 +14,9 @@ from typing import assert_never
 
 from pointsman.core.adaptive import next_step
 from pointsman.core.answering import answered
-from pointsman.core.answers import synthesized
+from pointsman.core.answers import synthesized, write_answer
 from pointsman.core.approvals import ask_about_calls, start
-from pointsman.core.attempts import attempt_failed
+from pointsman.core.attempts import attempt_failed, try_refined
 from pointsman.core.choreography import react
 from pointsman.core.draft import Draft, end
 from pointsman.core.inputs import (
@@ -33,6 +33,7 @@ from pointsman.core.limits import arm_timer, check_limits
 from pointsman.core.outcome import could_not
 from pointsman.core.pipeline import insufficient
 from pointsman.core.planning import classified, plan_again, planned
+from pointsman.core.refining import refined_task, words_of
 from pointsman.core.state import State, Task
 from pointsman.core.strategies import begin, finish
 from pointsman.core.transitions import Phase, TaskStatus
@@ -42,6 +43,7 @@ from pointsman_schemas.log import (
     AttemptFailed,
     Entry,
     ResultIgnored,
+    TaskRefined,
     TaskReopened,
     TaskSkipped,
     TaskSucceeded,
@@ -113,6 +115,8 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None
             strategy=team.strategy,
             limits=team.limits,
             approve_plan=team.approve_plan,
+            refiner=team.refiner,
+            judge=team.judge,
             deadline=draft.now + timedelta(seconds=min(seconds, team.limits.deadline)),
             budget=request.budget if request else None,
             reply_to=request.reply_to if request else None,
@@ -209,6 +213,12 @@ def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
             planned(draft, task, received.result)
         case Role.CLASSIFY:
             classified(draft, task, received.result)
+        case Role.REFINE:
+            if (waiting := refined_task(draft.open(), task)) is not None:
+                draft.add(TaskRefined(at=draft.now, task_id=waiting.id, intent=words_of(received.result)))
+                try_refined(draft, draft.open().tasks[waiting.id])
+        case Role.JUDGE:
+            write_answer(draft)
         case Role.SYNTHESIZE:
             synthesized(draft, received.result)
         case _:

@@ -21,7 +21,7 @@ from pointsman_schemas.log import (
     TaskDispatched,
     WorkflowEnded,
 )
-from pointsman_schemas.roles import ClassifierInput, PlannerInput, SynthesizerInput
+from pointsman_schemas.roles import ClassifierInput, JudgeInput, PlannerInput, RefinerInput, SynthesizerInput
 
 __all__ = ["LAST_WORD", "Draft", "abandon", "add_role_task", "dispatch", "end", "free_id", "task_deadline"]
 
@@ -61,9 +61,9 @@ def add_role_task(
     role: Role,
     agent: str,
     intent: str,
-    asked: PlannerInput | ClassifierInput | SynthesizerInput,
+    asked: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput,
 ) -> None:
-    """Give a planner, classifier or synthesizer its task, at once. What stands in the log already is left out."""
+    """Give one of the roles its task, at once. What stands in the log already is left out."""
     given: JsonValue = asked.model_dump(mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"})
     draft.add(TaskAdded(at=draft.now, task_id=task_id, role=role, agent=agent, intent=intent, input=given))
     dispatch(draft, task_id)

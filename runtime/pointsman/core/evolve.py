@@ -21,12 +21,14 @@ from pointsman_schemas.log import (
     LimitReached,
     PlanAccepted,
     PlanRejected,
+    RefinementAsked,
     ResultIgnored,
     RetryScheduled,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskRefined,
     TaskReopened,
     TaskSkipped,
     TaskSucceeded,
@@ -117,6 +119,12 @@ def evolve(state: State | None, entry: Entry) -> State:
                 fallback=task.fallback if entry.agent == task.agent else None,
                 team=entry.team,
             )
+        case RefinementAsked():
+            return _with_task(state, entry.task_id, TaskStatus.REFINING, refined_by=entry.by)
+        case TaskRefined():
+            task = _task(state, entry.task_id)
+            refined = changed(task, intent=entry.intent or task.intent)
+            return changed(state, tasks={**state.tasks, task.id: refined})
         case TaskFailed():
             return _with_task(state, entry.task_id, TaskStatus.FAILED, error=entry.error, ended_at=entry.at)
         case TaskSkipped():
@@ -182,10 +190,17 @@ def _started(entry: WorkflowStarted) -> State:
         parent=entry.parent,
         depth=entry.depth,
         approve_plan=entry.approve_plan,
+        refiner=entry.refiner,
+        judge=entry.judge,
     )
 
 
-_PHASE_OF_ROLE = {Role.PLAN: Phase.PLANNING, Role.CLASSIFY: Phase.PLANNING, Role.SYNTHESIZE: Phase.SYNTHESIZING}
+_PHASE_OF_ROLE = {
+    Role.PLAN: Phase.PLANNING,
+    Role.CLASSIFY: Phase.PLANNING,
+    Role.SYNTHESIZE: Phase.SYNTHESIZING,
+    Role.JUDGE: Phase.SYNTHESIZING,
+}
 
 
 def _task_added(state: State, entry: TaskAdded) -> State:

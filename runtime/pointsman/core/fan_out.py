@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-from pointsman.core.answers import ask_synthesizer, bare_results, failures, verdict
-from pointsman.core.disagreements import disagreements
+from pointsman.core.answers import ask_judge, failures, write_answer
 from pointsman.core.draft import Draft, end, free_id
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan, menu
-from pointsman.core.state import report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import FanOut
@@ -42,6 +40,6 @@ def finish_fan_out(draft: Draft, strategy: FanOut) -> None:
         if why := state.limit or "; ".join(failures(state)):
             reason = f"{reason}: {why}"
         return end(draft, Phase.FAILED, NOT_SERVED, reason)
-    if strategy.synthesizer is None:
-        return end(draft, verdict(state), bare_results(state))
-    return ask_synthesizer(draft, strategy.synthesizer, disagreements(report(task) for task in done))
+    if ask_judge(draft):
+        return None
+    return write_answer(draft)

@@ -83,7 +83,7 @@ def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
 
 def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
     """The handoff of the current attempt at `task`, with what came of the tasks it builds on."""
-    if task.role is Role.SYNTHESIZE:
+    if task.role in (Role.SYNTHESIZE, Role.JUDGE):
         context = tuple(report(done) for done in state.work())
     else:
         context = tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
-from pointsman_schemas.events import Gap, Outcome, TaskSummary
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Conflict, Gap, Outcome, TaskSummary
+from pointsman_schemas.roles import Ruling
 
-__all__ = ["NOT_SERVED", "could_not", "outcome_of"]
+__all__ = ["NOT_SERVED", "could_not", "decisions", "outcome_of"]
 
 NOT_SERVED: Final = "The request could not be served. Please try again later."
 """The answer where something of ours failed. Why is for those who run it, and stands in the outcome's reason: what an
@@ -36,6 +39,7 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "answer": answer,
             "reason": reason or state.limit,
             "gaps": tuple(gap for task in state.work() for gap in _gaps(task)),
+            "conflicts": decisions(state),
             "tasks": tuple(_summary(task, now) for task in state.tasks.values()),
             "usage": state.usage,
             "correlation_id": state.correlation_id,
@@ -46,6 +50,16 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "sequential": sum(task.busy for task in state.tasks.values()),
         }
     )
+
+
+def decisions(state: State) -> tuple[Conflict, ...]:
+    """What a judge decided where results contradicted each other."""
+    found: list[Conflict] = []
+    for task in state.tasks.values():
+        if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None:
+            with suppress(ValidationError):  # it answered something else
+                found.extend(Ruling.model_validate(task.result.output).decisions)
+    return tuple(found)
 
 
 def _gaps(task: Task) -> tuple[Gap, ...]:

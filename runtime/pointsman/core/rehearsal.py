@@ -140,7 +140,7 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
 
 def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
     team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits,
-                approve_plan=started.approve_plan)  # fmt: skip
+                approve_plan=started.approve_plan, refiner=started.refiner, judge=started.judge)  # fmt: skip
     admission = Admission(
         workflow_id=started.workflow_id,
         request_id=started.request_id,

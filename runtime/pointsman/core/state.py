@@ -58,6 +58,8 @@ class Task:
     """The domain event it reacts to."""
     needs_approval: bool = False
     approved: bool = False
+    refined_by: str = ""
+    """The task that was to find better words for it."""
     verdicts: tuple[Verdict, ...] = ()
     """What people said to the tool calls it asked about."""
     asked_in: tuple[int, ...] = ()
@@ -118,6 +120,8 @@ class State:
     parent: Parent | None = None
     depth: int = 0
     approve_plan: bool = False
+    refiner: str | None = "refiner"
+    judge: str | None = "judge"
     approvals: Mapping[str, Pending] = field(default_factory=dict)
     """What people are asked, by id. The deadline does not run while they are."""
     asked: int = 0

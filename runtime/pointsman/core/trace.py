@@ -32,12 +32,14 @@ from pointsman_schemas.log import (
     LimitReached,
     PlanAccepted,
     PlanRejected,
+    RefinementAsked,
     ResultIgnored,
     RetryScheduled,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskRefined,
     TaskReopened,
     TaskSkipped,
     TaskSucceeded,
@@ -56,6 +58,8 @@ _OPERATION = {
     Role.PLAN: "plan",
     Role.CLASSIFY: "classify",
     Role.SYNTHESIZE: "synthesize",
+    Role.REFINE: "refine",
+    Role.JUDGE: "judge",
     Role.WORK: "invoke_agent",
 }
 
@@ -309,7 +313,10 @@ class _View:
                 for task in self.tasks.values():
                     if task.detail.endswith(entry.approval):
                         task.detail = said
-            case ControlIgnored() | WorkflowStarted() | TimerArmed():
+            case TaskRefined():
+                task = self._task(entry.task_id, "")
+                task.intent = entry.intent or task.intent
+            case RefinementAsked() | ControlIgnored() | WorkflowStarted() | TimerArmed():
                 pass
 
     def report(self, report: Progress) -> None:

@@ -21,12 +21,14 @@ class Phase(StrEnum):
 
 
 class TaskStatus(StrEnum):
-    """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a person."""
+    """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a
+    person, `refining` for better words."""
 
     WAITING = "waiting"
     AWAITING_APPROVAL = "awaiting_approval"
     RUNNING = "running"
     BACKING_OFF = "backing_off"
+    REFINING = "refining"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -52,6 +54,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         {
             TaskStatus.AWAITING_APPROVAL,
             TaskStatus.BACKING_OFF,
+            TaskStatus.REFINING,
             TaskStatus.SUCCEEDED,
             TaskStatus.FAILED,
             TaskStatus.ABANDONED,
@@ -61,11 +64,13 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         {
             TaskStatus.AWAITING_APPROVAL,
             TaskStatus.SUCCEEDED,
+            TaskStatus.REFINING,
             TaskStatus.BACKING_OFF,
             TaskStatus.FAILED,
             TaskStatus.ABANDONED,
         }
     ),
+    TaskStatus.REFINING: frozenset({TaskStatus.BACKING_OFF, TaskStatus.FAILED, TaskStatus.ABANDONED}),
     TaskStatus.FAILED: frozenset(
         {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL}
     ),  # only by replaying its dead letter

@@ -8,6 +8,7 @@ data in the first turn, the tools on offer and what they returned. The same requ
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,20 @@ from pointsman.llm.matching import Described, Matcher, clauses, stems
 from pointsman.llm.prompt import TaskPrompt, read_task
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec
-from pointsman_schemas.events import TaskReport, Usage
+from pointsman_schemas.events import Conflict, TaskReport, Usage
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
-from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput, RequestInput, Synthesis, SynthesizerInput
+from pointsman_schemas.roles import (
+    ClassifierInput,
+    JudgeInput,
+    MenuItem,
+    PlannerInput,
+    Refinement,
+    RefinerInput,
+    RequestInput,
+    Ruling,
+    Synthesis,
+    SynthesizerInput,
+)
 from pointsman_schemas.strict_json import as_json_value, compact
 
 __all__ = ["OFFLINE_NOTE", "OfflineModel"]
@@ -175,6 +187,28 @@ def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
     """Who fits best what a result suggests, of those who were not asked yet."""
     used = {*asked.agents_used, *(report.agent for report in asked.results)}
     return _best(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
+
+
+def _refine(task: TaskPrompt) -> Refinement:
+    """The same task, with what went wrong beside it."""
+    asked = RefinerInput.model_validate(task.input)
+    return Refinement(
+        intent=f"{asked.intent} (It failed {asked.attempts} times, last with: {asked.error}. Avoid that.)"
+    )
+
+
+def _judge(task: TaskPrompt) -> Ruling:
+    """What most results say; of as many for each, what was said first."""
+    asked = JudgeInput.model_validate(task.input)
+    decided: list[Conflict] = []
+    for conflict in asked.disagreements:
+        field, _, rest = conflict.partition(": ")
+        said = [what for part in rest.split("; ") if (what := part.partition(" says ")[2])] or [rest]
+        (most, votes), *_ = Counter(said).most_common(1)
+        even = sum(1 for count in Counter(said).values() if count == votes) > 1
+        reason = "as many say something else, and it was said first" if even else f"{votes} of {len(said)} say so"
+        decided.append(Conflict(what=conflict, decision=f"{field}: {most}", reason=reason))
+    return Ruling(decisions=tuple(decided))
 
 
 def _menu(agents: Sequence[MenuItem]) -> Matcher:
@@ -391,7 +425,7 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
     return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
 
 
-_ROLES = {"plan": _plan, "selection": _selection, "synthesis": _synthesis}
+_ROLES = {"plan": _plan, "selection": _selection, "synthesis": _synthesis, "refinement": _refine, "ruling": _judge}
 
 
 # Words

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, JsonValue
@@ -14,7 +15,9 @@ from pointsman.errors import TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.testing.models import Script, ScriptedModel, saying
 from pointsman_agents.classifier import classifier
+from pointsman_agents.judge import judge
 from pointsman_agents.planner import planner
+from pointsman_agents.refiner import refiner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Gap
@@ -117,3 +120,20 @@ async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
     assert "no worker took it" in turn.text
     assert "the deadline" in turn.text
     assert "Leave out none" in model.requests[0].instructions
+
+
+async def test_offline_a_failed_task_is_told_its_error_and_a_contradiction_goes_by_the_most() -> None:
+    judge_input = {"request": "when?", "disagreements": ["due: a says Friday; b says Monday; c says Monday"]}
+    refiner_input = {"request": "when?", "intent": "say when", "agent": "a", "attempts": 2, "error": "timeout: slow"}
+
+    ruled = await _answer(judge, judge_input)
+    refined = await _answer(refiner, refiner_input)
+
+    assert ruled["decisions"][0]["decision"] == "due: Monday"
+    assert ruled["decisions"][0]["reason"] == "2 of 3 say so"
+    assert refined["intent"] == "say when (It failed 2 times, last with: timeout: slow. Avoid that.)"
+
+
+async def _answer(role: Any, given: Any) -> Any:
+    context = Context.for_test(given, agent=role.card.name)
+    return await role.run(context.handoff, context)

@@ -1,0 +1,23 @@
+"""The judge: it decides what results that contradict each other come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointsman.llm_agent import LLMAgent
+from pointsman_schemas.card import Role
+from pointsman_schemas.roles import JudgeInput, Ruling
+
+__all__ = ["judge"]
+
+judge = LLMAgent(
+    name="judge",
+    description="Decides between results that contradict each other, and says why",
+    instructions=Path(__file__).with_suffix(".md"),
+    role=Role.JUDGE,
+    input=JudgeInput,
+    output=Ruling,
+    output_name="ruling",
+    turns=2,  # the ruling, and one repair of its form
+    concurrency=32,
+)

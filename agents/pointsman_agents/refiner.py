@@ -1,0 +1,23 @@
+"""The refiner: it finds better words for a task that has failed more than once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointsman.llm_agent import LLMAgent
+from pointsman_schemas.card import Role
+from pointsman_schemas.roles import Refinement, RefinerInput
+
+__all__ = ["refiner"]
+
+refiner = LLMAgent(
+    name="refiner",
+    description="Rewrites a task that has failed twice, knowing the error",
+    instructions=Path(__file__).with_suffix(".md"),
+    role=Role.REFINE,
+    input=RefinerInput,
+    output=Refinement,
+    output_name="refinement",
+    turns=2,  # the words, and one repair of their form
+    concurrency=32,
+)

@@ -1,0 +1,66 @@
+"""Results that contradict each other go to a judge, and the outcome says what it decided and why."""
+
+from __future__ import annotations
+
+from support.core import Story, card, cards, failure, task
+
+from pointsman.core.rehearsal import rehearse
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Conflict
+from pointsman_schemas.team import Supervisor
+
+AGENTS = (*cards("worker", "other"), card("judge", role=Role.JUDGE))
+SAYS = "due: t1 says Monday; t2 says Friday"
+RULED = {"decisions": [{"what": SAYS, "decision": "Friday", "reason": "t2 read the contract"}]}
+
+
+def contradicting(**given: object) -> Story:
+    story = Story(cards=AGENTS, strategy=given.pop("strategy", Supervisor()))  # type: ignore[arg-type]
+    story.planned(task("t1", "worker"), task("t2", "other"))
+    story.succeed("t1", {"due": "Monday"})
+    story.succeed("t2", {"due": "Friday"})
+    return story
+
+
+def test_a_contradiction_is_decided_before_the_answer_is_written() -> None:
+    story = contradicting()
+
+    asked = story.handoff("judge")
+    assert asked.role is Role.JUDGE
+    assert asked.input == {"request": "do it", "disagreements": [SAYS]}
+    assert [report.task_id for report in asked.context] == ["t1", "t2"]
+    story.succeed("judge", RULED)
+    written = story.handoff("synthesis")
+    assert isinstance(written.input, dict)
+    assert written.input["decisions"] == RULED["decisions"]
+    story.succeed("synthesis", {"answer": "on Friday"})
+
+    assert story.outcome.status == "completed"
+    assert story.outcome.conflicts == (Conflict(what=SAYS, decision="Friday", reason="t2 read the contract"),)
+    assert not list(rehearse(story.commits))
+
+
+def test_without_a_synthesizer_the_decision_stands_in_the_outcome() -> None:
+    story = contradicting(strategy=Supervisor(synthesizer=None))
+
+    story.succeed("judge", RULED)
+
+    assert story.outcome.conflicts[0].decision == "Friday"
+
+
+def test_a_judge_that_fails_holds_nothing_up() -> None:
+    story = contradicting()
+
+    story.fail("judge", failure())
+    story.succeed("synthesis", {"answer": "on Monday or Friday"})
+
+    assert story.outcome.status == "completed"
+    assert story.outcome.conflicts == ()
+
+
+def test_results_that_agree_go_to_no_judge() -> None:
+    story = Story(cards=AGENTS).planned(task("t1"), task("t2", "other"))
+    story.succeed("t1", {"due": "Friday"})
+    story.succeed("t2", {"due": "friday"})
+
+    assert "judge" not in story.state.tasks
