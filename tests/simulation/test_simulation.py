@@ -60,8 +60,10 @@ def test_in_some_worlds_a_team_works_for_a_team() -> None:
 
 def _digest_in_another_process(seed: int, hash_seed: str) -> str:
     script = f"from simulation.world import World; print(World({seed}).run().digest)"
-    tests = str(Path(__file__).parents[1])
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": tests}
+    # An environment may have another copy of the packages installed; these are the ones under test.
+    tree = Path(__file__).parents[2]
+    sources = os.pathsep.join(str(tree / folder) for folder in ("tests", "schemas", "runtime", "agents"))
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": sources}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=50
     )

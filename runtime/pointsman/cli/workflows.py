@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as json_module
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -17,13 +17,12 @@ from pointsman.cli import render
 from pointsman.cli.output import Code, complain, console, emit, hint, outcome_code, prose, say, write
 from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
+from pointsman.core.approvals import unanswered
 from pointsman.core.trace import build
 from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
     Entry,
     PlanAccepted,
     WorkflowEnded,
@@ -129,7 +128,7 @@ def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -
                 "workflow_id": workflow,
                 "team": started.team if started else None,
                 "status": ended.outcome.status if ended else "running",
-                "waiting_for": sorted(_asked(entries)) if not ended else [],
+                "waiting_for": sorted(unanswered(entries)) if not ended else [],
                 "request": started.input if started else None,
                 "plan": plans[-1] if plans else None,
                 "plans": plans,
@@ -301,12 +300,6 @@ async def _explain_silence(client: Client, workflow: Workflow) -> None:
             return
         complain(f"nobody has taken the request of {workflow.id} yet: is a supervisor of {workflow.team!r} running? It "
                  f"waits in the stream; `pointsman doctor {workflow.team}` looks for what is missing")  # fmt: skip
-
-
-def _asked(entries: Sequence[Entry]) -> set[str]:
-    """The approvals that were asked for and not answered."""
-    asked = {entry.approval for entry in entries if isinstance(entry, ApprovalRequested)}
-    return asked - {entry.approval for entry in entries if isinstance(entry, ApprovalDecided)}
 
 
 async def _taken(client: Client, workflow: Workflow) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from pointsman.core.draft import Draft, dispatch
 from pointsman.core.state import Pending, Task
 from pointsman_schemas.events import ApprovalWanted, AttemptError, ErrorKind
-from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
 from pointsman_schemas.plan import Plan
 
-__all__ = ["ask_about_calls", "ask_about_plan", "ask_about_task", "must_be_approved", "refusal", "start"]
+__all__ = ["ask_about_calls", "ask_about_plan", "ask_about_task", "must_be_approved", "refusal", "start", "unanswered"]
 
 
 def start(draft: Draft, task_id: str) -> None:
@@ -54,6 +55,20 @@ def refusal(pending: Pending, by: str, reason: str, verdict: str) -> AttemptErro
     else:
         message = f"{by or 'somebody'} rejected {what}{': ' if reason else ''}{reason}"
     return AttemptError(kind=ErrorKind.REJECTED, message=message)
+
+
+def unanswered(entries: Iterable[Entry]) -> set[str]:
+    """The approvals that were asked for in a log and not decided."""
+    asked: set[str] = set()
+    for entry in entries:
+        match entry:
+            case ApprovalRequested():
+                asked.add(entry.approval)
+            case ApprovalDecided():
+                asked.discard(entry.approval)
+            case _:
+                pass
+    return asked
 
 
 def _ask(draft: Draft, **about: object) -> None:

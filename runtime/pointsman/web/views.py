@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pointsman.core import trace
+from pointsman.core.approvals import unanswered
 from pointsman.engine.dead_letters import Letter
 from pointsman.errors import ContractError
 from pointsman.ports import QueueDepth
@@ -15,8 +16,6 @@ from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Progress
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
     Entry,
     PlanAccepted,
     TaskDispatched,
@@ -58,7 +57,7 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str,
         "plan": {"revision": plans[-1].revision, "goal": plans[-1].plan.goal} if plans else None,
         "tasks": [_node(node) for node in top.children],
         "needs": _needs(plans, top),
-        "asked": len(_asked(entries)),
+        "asked": len(unanswered(entries)),
         "children": {
             entry.task_id: child_id_for(entry.agent, started.workflow_id, entry.task_id, entry.attempt)
             for entry in entries
@@ -67,12 +66,6 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str,
         "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
         "now": datetime.now(UTC),
     }
-
-
-def _asked(entries: Sequence[Entry]) -> set[str]:
-    """The approvals that it waits for."""
-    asked = {entry.approval for entry in entries if isinstance(entry, ApprovalRequested)}
-    return asked - {entry.approval for entry in entries if isinstance(entry, ApprovalDecided)}
 
 
 def _node(node: trace.TraceNode) -> dict[str, Any]:

@@ -1,3 +1,5 @@
+"""Log lines: what stands on them for people and for machines; none holds a secret, and none stops its caller."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Measurements go into the buckets of the conventions, and nowhere when metrics are off."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Spans are named and filled as the OpenTelemetry conventions require."""
+
 from __future__ import annotations
 
 import pytest

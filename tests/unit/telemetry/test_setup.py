@@ -1,5 +1,8 @@
+"""The standard variables decide what is sent where, and a backend that is away holds up nothing."""
+
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -198,15 +201,21 @@ class TestLost:
     async def test_what_does_not_fit_while_it_hangs_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
         monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
-        release = threading.Event()
+        hangs, release = threading.Event(), threading.Event()
 
         class Hanging(InMemorySpanExporter):
             def export(self, spans: Any) -> SpanExportResult:
+                hangs.set()
                 release.wait(30)
                 return super().export(spans)
 
         with exposing() as figures:
             pipeline = export._build_traces([Hanging()], "x", "")
+            for name in ("one", "two"):  # a batch: nothing is taken from the queue while it is exported
+                with traces.span(name):
+                    pass
+            assert await asyncio.to_thread(hangs.wait, 30)
+
             async with in_memory(TEAM, [planner_of(TASK), synthesizer, echo("a")]) as client:
                 outcome = await (await client.submit("crew", "hello")).outcome(20)
             ((_, lost),) = samples(figures)["pointsman_telemetry_dropped_total"]

@@ -1,3 +1,5 @@
+"""Spans: which context they belong to, and the ids they are exported under."""
+
 from __future__ import annotations
 
 import asyncio
