@@ -6,14 +6,16 @@ import pytest
 from pydantic import JsonValue
 
 from pointsman.agent import agent
+from pointsman.llm_agent import LLMAgent
 from pointsman.testing import run_team, running_team
 from pointsman_agents import market_analysis, tech_support
 from pointsman_agents.classifier import classifier
 from pointsman_agents.planner import planner
-from pointsman_agents.reports import contract, curriculum, portfolio
+from pointsman_agents.reports import competitive, contract, curriculum, launch, patient, portfolio
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import PlanAccepted
+from pointsman_schemas.team import Team
 
 SUPPORT = (tech_support.troubleshooter, tech_support.documenter, tech_support.escalator, classifier, synthesizer)
 
@@ -115,3 +117,100 @@ async def test_modules_are_ordered_by_what_they_require(request_: str, said: lis
     outcome = await run_team(curriculum.team, cast, request_)
 
     assert [each for each in said if each not in str(outcome.answer)] == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (
+            launch.SAMPLE_REQUEST,
+            [
+                "beta test by 2027-02-10",
+                "announcement by 2027-03-13",
+                "beta test, fixes, announcement moves",
+                "33 days",
+            ],
+        ),
+        ("Date the checklist for the launch on 2028-03-01", ["beta test by 2028-01-28", "website by 2028-02-21"]),
+        ("Date the checklist for the launch on 2027-02-30", ["2027-02-30 is no day of the calendar"]),
+    ],
+)
+async def test_steps_are_dated_back_from_the_launch(request_: str, said: list[str]) -> None:
+    outcome = await run_team(launch.team, (launch.checklist, launch.critical, planner, synthesizer), request_)
+
+    assert [each for each in said if each not in str(outcome.answer)] == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (
+            patient.SAMPLE_REQUEST,
+            ["2026-02-02 blood pressure 150/95; 2026-04-20", "PT-1, pairs checked 3: avolin + bentrix: both lower"],
+        ),
+        (
+            patient.SAMPLE_REQUEST.replace("PT-1", "PT-2"),
+            ["cough for two weeks", "PT-2, pairs checked 1: none is listed"],
+        ),
+        ("Summarize the history of patient PT-9", ["there is no patient PT-9"]),
+    ],
+)
+async def test_interactions_are_found_among_the_drugs_of_the_case(request_: str, said: list[str]) -> None:
+    outcome = await run_team(patient.team, (patient.history, patient.interactions, planner, synthesizer), request_)
+
+    assert [each for each in said if each not in str(outcome.answer)] == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (
+            competitive.SAMPLE_REQUEST,
+            ["Northwind alone has audit log; Fabrikam alone has single sign-on", "Tailspin $175, Northwind $300, Fabr"],
+        ),
+        (
+            "Compare our features with Tailspin and compare the prices for 5 seats",
+            ["audit log, export; Tailspin alone has nothing", "5 seats, cheapest first: Fabrikam $75, Tailspin $75"],
+        ),
+    ],
+)
+async def test_rivals_are_compared_from_the_table(request_: str, said: list[str]) -> None:
+    outcome = await run_team(
+        competitive.team, (competitive.features, competitive.prices, planner, synthesizer), request_
+    )
+
+    assert [each for each in said if each not in str(outcome.answer)] == []
+
+
+@pytest.mark.parametrize(
+    ("team", "members"),
+    [
+        (launch.team, (launch.checklist, launch.critical)),
+        (patient.team, (patient.history, patient.interactions)),
+        (competitive.team, (competitive.features, competitive.prices)),
+    ],
+)
+async def test_a_request_for_something_else_is_told_that_nobody_can_help(
+    team: Team, members: tuple[LLMAgent, LLMAgent]
+) -> None:
+    outcome = await run_team(team, (*members, planner, synthesizer), "Bake a chocolate cake")
+
+    assert outcome.status == "failed"
+    assert "no agent here can help" in str(outcome.answer)
+
+
+@pytest.mark.parametrize(
+    ("team", "members", "request_"),
+    [
+        (launch.team, (launch.checklist, launch.critical), launch.SAMPLE_REQUEST),
+        (patient.team, (patient.history, patient.interactions), patient.SAMPLE_REQUEST),
+        (competitive.team, (competitive.features, competitive.prices), competitive.SAMPLE_REQUEST),
+    ],
+)
+async def test_both_agents_of_a_report_do_their_part(
+    team: Team, members: tuple[LLMAgent, LLMAgent], request_: str
+) -> None:
+    outcome = await run_team(team, (*members, planner, synthesizer), request_)
+
+    assert outcome.status == "completed"
+    assert {member.card.name for member in members} <= {task.agent for task in outcome.tasks}

@@ -1,0 +1,108 @@
+"""Product launch: one agent dates the checklist back from the day of the launch, another says what cannot be late."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from functools import cache
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from pointsman.errors import TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+__all__ = ["SAMPLE_REQUEST", "checklist", "critical", "team"]
+
+SAMPLE_REQUEST: Final = "Date the checklist for the launch on 2027-03-15, and find the critical steps"
+
+_HOW: Final = "Use your tool before you answer, and copy its dates exactly."
+
+# Sample data: days a step takes, and the steps that wait for it.
+_STEPS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
+    "beta test": (21, ("fixes",)),
+    "fixes": (10, ("announcement",)),
+    "pricing": (5, ("website",)),
+    "website": (7, ("announcement",)),
+    "announcement": (2, ()),
+}
+
+Launch = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="The day of the launch, such as 2027-03-15")]
+
+
+class Checklist(BaseModel):
+    """The last day on which each step can start, by its name."""
+
+    summary: str
+    starts: dict[str, str] = {}
+
+
+class Critical(BaseModel):
+    summary: str
+    steps: list[str] = []
+    days: int = 0
+
+
+@tool(idempotent=True)
+def date_checklist(launch: Launch) -> Checklist:
+    """Date the steps of the checklist back from the day of the launch."""
+    day = _day(launch)
+    starts = {name: str(day - timedelta(days=_days_before(name))) for name in _STEPS}
+    starts = dict(sorted(starts.items(), key=lambda item: item[1]))
+    told = ", ".join(f"{name} by {start}" for name, start in starts.items())
+    return Checklist(summary=f"To launch on {launch}, start (sample steps): {told}.", starts=starts)
+
+
+@tool(idempotent=True)
+def find_critical(launch: Launch) -> Critical:
+    """Find the critical steps of a launch: the chain that takes longest, in which any delay moves the launch."""
+    day = _day(launch)
+    chain = [max(_STEPS, key=_days_before)]
+    while following := _STEPS[chain[-1]][1]:
+        chain.append(max(following, key=_days_before))
+    days = _days_before(chain[0])
+    told = f"A delay of {', '.join(chain)} moves the launch of {day}: together they take {days} days."
+    return Critical(summary=told, steps=chain, days=days)
+
+
+checklist = LLMAgent(
+    name="checklist",
+    description="Dates the checklist of a launch back from its day",
+    skills=["launch", "checklist", "dates"],
+    examples=["When must each step start to launch on 2027-03-15?"],
+    instructions=_HOW,
+    tools=[date_checklist],
+    output=Checklist,
+)
+critical = LLMAgent(
+    name="critical",
+    description="Finds the critical steps, those that cannot be late",
+    skills=["critical", "steps"],
+    examples=["Which steps are critical?", "What must not be late?"],
+    instructions=_HOW,
+    tools=[find_critical],
+    output=Critical,
+)
+
+team = Team(
+    name="launch",
+    description="Plans product launches: a dated checklist, and its critical steps",
+    agents=("checklist", "critical"),
+    strategy=Supervisor(),
+    limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
+)
+
+
+def _day(launch: str) -> date:
+    try:
+        return date.fromisoformat(launch)
+    except ValueError as error:
+        raise TaskError(f"{launch} is no day of the calendar; give one as 2027-03-15") from error
+
+
+@cache
+def _days_before(step: str) -> int:
+    """Days before the launch on which `step` starts at the latest."""
+    days, following = _STEPS[step]
+    return days + max((_days_before(each) for each in following), default=0)
