@@ -1,0 +1,60 @@
+"""The refiner and the judge at work in a team: on the bus, with the real engines and the offline model."""
+
+from __future__ import annotations
+
+import pytest
+
+from pointsman.agent import Agent, agent
+from pointsman.context import Context
+from pointsman.errors import TaskError
+from pointsman.testing import run_team
+from pointsman_agents.judge import judge
+from pointsman_agents.refiner import refiner
+from pointsman_agents.synthesizer import synthesizer
+from pointsman_schemas.strategies import FanOut
+from pointsman_schemas.team import Limits, Team
+
+LIMITS = Limits(deadline=20, attempts=3, backoff=0.01)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL", "offline")
+
+
+def calendar(name: str, day: str) -> Agent:
+    @agent(name=name, description=f"Knows the calendar of {name}")
+    async def look(context: Context) -> dict[str, str]:
+        return {"due": day}
+
+    return look
+
+
+async def test_a_contradiction_is_decided_and_the_outcome_says_why() -> None:
+    members = [calendar("sales", "Monday"), calendar("legal", "Friday"), calendar("ops", "Friday")]
+    team = Team(name="dates", agents=("sales", "legal", "ops"), strategy=FanOut(), limits=LIMITS)
+
+    outcome = await run_team(team, [*members, synthesizer, judge], "When is it due?")
+
+    assert outcome.status == "completed"
+    assert [(each.decision, each.reason) for each in outcome.conflicts] == [("due: Friday", "2 of 3 say so")]
+
+
+async def test_a_task_that_failed_twice_succeeds_in_better_words() -> None:
+    heard: list[str] = []
+
+    @agent(name="clerk", description="Files reports")
+    async def clerk(context: Context) -> str:
+        heard.append(context.handoff.intent)
+        if "no form was named" not in context.handoff.intent:
+            raise TaskError("no form was named", retryable=True)
+        return "filed"
+
+    team = Team(name="office", agents=("clerk",), strategy=FanOut(synthesizer=None), limits=LIMITS)
+
+    outcome = await run_team(team, [clerk, refiner], "File the report")
+
+    assert outcome.status == "completed"
+    assert len(heard) == 3
+    assert heard[0] == heard[1]
+    assert heard[2].startswith(heard[0])
