@@ -632,9 +632,9 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
     before = await desk.find(handoff)
     wait = False
     async with running(worker(desk.bus, long)):
-        result = await desk.result(handoff, within=2)
+        result = await desk.result(handoff, within=20)
 
-    assert took < 3
+    assert took < 20  # it would be an hour; the bound is for a busy machine
     assert before is None
     assert result.output == "done"
 
@@ -664,7 +664,7 @@ async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_n
     took = time.monotonic() - began
 
     depth = await desk.bus.depth("agent-quick", "work")
-    assert took < 2.5
+    assert took < 20  # the grace and 2 s; the rest is for a busy machine
     assert depth is not None
     assert (depth.pending, depth.in_flight) == (0, 1)
 
