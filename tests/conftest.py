@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ __all__ = ["broker", "bus", "logging_as_it_was", "namespace", "settings"]
 # A busy machine is no reason to fail: how long something may take is asserted where it matters.
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pointsman")
+
+os.environ.pop("COLUMNS", None)  # what the command line prints is not as wide as the terminal the tests run in
 
 logs.CACHED = False
 logs._install("warning")  # what a process has before it is set up, without the caching of loggers
