@@ -50,7 +50,14 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
                 seen = samples(started)
                 looked = {labels["pointsman_queue"] for labels, _ in seen.get("pointsman_queue_depth", [])}
                 ended = _total(seen, "gen_ai_workflow_duration_seconds_count") == 1
-                return ended and looked >= {"request-crew", "inbox-crew", "agent-shaky", "agent-thinker"}
+                idle = _total(seen, "pointsman_handoffs_active") == 0  # an agent settles after it has answered
+                waiting = _total(seen, "pointsman_queue_depth", pointsman_queue_state="waiting")
+                return (
+                    ended
+                    and idle
+                    and waiting == 0
+                    and looked >= {"request-crew", "inbox-crew", "agent-shaky", "agent-thinker"}
+                )
 
             await until(measured)
             seen = samples(started)
