@@ -57,7 +57,7 @@ bench-smoke: $(STAMP)  ## the benchmark, short: does it run?
 # machine that installs, so none is written.
 constraints: $(STAMP)  ## resolve constraints.txt anew, to the newest versions pyproject.toml allows
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
-		--only-binary :all: --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet \
+		--only-binary :all: --no-annotate --no-header --quiet \
 		--output-file constraints.txt
 
 pictures: $(STAMP)  ## take the pictures of docs/dashboard.md anew; needs a chromium
