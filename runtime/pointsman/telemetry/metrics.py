@@ -38,7 +38,6 @@ _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
 }
 _GAUGES: Final[dict[str, tuple[str, str]]] = {
     names.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
-    names.CIRCUIT_STATE: ("{state}", "An agent's circuit: 0 closed, 1 half open, 2 open."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 """Everything that is measured."""

@@ -16,7 +16,6 @@ __all__ = [
     "AGENT_NAME",
     "ATTEMPT",
     "ATTEMPT_FAILED",
-    "CIRCUIT_STATE",
     "COMMIT_CONFLICTS",
     "CONVERSATION_ID",
     "COST",
@@ -126,7 +125,6 @@ TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 QUEUE_DURATION: Final = "pointsman.queue.duration"
 QUEUE_DEPTH: Final = "pointsman.queue.depth"
 HANDOFFS_ACTIVE: Final = "pointsman.handoffs.active"
-CIRCUIT_STATE: Final = "pointsman.circuit.state"
 MODEL_COST: Final = "pointsman.model.cost"
 TELEMETRY_DROPPED: Final = "pointsman.telemetry.dropped"
 RETRIES: Final = "pointsman.retries"
