@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from support import crew
 from support.broker import remove_streams
 from support.otlp import OtlpCollector, ReceivedSpan, orphans, roots
 from support.processes import System
+from support.system import running
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.client import Workflow
@@ -128,6 +132,40 @@ async def test_a_broken_traceparent_starts_a_new_trace_and_fails_nothing(
     assert outcome.status == "completed"
     assert outcome.trace_id not in {CALLERS_TRACE, "0" * 32}
     assert [span.name for span in roots(spans)] == [f"invoke_workflow {TEAM}"]
+
+
+async def test_a_supervisor_killed_after_it_has_accepted_the_plan_leaves_no_hole_and_no_double(
+    broker: EmbeddedBroker, collector: OtlpCollector, tmp_path: Path
+) -> None:
+    # A card outlives its worker by three heartbeats; the plan's result comes again after ack_wait.
+    settings = Settings(
+        url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug", ack_wait=1.0, heartbeat=10.0
+    )
+    agents = [crew.planner, crew.synthesizer, crew.worker]
+    async with (
+        System(tmp_path, settings, **collector.environment, POINTSMAN_FAULT="supervisor.committed:2") as system,
+        running(settings, None, agents),  # they do not trace: all spans are the supervisors'
+    ):
+        armed = await system.supervisor(crew.CREW)
+        workflow = await system.client.submit("crew", crew.steps("a", "b"))
+        code = await asyncio.wait_for(armed.ended(), 60)
+        del system.environment["POINTSMAN_FAULT"]
+        await system.supervisor(crew.CREW)
+        outcome = await workflow.outcome(60)
+        for service in system.services:
+            await service.stop()  # it exports what is left
+        spans = await _spans_of(collector, outcome.trace_id)
+    await remove_streams(settings)
+
+    owned = [span for span in spans if not span.name.startswith("process ")]
+    assert code == -signal.SIGKILL, armed.text
+    assert outcome.status == "completed"
+    assert sorted(span.name for span in owned) == [
+        "invoke_agent worker", "invoke_agent worker", "invoke_workflow crew", "plan planner", "synthesize synthesizer",
+    ]  # fmt: skip
+    assert len({span.span_id for span in spans}) == len(spans)
+    (workflow_span,) = roots(spans)
+    assert {span.parent_id for span in owned} == {None, workflow_span.span_id}
 
 
 async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
