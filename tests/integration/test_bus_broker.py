@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 from pointsman.bus import jetstream, pull
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.reading import StreamReader
 from pointsman.bus.wire import Arrival
 from pointsman.errors import BusUnavailable, ConfigurationError, UnknownOutcome
 from pointsman.ports import Service
@@ -604,7 +605,8 @@ async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it
     stream = f"{namespace}_LIMITED"
     await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
     await bus.store(f"{namespace}.limited", b"1", {})
-    first, second = (bus.follow_stream(stream, [f"{namespace}.limited"], 0) for _ in range(2))
+    reader = StreamReader(bus, SOON)
+    first, second = (reader.follow(stream, [f"{namespace}.limited"], 0) for _ in range(2))
     await asyncio.wait_for(anext(first), SOON)
 
     with capture_logs() as lines:

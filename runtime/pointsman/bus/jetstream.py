@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -35,28 +34,29 @@ from pointsman.bus.checks import (
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
-from pointsman.bus.micro import VERBS, micro_answer
-from pointsman.bus.pull import Pull, PullConsumer
+from pointsman.bus.micro import micro_answer, micro_subjects
+from pointsman.bus.pull import PullConsumer, durable
+from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
-from pointsman.bus.streams import check_fits, stream_configs
+from pointsman.bus.streams import ensure_streams
 from pointsman.bus.wire import (
+    CONFLICT,
+    NO_CONSUMER,
+    NO_STREAM,
+    NOT_DELETED,
+    TOO_BIG,
+    UNDER_WAY,
     Arrival,
     Inbox,
-    Meta,
-    as_stored,
     error_code,
-    header_block,
     header_bytes,
     header_lines,
-    instant,
-    nanoseconds,
     said,
 )
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
     Conflict,
-    NotFound,
     OversizeEvent,
     PeerError,
     UnknownOutcome,
@@ -71,23 +71,12 @@ __all__ = ["JetStreamBus", "connect"]
 _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
-_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
 _RECONNECT = 0.5  # seconds between tries: a restart takes the broker about one
 _DRAIN = 1.0  # seconds for one round trip, when leaving
 _PING = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
-_WINDOW = 256  # messages a reader has on the way: enough to hide the round trip, little enough to hold
-_BATCH = 512  # messages asked for in one direct get
-_WAITING = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
-_LINGER = 60.0  # seconds the broker keeps a reader's consumer that nobody pulls from
 _PATIENCE = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
 
-_NO_MESSAGE, _NO_STREAM, _NO_CONSUMER = 10037, 10059, 10014
-_IN_USE = 10058  # a stream of that name exists with another configuration
-_NOT_DELETED = 10057  # also what the delete of a missing message is answered with, as an internal error
 _EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
-_CONFLICT = 10071  # the subject ends at another sequence
-_UNDER_WAY = 10164  # a replicated stream has another message for the subject, which may still come to nothing
-_TOO_BIG = frozenset({10054, 10097})
 
 
 async def connect(
@@ -131,7 +120,10 @@ class JetStreamBus:
         self._consumers: set[PullConsumer] = set()
         self._set_up_once = False
         self._restoring: asyncio.Task[None] | None = None
-        self._registry = KeyValueRegistry(self, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock)
+        self._reader = StreamReader(self, self._timeout)
+        self._registry = KeyValueRegistry(
+            self, self._reader, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock
+        )
 
     # The connection
 
@@ -293,7 +285,7 @@ class JetStreamBus:
         """The JetStream API's answer, which may hold an `error`."""
         reply = await self.request(f"$JS.API.{verb}", json.dumps(payload).encode() if payload is not None else b"")
         answer: dict[str, Any] = json.loads(reply)
-        if (code := error_code(answer)) and code != _NOT_DELETED and answer["error"].get("code", 0) >= 500:
+        if (code := error_code(answer)) and code != NOT_DELETED and answer["error"].get("code", 0) >= 500:
             raise BusUnavailable(f"the broker cannot do {verb}: {said(answer)}")
         return answer
 
@@ -304,19 +296,19 @@ class JetStreamBus:
         answer = from_json(await self.request(subject, body, block, lost=UnknownOutcome))
         if not (code := error_code(answer)):
             return int(answer["seq"])
-        if code == _UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
+        if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
             raise UnknownOutcome(f"{subject} is refused for a message that is not there yet: {said(answer)}; try again")
-        if code in (_CONFLICT, _UNDER_WAY):
+        if code in (CONFLICT, UNDER_WAY):
             raise Conflict(
                 f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE)}: {said(answer)}; read it again, then decide"
             )
-        if code in _TOO_BIG:
+        if code in TOO_BIG:
             raise OversizeEvent(f"the broker refuses {subject}: {said(answer)}")
         kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
         raise kind(f"the broker refuses {subject}: {said(answer)}")
 
     async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
-        newest = await self._leader_read(stream, {"last_by_subj": wire.get(_EXPECTED_OF, subject)})
+        newest = await self._reader.from_leader(stream, {"last_by_subj": wire.get(_EXPECTED_OF, subject)})
         return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE])
 
     # Streams
@@ -325,7 +317,7 @@ class JetStreamBus:
         deadline = self._clock.monotonic() + _PATIENCE
         while True:
             try:
-                await self._set_up(create)
+                await ensure_streams(self, self._subjects, self._settings, create=create, again=self._set_up_once)
                 self._set_up_once = self._set_up_once or create
                 return
             except BusUnavailable as error:
@@ -335,52 +327,6 @@ class JetStreamBus:
                 if self._clock.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_RECONNECT)
-
-    async def _set_up(self, create: bool) -> None:
-        info = await self.api("INFO")
-        if error_code(info):
-            raise ConfigurationError(f"JetStream is not to be had at {self._settings.servers}: {said(info)}")
-        level = int(info.get("api", {}).get("level", 0))
-        if level < _API_LEVEL:
-            raise ConfigurationError(
-                f"the broker has JetStream API level {level}, expected {_API_LEVEL} or more for message schedules; "
-                "run nats-server 2.12.8 or newer"
-            )
-        for config in stream_configs(self._subjects, self._settings):
-            await self._ensure_stream(config, create)
-
-    async def _namespaces(self) -> list[str]:
-        """Those that have a stream of work at this broker."""
-        answer = await self.api("STREAM.LIST", {"offset": 0})  # the first 256 streams: enough for a hint
-        configs = [stream["config"] for stream in answer.get("streams") or ()]
-        return sorted(config["subjects"][0].split(".")[0] for config in configs if config["name"].endswith("_WORK"))
-
-    async def _ensure_stream(self, wanted: dict[str, Any], create: bool) -> None:
-        name = wanted["name"]
-        answer = await self.api(f"STREAM.INFO.{name}")
-        if error_code(answer) == _NO_STREAM:
-            if not create:
-                there = ", ".join(await self._namespaces()) or "none yet: `pointsman up` makes one"
-                raise NotFound(
-                    f"there is no namespace {self._subjects.namespace!r} at {self._settings.servers}; there is: {there}"
-                )
-            if self._set_up_once:
-                _log.warning(
-                    "stream_lost", stream=name, hint="the broker came back without it: it is made again, empty"
-                )
-            answer = await self.api(f"STREAM.CREATE.{name}", wanted)
-            if error_code(answer) == _IN_USE:  # another process was faster, with other settings
-                answer = await self.api(f"STREAM.INFO.{name}")
-        if error_code(answer):
-            raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
-        check_fits(wanted, answer["config"])
-
-    async def now(self, stream: str) -> datetime:
-        """The clock of the broker that times the messages of `stream`."""
-        answer = await self.api(f"STREAM.INFO.{stream}")
-        if error_code(answer):
-            raise PeerError(f"the broker does not describe the stream {stream}: {said(answer)}")
-        return instant(answer["ts"])
 
     # Messages
 
@@ -423,14 +369,14 @@ class JetStreamBus:
             raise PeerError(f"the broker does not purge {subject}: {said(answer)}")
 
     async def time(self) -> datetime:
-        return await self.now(self._streams["work"])
+        return await self._reader.now(self._streams["work"])
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         check_filter(subject)
-        return await self._leader_read(self._streams[stream], {"last_by_subj": subject})
+        return await self._reader.from_leader(self._streams[stream], {"last_by_subj": subject})
 
     async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
-        return await self._leader_read(self._streams[stream], {"seq": sequence})
+        return await self._reader.from_leader(self._streams[stream], {"seq": sequence})
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         answer = await self.api(f"STREAM.MSG.DELETE.{self._streams[stream]}", {"seq": sequence, "no_erase": True})
@@ -442,159 +388,12 @@ class JetStreamBus:
 
     def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
         check_filter(subject)
-        return self.read_stream(self._streams[stream], subject, after)
+        return self._reader.read(self._streams[stream], subject, after)
 
     def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
         for subject in subjects:
             check_filter(subject)
-        return self.follow_stream(self._streams[stream], subjects, after)
-
-    async def _leader_read(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
-        """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
-        answer = await self.api(f"STREAM.MSG.GET.{stream}", query)
-        if code := error_code(answer):
-            if code == _NO_MESSAGE:
-                return None
-            raise PeerError(f"the broker does not read {query} of {stream}: {said(answer)}")
-        message = answer["message"]
-        return Stored(
-            message["subject"],
-            b64decode(message.get("data", "")),
-            header_block(message.get("hdrs", "")),
-            message["seq"],
-            instant(message["time"]),
-        )
-
-    async def read_stream(self, stream: str, subject: str, after: int) -> AsyncGenerator[Stored, None]:
-        """What `subject` holds now: the leader names its last sequence, batched direct gets bring all up to there.
-
-        One leader read and one request per `_BATCH` messages, where a consumer would cost three requests and leave a
-        thing to clean up. What a replica that is behind does not have yet is read from the leader, one by one.
-        """
-        end = await self._leader_read(stream, {"last_by_subj": subject})
-        while end is not None and after < end.sequence:
-            reached = after
-            for stored in await self._direct_batch(stream, subject, after + 1):
-                if stored.sequence > after:
-                    after = stored.sequence
-                    yield stored
-            if after == reached:  # a replica that is behind, or a message with headers that hide its number
-                next_one = await self._leader_read(stream, {"seq": after + 1, "next_by_subj": subject})
-                if next_one is None:  # the last one was deleted meanwhile
-                    return
-                after = next_one.sequence
-                yield next_one
-
-    async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[Stored]:
-        batch: list[Stored] = []
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def arrived(message: Arrival) -> None:
-            headers = message.headers
-            if "Nats-Sequence" in headers:
-                batch.append(
-                    Stored(
-                        headers["Nats-Subject"],
-                        message.data,
-                        own_headers(headers),
-                        int(headers["Nats-Sequence"]),
-                        instant(headers["Nats-Time-Stamp"]),
-                    )
-                )
-            elif not done.done():
-                done.set_result(None)
-
-        query = json.dumps({"batch": _BATCH, "next_by_subj": subject, "seq": sequence}).encode()
-        inbox = self.new_inbox()
-        listening = await self.hear(inbox, arrived)
-        try:
-            await self.send(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
-            async with asyncio.timeout(self._timeout):
-                await done
-        except TimeoutError:
-            raise BusUnavailable(f"no answer to a read of {subject} in {stream} within {self._timeout} s") from None
-        finally:
-            await listening.drop()
-        return batch
-
-    async def follow_stream(
-        self,
-        stream: str,
-        subjects: Sequence[str],
-        after: int,
-    ) -> AsyncGenerator[Stored, None]:
-        """What the subjects hold above `after`, then what comes.
-
-        An ephemeral consumer counts its deliveries: the first number that does not follow means that something was lost
-        on the way, and a new consumer begins after the last message that was handed out. A broker that came back with
-        less than it had counts from lower: a stream that was made anew is read from its start, one that lost its end
-        from what it has left.
-        """
-        made: object = None
-        while True:
-            state = await self._patiently(stream, subjects, lambda: self.api(f"STREAM.INFO.{stream}"))
-            after = min(after, state["state"]["last_seq"]) if made in (None, state["created"]) else 0
-            made = state["created"]
-            name = await self._reader(stream, subjects, after)
-            pull = Pull(self, stream, name)
-            try:
-                await pull.open()
-                expected = 1
-                while pull.buffer or not pull.lost:
-                    await pull.refill(_WINDOW)
-                    if not pull.buffer:
-                        await pull.wait()
-                        continue
-                    meta = Meta(pull.buffer[0].reply)
-                    if meta.delivery != expected:
-                        break
-                    expected += 1
-                    after = meta.sequence
-                    yield as_stored(pull.buffer.popleft(), meta)
-            finally:
-                await pull.close()
-                await self.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", reply=self.new_inbox())
-
-    async def _reader(self, stream: str, subjects: Sequence[str], after: int) -> str:
-        """The name of a new ephemeral consumer. Each try asks for the same: a lost answer leaves none behind."""
-        name = f"reader_{self.new_inbox().rpartition('.')[2]}"
-        order = {
-            "stream_name": stream,
-            "config": {
-                "name": name,
-                "filter_subjects": list(subjects),
-                "ack_policy": "none",
-                "max_deliver": -1,
-                "deliver_policy": "by_start_sequence",
-                "opt_start_seq": after + 1,
-                "replay_policy": "instant",
-                "mem_storage": True,
-                "num_replicas": 1,
-                "inactive_threshold": nanoseconds(_LINGER),
-            },
-        }
-        await self._patiently(stream, subjects, lambda: self.api(f"CONSUMER.CREATE.{stream}.{name}", order))
-        return name
-
-    async def _patiently(
-        self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        """The answer a follower needs, however long the broker cannot or will not give it; each reason is said once."""
-        reason = ""
-        while True:
-            try:
-                answer = await ask()
-                if not error_code(answer):
-                    return answer
-                refusal = said(answer)
-            except BusUnavailable as error:
-                if self._closing:
-                    raise
-                refusal = str(error)
-            if refusal != reason and self.connected:  # a lost connection has its own line
-                reason = refusal
-                _log.warning("follow_waits", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
-            await asyncio.sleep(_RECONNECT)
+        return self._reader.follow(self._streams[stream], subjects, after)
 
     # Consumers
 
@@ -603,24 +402,8 @@ class JetStreamBus:
     ) -> PullConsumer:
         check_filter(subject)
         token(name, "consumer")
-        consumer = PullConsumer(
-            self,
-            self._streams[stream],
-            name,
-            {
-                "durable_name": name,
-                "name": name,
-                "filter_subject": subject,
-                "ack_policy": "explicit",
-                "deliver_policy": "all",
-                "replay_policy": "instant",
-                "ack_wait": nanoseconds(ack_wait),
-                "max_deliver": -1,
-                "max_ack_pending": max_in_flight,
-                "max_waiting": _WAITING,
-            },
-            self._consumers.discard,
-        )
+        config = durable(name, subject, ack_wait, max_in_flight)
+        consumer = PullConsumer(self, self._streams[stream], config, self._consumers.discard)
         await consumer.open()
         self._consumers.add(consumer)
         return consumer
@@ -628,7 +411,7 @@ class JetStreamBus:
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{token(name, 'consumer')}")
         if code := error_code(answer):
-            if code in (_NO_CONSUMER, _NO_STREAM):
+            if code in (NO_CONSUMER, NO_STREAM):
                 return None
             raise PeerError(f"the broker does not describe the consumer {name}: {said(answer)}")
         return QueueDepth(pending=answer["num_pending"], in_flight=answer["num_ack_pending"])
@@ -676,14 +459,7 @@ class JetStreamBus:
 
             return asked
 
-        name = token(service.name, "service")
-        return await self._subscribed(
-            {
-                f"$SRV.{verb}{scope}": answering(verb)
-                for verb in VERBS
-                for scope in ("", f".{name}", f".{name}.{token(service.id, 'instance')}")
-            }
-        )
+        return await self._subscribed({subject: answering(verb) for subject, verb in micro_subjects(service)})
 
     async def _subscribed(
         self,

@@ -7,14 +7,21 @@ from datetime import datetime
 from typing import Any
 
 from pointsman.ports import Service
+from pointsman_schemas.ids import token
 
-__all__ = ["VERBS", "micro_answer"]
+__all__ = ["micro_answer", "micro_subjects"]
 
-VERBS = ("PING", "INFO", "STATS")
+_VERBS = ("PING", "INFO", "STATS")
+
+
+def micro_subjects(service: Service) -> list[tuple[str, str]]:
+    """What `service` is asked on, each with its verb: all services, those of its name, and it alone."""
+    name, instance = token(service.name, "service"), token(service.id, "instance")
+    return [(f"$SRV.{verb}{scope}", verb) for verb in _VERBS for scope in ("", f".{name}", f".{name}.{instance}")]
 
 
 def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
-    """The JSON answer of `service` to one of `VERBS`; `started` is in UTC."""
+    """The JSON answer of `service` to the `verb` of a subject; `started` is in UTC."""
     answer: dict[str, Any] = {
         "type": f"io.nats.micro.v1.{verb.lower()}_response",
         "name": service.name,

@@ -12,7 +12,7 @@ import structlog
 from pointsman.bus.wire import Arrival, Connection, Inbox, Meta, as_stored, error_code, nanoseconds, said
 from pointsman.errors import BusUnavailable, ConfigurationError
 
-__all__ = ["Pull", "PullConsumer", "PullDelivery"]
+__all__ = ["Pull", "PullConsumer", "PullDelivery", "durable"]
 
 _log = structlog.get_logger(__name__)
 
@@ -20,6 +20,7 @@ _EXPIRES = 30.0  # seconds one pull request stays open at the broker
 _HEARTBEAT = 2.0  # seconds between signs of life of an idle pull; two missing ones mean that it is lost. When the node
 # that led a consumer dies nobody tells its pulls: work waits for 4 to 6 s then (with 5 s here it was 11)
 _HOLD = 2.0  # seconds a message nobody takes may stay here before it is handed back
+_WAITING = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
 _CLOSED = "closed"  # lost, but by our own will
 _RETRY = 0.5  # seconds before a consumer that could not be opened is tried again
 
@@ -111,16 +112,32 @@ class Pull:
             self._watchdog = self._loop.call_later(_HEARTBEAT, self._watch)
 
 
+def durable(name: str, subject: str, ack_wait: float, max_in_flight: int) -> dict[str, Any]:
+    """What a durable consumer of `subject` is made of at the broker. Times are in nanoseconds."""
+    return {
+        "durable_name": name,
+        "name": name,
+        "filter_subject": subject,
+        "ack_policy": "explicit",
+        "deliver_policy": "all",
+        "replay_policy": "instant",
+        "ack_wait": nanoseconds(ack_wait),
+        "max_deliver": -1,
+        "max_ack_pending": max_in_flight,
+        "max_waiting": _WAITING,
+    }
+
+
 class PullConsumer:
-    """A durable consumer as one process sees it; see `ports.Consumer`. `config` is what it is made of at the broker."""
+    """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable`."""
 
     def __init__(
-        self, bus: Connection, stream: str, name: str, config: dict[str, Any], on_close: Callable[[PullConsumer], None]
+        self, bus: Connection, stream: str, config: dict[str, Any], on_close: Callable[[PullConsumer], None]
     ) -> None:
         self._on_close = on_close
         self._bus = bus
         self._stream = stream
-        self._name = name
+        self._name = config["name"]
         self._config = config
         self._pull: Pull | None = None
         self._taking = False

@@ -24,13 +24,16 @@ _log = structlog.get_logger(__name__)
 _AGAIN = 1.0  # seconds before a watch that broke begins again: never a hot loop
 
 
-class _Source(Protocol):
+class _Bus(Protocol):
     @property
     def closed(self) -> bool: ...
-    async def now(self, stream: str) -> datetime: ...
     async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int: ...
-    def read_stream(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
-    def follow_stream(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
+
+
+class _Reader(Protocol):
+    async def now(self, stream: str) -> datetime: ...
+    def read(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
+    def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
 
 
 class KeyValueRegistry:
@@ -46,8 +49,9 @@ class KeyValueRegistry:
     the broker's own clock leaves of its time.
     """
 
-    def __init__(self, bus: _Source, bucket: str, time_to_live: float, clock: Clock) -> None:
+    def __init__(self, bus: _Bus, reader: _Reader, bucket: str, time_to_live: float, clock: Clock) -> None:
         self._bus = bus
+        self._reader = reader
         self._clock = clock
         self._stream = f"KV_{bucket}"
         self._prefix = f"$KV.{bucket}."
@@ -99,8 +103,8 @@ class KeyValueRegistry:
             await asyncio.gather(self._watch, return_exceptions=True)
 
     async def _start(self) -> None:
-        after, now = 0, await self._bus.now(self._stream)
-        async for stored in self._bus.read_stream(self._stream, f"{self._prefix}>", 0):
+        after, now = 0, await self._reader.now(self._stream)
+        async for stored in self._reader.read(self._stream, f"{self._prefix}>", 0):
             self._note(stored, max(0.0, (now - stored.at).total_seconds()))
             after = stored.sequence
         self._watch = asyncio.create_task(self._keep_current(after))
@@ -109,7 +113,7 @@ class KeyValueRegistry:
         """Follow the bucket for as long as the bus is open. Nobody waits for this task: it must not just end."""
         while True:
             try:
-                async for stored in self._bus.follow_stream(self._stream, [f"{self._prefix}>"], after):
+                async for stored in self._reader.follow(self._stream, [f"{self._prefix}>"], after):
                     after = stored.sequence
                     self._note(stored)
             except Exception as error:

@@ -1,22 +1,28 @@
-"""What the streams and buckets of a namespace are, and whether those that exist fit."""
+"""What the streams and buckets of a namespace are: those that are missing are made, those that exist must fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pointsman.bus.wire import nanoseconds
-from pointsman.errors import ConfigurationError
+import structlog
+
+from pointsman.bus.wire import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
+from pointsman.errors import ConfigurationError, NotFound
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["MARKER", "check_fits", "stream_configs"]
+__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs"]
+
+_log = structlog.get_logger(__name__)
 
 MARKER = 60.0  # seconds a tombstone of the registry stays for watchers that were away
 _DAY = 86_400.0
 _WORK_DAYS = 7  # what is to be done is stale long before; a weekend and its Monday fit
 _DUPLICATES = 120.0  # seconds: the broker's own default, long enough for a client's retries
 _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
+
+_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
 
 _MUST_FIT = (
     "subjects",
@@ -29,6 +35,43 @@ _MUST_FIT = (
     "allow_msg_schedules",
     "max_msgs_per_subject",
 )  # the rest (age, replicas, limits) is the operator's choice
+
+
+async def ensure_streams(
+    bus: Connection, subjects: Subjects, settings: Settings, *, create: bool, again: bool = False
+) -> None:
+    """Return when all there has to be is there and fits. `again`: it was once; what is missing now has been lost.
+
+    Raises:
+        ConfigurationError: the broker cannot do what is needed, or what exists does not fit.
+        NotFound: something is missing, and `create` is not set.
+    """
+    info = await bus.api("INFO")
+    if error_code(info):
+        raise ConfigurationError(f"JetStream is not to be had at {settings.servers}: {said(info)}")
+    level = int(info.get("api", {}).get("level", 0))
+    if level < _API_LEVEL:
+        raise ConfigurationError(
+            f"the broker has JetStream API level {level}, expected {_API_LEVEL} or more for message schedules; "
+            "run nats-server 2.12.8 or newer"
+        )
+    for wanted in stream_configs(subjects, settings):
+        name = wanted["name"]
+        answer = await bus.api(f"STREAM.INFO.{name}")
+        if error_code(answer) == NO_STREAM:
+            if not create:
+                there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
+                raise NotFound(f"there is no namespace {subjects.namespace!r} at {settings.servers}; there is: {there}")
+            if again:
+                _log.warning(
+                    "stream_lost", stream=name, hint="the broker came back without it: it is made again, empty"
+                )
+            answer = await bus.api(f"STREAM.CREATE.{name}", wanted)
+            if error_code(answer) == IN_USE:  # another process was faster, with other settings
+                answer = await bus.api(f"STREAM.INFO.{name}")
+        if error_code(answer):
+            raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
+        check_fits(wanted, answer["config"])
 
 
 def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any]]:
@@ -106,3 +149,10 @@ def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
                 f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "
                 "the nats CLI, or choose another POINTSMAN_NAMESPACE"
             )
+
+
+async def _namespaces(bus: Connection) -> list[str]:
+    """Those that have a stream of work at this broker."""
+    answer = await bus.api("STREAM.LIST", {"offset": 0})  # the first 256 streams: enough for a hint
+    configs = [stream["config"] for stream in answer.get("streams") or ()]
+    return sorted(config["subjects"][0].split(".")[0] for config in configs if config["name"].endswith("_WORK"))

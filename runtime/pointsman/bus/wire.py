@@ -1,4 +1,4 @@
-"""How JetStream writes things down: reply subjects, header blocks, times, errors, consumer orders."""
+"""How JetStream writes things down: reply subjects, header blocks, times, the numbers of its errors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from pointsman.bus.checks import own_headers
 from pointsman.ports import Stored
 
 __all__ = [
+    "CONFLICT",
+    "IN_USE",
+    "NOT_DELETED",
+    "NO_CONSUMER",
+    "NO_MESSAGE",
+    "NO_STREAM",
+    "TOO_BIG",
+    "UNDER_WAY",
     "Arrival",
     "Connection",
     "Inbox",
@@ -24,6 +32,13 @@ __all__ = [
     "nanoseconds",
     "said",
 ]
+
+NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
+IN_USE = 10058  # a stream of that name exists with another configuration
+NOT_DELETED = 10057  # also what the delete of a missing message is answered with, as an internal error
+CONFLICT = 10071  # the subject ends at another sequence
+UNDER_WAY = 10164  # a replicated stream has another message for the subject, which may still come to nothing
+TOO_BIG = frozenset({10054, 10097})
 
 
 class Arrival:
