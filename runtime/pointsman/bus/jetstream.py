@@ -23,7 +23,6 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from pydantic_core import from_json
 
-from pointsman.bus.answers import Answers
 from pointsman.bus.checks import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
@@ -38,6 +37,7 @@ from pointsman.bus.micro import micro_answer, micro_subjects
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
+from pointsman.bus.replies import Replies
 from pointsman.bus.streams import ensure_streams
 from pointsman.bus.wire import (
     CONFLICT,
@@ -111,7 +111,7 @@ class JetStreamBus:
             "limits": self._subjects.limits_stream,
         }
         self._nc = _Client()
-        self._answers = Answers(f"_INBOX.{secrets.token_hex(11)}", self._timeout)
+        self._replies = Replies(f"_INBOX.{secrets.token_hex(11)}", self._timeout)
         self._up = asyncio.Event()
         self._closing = False
         self._refused: asyncio.Future[None] | None = None
@@ -169,7 +169,7 @@ class JetStreamBus:
                 await asyncio.gather(trying, return_exceptions=True)
             self._refused.cancel()
             self._refused = None
-        await self.hear(self._answers.subject, self._answers.arrived)
+        await self.hear(self._replies.subject, self._replies.arrived)
         self._up.set()
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
@@ -208,7 +208,7 @@ class JetStreamBus:
                     with suppress(nats.errors.Error, OSError):
                         await self._nc.flush(int(self._timeout) + 1)
         self._up.clear()
-        self._answers.abandon(nats.errors.StaleConnectionError)
+        self._replies.abandon(nats.errors.StaleConnectionError)
         with suppress(asyncio.TimeoutError, nats.errors.Error, OSError):
             async with asyncio.timeout(self._timeout):
                 await _cancellable(self._nc.close())
@@ -227,7 +227,7 @@ class JetStreamBus:
         self._registry.broker_left()
         if not self._closing:
             _log.warning("bus_disconnected", reason=self._reason or None)
-        self._answers.abandon(nats.errors.StaleConnectionError)  # none comes; to wait would delay the recovery
+        self._replies.abandon(nats.errors.StaleConnectionError)  # none comes; to wait would delay the recovery
         for listener in list(self._listeners):
             listener()
 
@@ -260,12 +260,12 @@ class JetStreamBus:
                 self._up.clear()  # the connection is gone, and its callback has not run yet
                 async with asyncio.timeout(self._timeout):
                     await self._up.wait()
-            reply, answer = self._answers.expect()
+            reply, answer = self._replies.expect()
             try:
                 await self._nc.hand_over(subject, reply, headers, body)
                 message = await answer
             finally:
-                self._answers.forget(reply)
+                self._replies.forget(reply)
         except TimeoutError:
             raise lost(
                 f"no answer on {subject} within {self._timeout} s, {'connected' if self.connected else 'not connected'}"

@@ -10,10 +10,10 @@ import asyncio
 
 from pointsman.bus.wire import Arrival
 
-__all__ = ["Answers"]
+__all__ = ["Replies"]
 
 
-class Answers:
+class Replies:
     """The answers that one connection waits for, each for `timeout` seconds. `inbox` is where they come."""
 
     def __init__(self, inbox: str, timeout: float) -> None:
@@ -53,10 +53,9 @@ class Answers:
             if not answer.done():
                 answer.set_exception(error())
         self._waiting.clear()
-
-    def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _give_up(self) -> None:
         self._timer = None
