@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
@@ -29,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LARGEST: Final = 32 * 1024 * 1024  # bytes of a request; half of what the exporter itself bounds them by
+_QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
 _HTTP: Final = "http/protobuf"
 log = get_logger(__name__)
 
@@ -122,47 +123,22 @@ def start_logs(service_name: str, instance: str) -> Pipeline | None:
 
 
 def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
-    from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    class Counting(SpanExporter):
-        """Counts what arrived, and can be shut down more than once."""
-
-        def __init__(self, inner: SpanExporter) -> None:
-            self.delivered = 0
-            self._inner = inner
-            self._closed = False
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            result = self._inner.export(spans)
-            if result is SpanExportResult.SUCCESS:
-                self.delivered += len(spans)
-            else:
-                _dropped("spans", len(spans))
-            return result
-
-        def shutdown(self) -> None:
-            if not self._closed:
-                self._closed = True
-                self._inner.shutdown()
-
-    class Ended(SpanProcessor):
-        """Counts what should arrive."""
-
-        count = 0
+    class Batching(BatchSpanProcessor):
+        def __init__(self, door: _Door) -> None:
+            super().__init__(cast(Any, door), max_queue_size=door.room)
+            self._door = door
 
         def on_end(self, span: ReadableSpan) -> None:
-            if span.context is not None and span.context.trace_flags.sampled:
-                self.count += 1
-                for batching in batches:
-                    _note_full("spans", batching)
+            if span.context is not None and span.context.trace_flags.sampled and self._door.admits():
+                super().on_end(span)
 
-    counted = [Counting(exporter) for exporter in exporters]
-    batches = [BatchSpanProcessor(exporter) for exporter in counted]
-    ended = Ended()
+    doors = [_Door("spans", exporter, _room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
+    batches = [Batching(door) for door in doors]
     provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
-    provider.add_span_processor(ended)
     for batching in batches:
         provider.add_span_processor(batching)
     _installed.append(provider)
@@ -173,7 +149,6 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     def finish(name: str, events: Sequence[tuple[str, Any, int]], **more: Any) -> None:
         happened = [Event(called, attributes, at) for called, attributes, at in events]
         span = ReadableSpan(name, events=happened, resource=provider.resource, instrumentation_scope=scope, **more)
-        ended.on_end(span)
         for batching in batches:
             batching.on_end(span)
 
@@ -184,10 +159,10 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         provider.shutdown()
 
     def abandon() -> None:
-        for exporter in counted:
-            exporter.shutdown()  # it stops retrying
+        for door in doors:
+            door.shutdown()  # its exporter stops retrying
 
-    return Pipeline(flush, abandon, lambda: sum(ended.count - exporter.delivered for exporter in counted))
+    return Pipeline(flush, abandon, lambda: sum(door.offered - door.delivered for door in doors))
 
 
 def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, exposed: bool) -> Measurements:
@@ -231,10 +206,9 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    exporter = OTLPLogExporter()
-    batching = BatchLogRecordProcessor(exporter)
+    door = _Door("logs", OTLPLogExporter(), _room("OTEL_BLRP_MAX_QUEUE_SIZE"))
     provider = LoggerProvider(_resource(service_name, instance), shutdown_on_exit=False)
-    provider.add_log_record_processor(batching)
+    provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, door), max_queue_size=door.room))
     logger = provider.get_logger("pointsman", _version())
     severities = {
         "debug": SeverityNumber.DEBUG,
@@ -245,17 +219,17 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     }
 
     def send(line: logs.Line) -> None:
-        _note_full("logs", batching)
-        logger.emit(
-            LogRecord(
-                timestamp=line.at,
-                context=traces.context_of(line.trace_id, line.span_id),
-                severity_text=line.level,
-                severity_number=severities.get(line.level, SeverityNumber.INFO),
-                body=line.event,
-                attributes=line.attributes,
+        if door.admits():
+            logger.emit(
+                LogRecord(
+                    timestamp=line.at,
+                    context=traces.context_of(line.trace_id, line.span_id),
+                    severity_text=line.level,
+                    severity_number=severities.get(line.level, SeverityNumber.INFO),
+                    body=line.event,
+                    attributes=line.attributes,
+                )
             )
-        )
 
     logs.send_to(send)
 
@@ -263,15 +237,62 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
         logs.send_to(None)
         provider.shutdown()
 
-    return Pipeline(flush, exporter.shutdown, lambda: 0)
+    return Pipeline(flush, door.shutdown, lambda: 0)
 
 
-def _note_full(signal: str, batching: Any) -> None:
-    """Count what the SDK is about to drop: its queue has room for so many, and tells nobody when there are more."""
-    inner = getattr(batching, "_batch_processor", None)
-    queue = getattr(inner, "_queue", ())
-    if len(queue) >= getattr(inner, "_max_queue_size", sys.maxsize):
-        _dropped(signal, 1)
+class _Door:
+    """The way into a queue of the SDK, and out of it to `exporter`: what has no room stays out, what is lost counts.
+
+    The SDK's own queue drops what does not fit, and tells nobody. It never has to: all that it holds came in here.
+    """
+
+    def __init__(self, signal: str, exporter: Any, room: int) -> None:
+        self.room = room
+        self.offered = 0
+        self.delivered = 0
+        self._signal = signal
+        self._exporter = exporter
+        self._inside = 0
+        self._lock = threading.RLock()  # a collected generator may end its span in here
+        self._was_full = False
+        self._closed = False
+
+    def admits(self) -> bool:
+        """Whether there is room for one more, who is then taken to go in."""
+        with self._lock:
+            self.offered += 1
+            admitted = self._inside < self.room
+            self._inside += admitted
+        if not admitted:
+            _dropped(self._signal, 1)
+            if not self._was_full:
+                self._was_full = True
+                log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
+        return admitted
+
+    def export(self, batch: Sequence[Any]) -> Any:
+        with self._lock:
+            self._inside -= len(batch)
+        delivered = False
+        try:
+            result = self._exporter.export(batch)
+            delivered = result.name == "SUCCESS"
+            return result
+        finally:
+            if delivered:
+                self.delivered += len(batch)
+            else:
+                _dropped(self._signal, len(batch))
+
+    def shutdown(self) -> None:
+        if not self._closed:  # by the SDK and by whoever gives up
+            self._closed = True
+            self._exporter.shutdown()
+
+
+def _room(variable: str) -> int:
+    asked = _variable(variable)
+    return int(asked) if asked.isdecimal() else _QUEUE
 
 
 def _dropped(signal: str, amount: int) -> None:

@@ -225,3 +225,33 @@ class TestLost:
         assert outcome.status == "completed"
         assert lost > 0
         assert pipeline.undelivered() == lost
+
+    async def test_every_span_is_delivered_or_counted_once_however_the_queue_is_emptied(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
+        monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
+        exporter = InMemorySpanExporter()
+
+        with exposing() as figures:
+            pipeline = export._build_traces([exporter], "x", "")
+            for _ in range(20_000):
+                with traces.span("one"):
+                    pass
+            await pipeline.close(10)
+            ((_, lost),) = samples(figures)["pointsman_telemetry_dropped_total"]
+
+        assert 0 < lost == 20_000 - len(exporter.get_finished_spans())
+
+    async def test_log_lines_that_the_collector_refuses_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+
+        with exposing() as figures:
+            pipeline = export._build_logs("x", "")
+            assert telemetry.logs._send is not None
+            telemetry.logs._send(telemetry.logs.Line(1, "info", "said", "", "", {}))
+            await pipeline.close(10)
+            lost = samples(figures)["pointsman_telemetry_dropped_total"]
+
+        assert lost == [({"pointsman_signal": "logs"}, 1)]
