@@ -9,8 +9,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Described", "Matcher", "clauses", "stems"]
+__all__ = ["FITS", "Described", "Matcher", "clauses", "stems"]
+
+FITS: Final = 0.2
+"""Share of a clause's meaning that an agent or a tool must have in its description: one word of five."""
 
 _SILENT = """
 a about after again all also am an and any anything are aren as ask at be because been before being but by can cannot

@@ -1,0 +1,304 @@
+"""The roles without a language model: plans and choices by the agents' cards, answers quoted from the results."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from pydantic import BaseModel, JsonValue
+
+from pointsman.llm.extraction import Sources, arguments
+from pointsman.llm.matching import FITS, Described, Matcher, clauses, stems
+from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, strings, without_note
+from pointsman.llm.prompt import TaskPrompt
+from pointsman_schemas.events import Conflict, TaskReport
+from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+from pointsman_schemas.roles import (
+    ClassifierInput,
+    JudgeInput,
+    MenuItem,
+    PlannerInput,
+    Refinement,
+    RefinerInput,
+    RequestInput,
+    Ruling,
+    Synthesis,
+    SynthesizerInput,
+)
+
+__all__ = ["ROLES"]
+
+_SURE = 0.5
+"""Share from which a classifier is sure: people say more than the point, so half of it is as good as all."""
+_SUREST = 0.95
+"""A matcher of words is never certain."""
+_MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
+_FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
+
+_TELL = "Tell the caller that "
+_THEN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
+
+
+# Planning
+
+
+def _plan(task: TaskPrompt) -> Plan:
+    asked = PlannerInput.model_validate(task.input)
+    plan = _whole_plan(asked)
+    return _next_step(plan, asked) if asked.adaptive else plan
+
+
+def _whole_plan(asked: PlannerInput) -> Plan:
+    matcher = _menu(asked.agents)
+    text = _wanted(asked.request, matcher)
+    if asked.problems:
+        return Plan(
+            goal=text,
+            cannot="the offline planner has no other plan than the one that was refused: "
+            + "; ".join(asked.problems[:3]),
+        )
+    menu = {item.name: item for item in asked.agents}
+    shares: dict[str, list[str]] = {}
+    unserved: list[str] = []
+    last = ""
+    for clause in _parts(text, matcher):
+        earlier = [report for report in asked.results if clause in report.intent]
+        if any(report.status == "succeeded" for report in earlier):
+            continue
+        tried = {report.agent for report in earlier}
+        if best := _best(matcher, clause, without=tried):
+            shares.setdefault(best, []).append(clause)
+            last = best
+        elif last and stems(clause) and len(clause.split()) < _FRAGMENT:
+            shares[last].append(clause)
+        elif len(stems(clause)) >= _MEANS_SOMETHING:
+            unserved.append(clause)
+    if (asked.adaptive or not shares) and (best := _suggested(matcher, asked)):
+        shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
+    needs = _needs(asked.instructions, tuple(menu))
+    done = {report.agent: report.task_id for report in asked.results if report.status == "succeeded"}
+    shares = _with_needs(shares, needs, done)
+    unserved += [clause for agent in list(shares)[asked.max_tasks :] for clause in shares.pop(agent)]
+    instruction = "Answer every part of the request."
+    if unserved:
+        instruction = f"{_TELL}nobody here can help with: " + "; ".join(f'"{clause}"' for clause in unserved) + "."
+    if not shares:
+        cannot = _nobody(text, asked.agents, done=bool(asked.results))
+        return Plan(goal=text, cannot=cannot, final_instruction=instruction)
+    first = _next_number(asked.results)
+    ids = done | {agent: f"t{number}" for number, agent in enumerate(shares, first)}
+    tasks: list[PlannedTask] = []
+    for agent, parts in shares.items():
+        after = {ids[need] for need in needs.get(agent, ()) if need in ids}
+        if tasks and _THEN.search(text[: text.find(parts[0])]):
+            after.add(tasks[-1].id)
+        tasks.append(
+            PlannedTask(
+                id=ids[agent],
+                agent=agent,
+                intent="; ".join(parts),
+                input=_input(menu[agent], parts, text, asked),
+                depends_on=tuple(sorted(after)),
+            )
+        )
+    return Plan(goal=text, tasks=tuple(tasks), final_instruction=instruction)
+
+
+def _parts(text: str, matcher: Matcher) -> Iterator[str]:
+    """The clauses of `text`. One that asks two agents, "a page with pictures", is parted at its `with`."""
+    for clause in clauses(text):
+        halves = clause.split(" with ")
+        best = {_best(matcher, half, without=set()) for half in halves}
+        yield from halves if len(best) == len(halves) and None not in best else (clause,)
+
+
+def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Whose results an agent needs, where the team's owner says so in as many words: "writing needs research"."""
+    found: dict[str, tuple[str, ...]] = {}
+    for sentence in re.split(r"[.;\n]", instructions.lower()):
+        left, _, right = sentence.partition(" needs ")
+        who, whom = (re.findall(r"[a-z0-9_-]+", part) for part in (left, right))
+        for agent in agents:
+            if agent.lower() in who:
+                found[agent] = (*found.get(agent, ()), *(each for each in agents if each.lower() in whom))
+    return found
+
+
+def _with_needs(
+    shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """`shares` in an order in which each comes after whom it needs; who was not asked for gets the same part."""
+    ordered: dict[str, list[str]] = {}
+
+    def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
+        for need in needs.get(agent, ()):
+            if need not in done and need not in waiting:
+                add(need, shares.get(need, parts), (*waiting, agent))
+        ordered.setdefault(agent, parts)
+
+    for agent, parts in shares.items():
+        add(agent, parts, (agent,))
+    return ordered
+
+
+def _next_step(plan: Plan, asked: PlannerInput) -> Plan:
+    """The first of the plan's tasks, knowing all that was done; without any, the work is done."""
+    done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
+    if plan.tasks:
+        return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
+    return plan.model_copy(update={"done": True, "cannot": ""}) if done else plan
+
+
+def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
+    """Who fits best what a result suggests, of those who were not asked yet."""
+    used = {*asked.agents_used, *(report.agent for report in asked.results)}
+    return _best(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
+
+
+def _refine(task: TaskPrompt) -> Refinement:
+    """The same task, with what went wrong beside it."""
+    asked = RefinerInput.model_validate(task.input)
+    return Refinement(
+        intent=f"{asked.intent} (It failed {asked.attempts} times, last with: {asked.error}. Avoid that.)"
+    )
+
+
+def _judge(task: TaskPrompt) -> Ruling:
+    """What most results say; of as many for each, what was said first."""
+    asked = JudgeInput.model_validate(task.input)
+    decided: list[Conflict] = []
+    for conflict in asked.disagreements:
+        field, _, rest = conflict.partition(": ")
+        said = [what for part in rest.split("; ") if (what := part.partition(" says ")[2])] or [rest]
+        (most, votes), *_ = Counter(said).most_common(1)
+        even = sum(1 for count in Counter(said).values() if count == votes) > 1
+        reason = "as many say something else, and it was said first" if even else f"{votes} of {len(said)} say so"
+        decided.append(Conflict(what=conflict, decision=f"{field}: {most}", reason=reason))
+    return Ruling(decisions=tuple(decided))
+
+
+def _menu(agents: Sequence[MenuItem]) -> Matcher:
+    return Matcher(
+        [
+            Described(
+                item.name,
+                " ".join((item.name, *item.skills, *item.intents)),
+                " ".join((item.description, *item.examples)),
+            )
+            for item in agents
+        ]
+    )
+
+
+def _best(matcher: Matcher, text: str, *, without: set[str]) -> str | None:
+    return next((name for name, score in matcher.scores(text).items() if score >= FITS and name not in without), None)
+
+
+def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
+    """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata."""
+    request: JsonValue = asked.request if isinstance(asked.request, dict) else None
+    if item.input_schema.get("properties"):
+        sources = Sources(["; ".join(parts), text], [data for data in (request, asked.metadata) if data])
+        if (found := arguments(item.input_schema, sources)) is not None:
+            return found
+    if item.input_schema.get("type") == "string":
+        return "; ".join(parts)
+    return {**asked.metadata, "request": asked.request}
+
+
+def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
+    if not agents:
+        return "no agent is running that could take a task; start one and send the request again"
+    topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
+    nobody = "no other agent here" if done else "no agent here"
+    known = "as far as the offline model can tell from their descriptions"
+    return f"{nobody} can help with {short(text)!r}, {known} ({topics})"
+
+
+def _next_number(results: Sequence[TaskReport]) -> int:
+    numbered = (report.task_id for report in results if re.fullmatch(r"t\d{1,6}", report.task_id))
+    return 1 + max((int(task_id[1:]) for task_id in numbered), default=0)
+
+
+# Classifying
+
+
+def _selection(task: TaskPrompt) -> Selection:
+    asked = ClassifierInput.model_validate(task.input)
+    matcher = _menu(asked.agents)
+    found: dict[str, tuple[float, list[str]]] = {}
+    for clause in clauses(_wanted(asked.request, matcher)):
+        scores = matcher.scores(clause)
+        whole = sum(scores.values())
+        for name, score in scores.items():
+            if score < FITS:
+                continue
+            confidence = round(min(_SUREST, score / _SURE) * score / whole, 2)
+            best, parts = found.get(name, (0.0, []))
+            found[name] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
+    surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+    question = "" if surest and surest[0][1][0] >= asked.threshold else _question(asked.agents)
+    return Selection(
+        question=question,
+        agents=tuple(
+            SelectedAgent(agent=name, confidence=confidence, intent="; ".join(parts))
+            for name, (confidence, parts) in surest
+        ),
+    )
+
+
+def _question(agents: Sequence[MenuItem]) -> str:
+    topics = "; ".join(item.description.rstrip(".") for item in agents[:10])
+    return f"Could you say more about what you need? This can be asked here: {topics}."
+
+
+# Answering
+
+
+def _synthesis(task: TaskPrompt) -> Synthesis:
+    asked = SynthesizerInput.model_validate(task.input)
+    intents = {str(report.get("task_id")): str(report.get("intent")) for report in task.results}
+    paragraphs = [
+        without_note(spoken(report.get("output")))
+        for report in task.results
+        if report.get("status") == "succeeded" and report.get("output") is not None
+    ]
+    told = asked.final_instruction.removeprefix(_TELL) if asked.final_instruction.startswith(_TELL) else ""
+    if not paragraphs:
+        paragraphs = [f"I could not help with this request: {short(_text(asked.request))!r}."]
+    paragraphs += [
+        f"This could not be done: {intents.get(gap.task_id, gap.task_id)}. The reason: {gap.reason.rstrip('.')}."
+        for gap in asked.gaps
+    ]
+    if asked.disagreements:
+        paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
+    if told:
+        paragraphs.append(told[0].upper() + told[1:])
+    if asked.limit:
+        paragraphs.append(f"The reason it ended here: {asked.limit.rstrip('.')}.")
+    return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
+
+
+def _wanted(request: RequestInput, matcher: Matcher) -> str:
+    """What is asked. A team that is handed a task has its part in the intent, beside the whole of the request."""
+    if isinstance(request, dict) and isinstance(intent := request.get("intent"), str):
+        if any(_best(matcher, clause, without=set()) for clause in clauses(intent)):
+            return intent
+        request = {name: value for name, value in request.items() if name != "intent"} or request
+    return _text(request)
+
+
+def _text(request: RequestInput) -> str:
+    return request if isinstance(request, str) else ". ".join(strings(request))
+
+
+ROLES: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
+    "plan": _plan,
+    "selection": _selection,
+    "synthesis": _synthesis,
+    "refinement": _refine,
+    "ruling": _judge,
+}
+"""By the name of the wanted output. Each raises `ValidationError` where the input is not that of the role."""

@@ -1,0 +1,51 @@
+"""What the offline model has for language: values in words, words out of values, and the note under what it writes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import JsonValue
+
+__all__ = ["OFFLINE_NOTE", "short", "spoken", "strings", "without_note"]
+
+OFFLINE_NOTE: Final = "(Written by the offline model: put together from the results, no language model was called.)"
+_SPOKEN_KEYS = ("summary", "answer", "message", "text", "result", "output")
+
+
+def strings(value: JsonValue) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [text for part in value.values() for text in strings(part)]
+        case list():
+            return [text for part in value for text in strings(part)]
+    return []
+
+
+def spoken(value: JsonValue) -> str:
+    """`value` in words: the sentence a tool or an agent gave along, or else its keys and values."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value.strip()
+        case dict():
+            for key in _SPOKEN_KEYS:
+                if isinstance(text := value.get(key), str) and text.strip():
+                    return text.strip()
+            return "; ".join(f"{key.replace('_', ' ')}: {spoken(part)}" for key, part in value.items())
+        case list():
+            return ", ".join(spoken(part) for part in value) or "none"
+        case bool():
+            return "yes" if value else "no"
+    return str(value)
+
+
+def without_note(text: str) -> str:
+    return text.replace(OFFLINE_NOTE, "").strip()
+
+
+def short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,143 @@
+"""A task without a language model: the tools that its words ask for, and an answer made of what they returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from pointsman.llm.extraction import Sources, arguments, required_of
+from pointsman.llm.matching import FITS, Described, Matcher
+from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, strings, without_note
+from pointsman.llm.prompt import TaskPrompt
+from pointsman.llm.reading import strict_json
+from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec
+from pointsman_schemas.events import Usage
+from pointsman_schemas.strict_json import compact
+
+__all__ = ["reply", "work"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one tool call came to."""
+
+    tool: str
+    text: str
+    is_error: bool
+
+    @property
+    def data(self) -> JsonValue:
+        return None if self.is_error else strict_json(self.text)
+
+    @property
+    def spoken(self) -> str:
+        if self.is_error:
+            return f"The tool {self.tool} failed: {short(self.text)}"
+        return spoken(self.data if self.data is not None else self.text)
+
+
+def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
+    outcomes = tuple(_outcomes(request))
+    data = [
+        value
+        for value in (
+            task.input,
+            *(outcome.data for outcome in outcomes),
+            *(report.get("output") for report in task.results),
+        )
+        if isinstance(value, dict | list)
+    ]
+    words = [task.task, *strings(task.input)]
+    calls = _calls(request.tools, task.task, {outcome.tool for outcome in outcomes}, Sources(words, data))
+    if calls:
+        return reply(
+            calls=tuple(
+                ToolCall(f"call_{len(outcomes) + number}", name, compact(found).decode())
+                for number, (name, found) in enumerate(calls.items(), 1)
+            )
+        )
+    answer = _answer(outcomes, task, bool(request.tools))
+    if request.output_schema is not None:
+        asked = strings(task.input)  # where nothing was found out, an output is made of what is given
+        said = [answer, *words] if outcomes or task.results or not asked else [*asked, task.task]
+        return reply(data=_filled(request.output_schema, Sources(said, data)), text=answer)
+    return reply(text=f"{answer}\n{OFFLINE_NOTE}")
+
+
+def _calls(tools: Sequence[ToolSpec], text: str, used: set[str], sources: Sources) -> dict[str, dict[str, JsonValue]]:
+    """The tools to use now, by name, with their arguments.
+
+    Those that `text` asks for, as far as their arguments are known. When none are, a tool that speaks of what is
+    missing: `find_charges` may tell the `charge_id` that the wanted tool needs.
+    """
+    matcher = Matcher(
+        [Described(tool.name, tool.name, f"{tool.description} {' '.join(_hints(tool))}") for tool in tools]
+    )
+    wanted = {tools[0].name} if len(tools) == 1 else set(matcher.cover(text, FITS))
+    callable_now = {
+        tool.name: found
+        for tool in tools
+        if tool.name not in used and (found := arguments(tool.parameters, sources)) is not None
+    }
+    ready = {name: found for name, found in callable_now.items() if name in wanted}
+    if ready or wanted <= used:
+        return ready
+    lacking = (name for tool in tools if tool.name in wanted - used for name in required_of(tool.parameters))
+    scores = matcher.scores(" ".join(sorted(lacking)).replace("_", " "))
+    helper = next((name for name, score in scores.items() if name in callable_now and score > 0), None)
+    return {helper: callable_now[helper]} if helper else {}
+
+
+def _hints(tool: ToolSpec) -> Iterator[str]:
+    properties = tool.parameters.get("properties")
+    for name in properties if isinstance(properties, dict) else ():
+        yield name.replace("_", " ")
+
+
+def _outcomes(request: ModelRequest) -> Iterator[_Outcome]:
+    names = {call.id: call.name for turn in request.turns for call in turn.calls}
+    for turn in request.turns:
+        if turn.role == "tool":
+            yield _Outcome(names.get(turn.call_id, "?"), turn.text, turn.is_error)
+
+
+def _answer(outcomes: Sequence[_Outcome], task: TaskPrompt, had_tools: bool) -> str:
+    said = [outcome.spoken for outcome in outcomes] or [
+        spoken(report.get("output")) for report in task.results if report.get("output") is not None
+    ]
+    if said:
+        return " ".join(dict.fromkeys(without_note(text) for text in said if text))
+    lack = "found no tool that fits, or not all it needs to use one" if had_tools else "has no tools"
+    return f"I could not do this: {short(task.task)!r}. The offline model {lack}, and cannot answer from knowledge."
+
+
+def _filled(schema: Mapping[str, JsonValue], sources: Sources) -> JsonValue:
+    """An object of `schema` out of what is known. A list nobody filled is empty; any other gap stays one."""
+    filled = arguments({**schema, "required": []}, sources) or {}
+    properties = schema.get("properties")
+    for name, described in properties.items() if isinstance(properties, dict) else ():
+        required = schema.get("required")
+        if name in filled or not isinstance(required, list) or name not in required or not isinstance(described, dict):
+            continue
+        if described.get("type") == "string" and "pattern" not in described and "enum" not in described:
+            filled[name] = sources.texts[0]
+        elif described.get("type") == "array":
+            filled[name] = []
+    return filled
+
+
+def reply(*, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue = None) -> ModelReply:
+    """Tokens are not counted: there are none."""
+    if data is not None:
+        text = compact(data).decode()
+    return ModelReply(
+        text=text,
+        calls=calls,
+        data=data,
+        usage=Usage(calls=1),
+        finish="tool_calls" if calls else "stop",
+        model="offline",
+        id="offline",
+    )
