@@ -6,11 +6,11 @@ from pydantic import JsonValue
 
 from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import NOT_SERVED, decisions, outcome_of
+from pointsman.core.outcome import NOT_SERVED, could_not, decisions, outcome_of
 from pointsman.core.state import State, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Result
+from pointsman_schemas.events import ErrorKind, Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import JudgeInput, SynthesizerInput
 from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
@@ -37,13 +37,22 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
     if not done:
         reason = state.limit or "; ".join(failures(state)) or "no task was finished"
-        return end(draft, Phase.FAILED, NOT_SERVED, reason)
+        return end(draft, Phase.FAILED, _refusal(state) or NOT_SERVED, reason)
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
     if alone:
         return end(draft, verdict(state), bare_results(state))
     if ask_judge(draft):
         return None
     return write_answer(draft)
+
+
+def _refusal(state: State) -> str:
+    """What who asked is told where nothing failed but agents said no: that is meant for them. Else nothing."""
+    errors = [task.error for task in state.work() if task.error and task.status is TaskStatus.FAILED]
+    if state.limit or not errors or any(error.kind != ErrorKind.REFUSED for error in errors):
+        return ""
+    said = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
+    return could_not(said, "Say what is missing, or ask for something else.")
 
 
 def ask_judge(draft: Draft) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
-__all__ = ["Sources", "arguments", "required_of"]
+__all__ = ["Sources", "arguments", "missing", "required_of"]
 
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
 _URL = re.compile(r"https?://[^\s<>\"']+")
@@ -33,20 +33,39 @@ class Sources:
 
 def arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
     """The arguments that `schema` asks for as far as they can be found, or None when a required one cannot."""
-    found: dict[str, JsonValue] = {}
-    for name, described in _properties(schema).items():
-        value = _value(name, _resolved(described, schema), sources, required=name in required_of(schema))
-        if value is not _ABSENT:
-            found[name] = value
-        elif name in required_of(schema):
-            return None
-    return found
+    found = _found(schema, sources)
+    return None if _lacking(schema, found) else found
+
+
+def missing(schema: Mapping[str, JsonValue], sources: Sources) -> list[str]:
+    """The required arguments that cannot be found, each with what `schema` says of it, or with its choices."""
+    described = {name: _resolved(each, schema) for name, each in _properties(schema).items()}
+    return [_hinted(name, described[name]) for name in _lacking(schema, _found(schema, sources))]
 
 
 def required_of(schema: Mapping[str, JsonValue]) -> frozenset[str]:
     """The names of the properties that `schema` requires."""
     names = schema.get("required")
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def _found(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
+    required = required_of(schema)
+    values = {
+        name: _value(name, _resolved(described, schema), sources, required=name in required)
+        for name, described in _properties(schema).items()
+    }
+    return {name: value for name, value in values.items() if value is not _ABSENT}
+
+
+def _lacking(schema: Mapping[str, JsonValue], found: Mapping[str, JsonValue]) -> list[str]:
+    return [name for name in _properties(schema) if name in required_of(schema) and name not in found]
+
+
+def _hinted(name: str, schema: Mapping[str, JsonValue]) -> str:
+    choices = schema.get("enum")
+    hint = schema.get("description") or (", ".join(map(str, choices)) if isinstance(choices, list) else "")
+    return f"{name} ({hint})" if hint else name
 
 
 def _value(name: str, schema: Mapping[str, JsonValue], sources: Sources, *, required: bool) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from pointsman.llm.extraction import Sources, arguments, required_of
+from pointsman.llm.extraction import Sources, arguments, missing, required_of
 from pointsman.llm.matching import FITS, Described, Matcher
 from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, strings, without_note
 from pointsman.llm.prompt import TaskPrompt
@@ -50,7 +50,8 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
         if isinstance(value, dict | list)
     ]
     words = [task.task, *strings(task.input)]
-    calls = _calls(request.tools, task.task, {outcome.tool for outcome in outcomes}, Sources(words, data))
+    sources = Sources(words, data)
+    calls = _calls(request.tools, task.task, {outcome.tool for outcome in outcomes}, sources)
     if calls:
         return reply(
             calls=tuple(
@@ -58,7 +59,12 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
                 for number, (name, found) in enumerate(calls.items(), 1)
             )
         )
-    answer = _answer(outcomes, task, bool(request.tools))
+    answer = _answer(outcomes, task)
+    if not answer:
+        lack = _lack(request.tools, task.task, sources)
+        if request.tools and request.output_schema is not None:
+            return reply(text=lack, finish="refusal")  # an object has no place in which to say so
+        answer = f"I could not do this: {short(task.task)!r}. {lack}"
     if request.output_schema is not None:
         asked = strings(task.input)  # where nothing was found out, an output is made of what is given
         said = [answer, *words] if outcomes or task.results or not asked else [*asked, task.task]
@@ -72,10 +78,8 @@ def _calls(tools: Sequence[ToolSpec], text: str, used: set[str], sources: Source
     Those that `text` asks for, as far as their arguments are known. When none are, a tool that speaks of what is
     missing: `find_charges` may tell the `charge_id` that the wanted tool needs.
     """
-    matcher = Matcher(
-        [Described(tool.name, tool.name, f"{tool.description} {' '.join(_hints(tool))}") for tool in tools]
-    )
-    wanted = {tools[0].name} if len(tools) == 1 else set(matcher.cover(text, FITS))
+    matcher = _menu(tools)
+    wanted = _wanted(tools, matcher, text)
     callable_now = {
         tool.name: found
         for tool in tools
@@ -88,6 +92,14 @@ def _calls(tools: Sequence[ToolSpec], text: str, used: set[str], sources: Source
     scores = matcher.scores(" ".join(sorted(lacking)).replace("_", " "))
     helper = next((name for name, score in scores.items() if name in callable_now and score > 0), None)
     return {helper: callable_now[helper]} if helper else {}
+
+
+def _menu(tools: Sequence[ToolSpec]) -> Matcher:
+    return Matcher([Described(tool.name, tool.name, f"{tool.description} {' '.join(_hints(tool))}") for tool in tools])
+
+
+def _wanted(tools: Sequence[ToolSpec], matcher: Matcher, text: str) -> set[str]:
+    return {tools[0].name} if len(tools) == 1 else set(matcher.cover(text, FITS))
 
 
 def _hints(tool: ToolSpec) -> Iterator[str]:
@@ -103,14 +115,24 @@ def _outcomes(request: ModelRequest) -> Iterator[_Outcome]:
             yield _Outcome(names.get(turn.call_id, "?"), turn.text, turn.is_error)
 
 
-def _answer(outcomes: Sequence[_Outcome], task: TaskPrompt, had_tools: bool) -> str:
+def _answer(outcomes: Sequence[_Outcome], task: TaskPrompt) -> str:
+    """What was found out, in words; nothing when nothing was."""
     said = [outcome.spoken for outcome in outcomes] or [
         spoken(report.get("output")) for report in task.results if report.get("output") is not None
     ]
-    if said:
-        return " ".join(dict.fromkeys(without_note(text) for text in said if text))
-    lack = "found no tool that fits, or not all it needs to use one" if had_tools else "has no tools"
-    return f"I could not do this: {short(task.task)!r}. The offline model {lack}, and cannot answer from knowledge."
+    return " ".join(dict.fromkeys(without_note(text) for text in said if text))
+
+
+def _lack(tools: Sequence[ToolSpec], text: str, sources: Sources) -> str:
+    """Why none of `tools` could be used for `text`."""
+    wanted = _wanted(tools, _menu(tools), text)
+    unusable = [
+        f"cannot use {tool.name} without {' and '.join(missing(tool.parameters, sources))}"
+        for tool in tools
+        if tool.name in wanted
+    ]
+    lack = ", ".join(unusable) or ("found no tool that fits" if tools else "has no tools")
+    return f"The offline model {lack}, and cannot answer from knowledge."
 
 
 def _filled(schema: Mapping[str, JsonValue], sources: Sources) -> JsonValue:
@@ -128,7 +150,9 @@ def _filled(schema: Mapping[str, JsonValue], sources: Sources) -> JsonValue:
     return filled
 
 
-def reply(*, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue = None) -> ModelReply:
+def reply(
+    *, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue = None, finish: str = "stop"
+) -> ModelReply:
     """Tokens are not counted: there are none."""
     if data is not None:
         text = compact(data).decode()
@@ -137,7 +161,7 @@ def reply(*, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue =
         calls=calls,
         data=data,
         usage=Usage(calls=1),
-        finish="tool_calls" if calls else "stop",
+        finish="tool_calls" if calls else finish,
         model="offline",
         id="offline",
     )

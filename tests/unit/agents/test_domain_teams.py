@@ -214,3 +214,30 @@ async def test_both_agents_of_a_report_do_their_part(
 
     assert outcome.status == "completed"
     assert {member.card.name for member in members} <= {task.agent for task in outcome.tasks}
+
+
+@pytest.mark.parametrize(
+    ("team", "members", "request_", "lacking"),
+    [
+        (
+            launch.team,
+            (launch.checklist, launch.critical),
+            "Date the checklist for the launch",
+            "cannot use date_checklist without launch (The day of the launch, such as 2027-03-15)",
+        ),
+        (
+            competitive.team,
+            (competitive.features, competitive.prices),
+            "Compare our features with Acme",
+            "cannot use compare_features without rival (Fabrikam, Tailspin)",
+        ),
+    ],
+)
+async def test_what_a_tool_needs_and_nobody_gave_is_named_and_nothing_is_made_up(
+    team: Team, members: tuple[LLMAgent, LLMAgent], request_: str, lacking: str
+) -> None:
+    outcome = await run_team(team, (*members, planner, synthesizer), request_)
+
+    assert outcome.status == "failed"
+    assert str(outcome.answer).startswith("Could not help, because ")
+    assert lacking in str(outcome.answer)

@@ -135,6 +135,27 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
     assert story.statuses()["b"] == "skipped"
 
 
+@pytest.mark.parametrize(
+    ("kinds", "answer"),
+    [
+        (
+            ("refused", "refused"),
+            "Could not help, because refused was seen. Say what is missing, or ask for something else.",
+        ),
+        (("refused", "handler_error"), NOT_SERVED),
+    ],
+)
+def test_who_asked_is_told_what_the_agents_said_where_all_that_failed_was_refused(
+    kinds: tuple[str, str], answer: str
+) -> None:
+    story = Story().planned(task("a"), task("b"), task("c", needs=["a"]))
+
+    for name, kind in zip("ab", kinds, strict=True):
+        story.fail(name, failure(kind))
+
+    assert (story.outcome.status, story.outcome.answer) == ("failed", answer)
+
+
 def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> None:
     story = Story().planned(task("a"), task("b", needs=["a"]))
 

@@ -254,7 +254,7 @@ def spec(name: str, description: str, properties: dict[str, JsonValue], required
     return ToolSpec(name, description, {"type": "object", "properties": properties, "required": list(required)})
 
 
-CODE: dict[str, JsonValue] = {"type": "string", "pattern": r"^ch-\d{4}$"}
+CODE: dict[str, JsonValue] = {"type": "string", "pattern": r"^ch-\d{4}$", "description": "what was charged"}
 FIND = spec(
     "find_charges",
     "List the charges of a customer",
@@ -374,6 +374,45 @@ async def test_without_a_tool_that_fits_it_says_that_it_cannot() -> None:
         assert reply.calls == ()
         assert reply.text.startswith("I could not do this: 'Explain quantum physics'")
         assert OFFLINE_NOTE in reply.text
+
+
+class Forecast(BaseModel):
+    summary: str
+    degrees: int = 0
+
+
+@pytest.mark.parametrize(
+    ("task", "tools", "because"),
+    [
+        ("Will there be rain?", TOOLS, "cannot use weather without day"),
+        ("Will there be rain?", (WEATHER,), "cannot use weather without day"),
+        ("Money back, I was charged", (REFUND,), "cannot use request_refund without charge_id (what was charged)"),
+        ("Explain quantum physics", TOOLS, "found no tool that fits"),
+    ],
+)
+async def test_an_output_type_is_refused_where_no_tool_can_be_used_and_text_says_the_same(
+    task: str, tools: Sequence[ToolSpec], because: str
+) -> None:
+    typed = await work(task, tools=tools, input={"request": task}, output=Forecast)
+    text = await work(task, tools=tools, input={"request": task})
+
+    assert (typed.finish, typed.data) == ("refusal", None)
+    assert because in typed.text
+    assert text.finish == "stop"
+    assert because in text.text
+    assert text.text.startswith(f"I could not do this: {task!r}")
+
+
+async def test_an_output_type_is_made_of_what_other_tasks_found_or_of_the_input_where_there_are_no_tools() -> None:
+    found = report("t1", "sky", "look", {"summary": "Rain.", "degrees": 4})
+    turn = Turn("user", write_task("Will there be rain?", None, [found]))
+    schema = Forecast.model_json_schema()
+    by_results = await OfflineModel().complete(
+        ModelRequest("offline", "x", (turn,), tools=(WEATHER,), output_schema=schema)
+    )
+    by_input = await work("Tell it", tools=(), input={"text": "Rain.", "degrees": 4}, output=Forecast)
+
+    assert by_results.data == by_input.data == {"summary": "Rain.", "degrees": 4}
 
 
 async def test_an_output_type_is_filled_from_what_is_known() -> None:
