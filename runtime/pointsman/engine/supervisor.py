@@ -73,6 +73,8 @@ _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
 _LONGEST_PAUSE = 60.0
 """Seconds between two deliveries of a timer that makes the engine itself fail."""
+_LEAVE = 2.0
+"""Seconds to take the card back in, when leaving: a broker that restarts is there again by then, and a card expires."""
 _ROOM_AGAIN = 5.0
 """Seconds between two looks for workflows that were admitted here and whose end was not heard."""
 _HEADS_KEPT = 2
@@ -165,8 +167,9 @@ class SupervisorEngine:
                     task.cancel()
                 await asyncio.wait([*endless, stopped])
             failures = [error for task in done if task is not stopped and (error := task.exception()) is not None]
-            with contextlib.suppress(BusUnavailable):
-                await self._bus.registry.withdraw(card)
+            with contextlib.suppress(BusUnavailable, TimeoutError):
+                async with asyncio.timeout(_LEAVE):
+                    await self._bus.registry.withdraw(card)
             await asyncio.gather(requests.close(), inbox.close(), handoffs.close())
         if failures:
             raise failures[0]

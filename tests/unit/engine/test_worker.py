@@ -623,18 +623,18 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
             await asyncio.sleep(3600)
         return "done"
 
-    began = time.monotonic()
     async with running(worker(desk.bus, long, own_loop=own_loop, settings=Settings(grace=0.1, ack_wait=60))) as stop:
         handoff = await desk.hand("long")
         await eventually(lambda: is_set(started))
+        began = time.monotonic()
         stop.set()
     took = time.monotonic() - began
     before = await desk.find(handoff)
     wait = False
     async with running(worker(desk.bus, long)):
-        result = await desk.result(handoff, within=20)
+        result = await desk.result(handoff, within=2)
 
-    assert took < 20  # it would be an hour; the bound is for a busy machine
+    assert took < 3
     assert before is None
     assert result.output == "done"
 
@@ -656,15 +656,15 @@ async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_n
     async def quick() -> None:
         ran.set()
 
-    began = time.monotonic()
     async with running(worker(desk.bus, quick, settings=Settings(grace=0.1))) as stop:
         await desk.hand("quick")
         await ran.wait()
+        began = time.monotonic()
         stop.set()
     took = time.monotonic() - began
 
     depth = await desk.bus.depth("agent-quick", "work")
-    assert took < 20  # the grace and 2 s; the rest is for a busy machine
+    assert took < 2.5
     assert depth is not None
     assert (depth.pending, depth.in_flight) == (0, 1)
 
