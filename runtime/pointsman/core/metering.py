@@ -48,8 +48,11 @@ def take(
     """What is left once `call`, over by `until`, has its share; or the seconds before it is worth asking again.
 
     `tokens` is a guess, which `give` sets right. A call that needs more than there can ever be waits for a full bucket.
+    One that has its share already, as nobody could be sure of, gets no second one.
     """
     there = _filled(allowance or Allowance(at=now), limits, now)
+    if call in there.calls:
+        return there
     if there.closed_until is not None and there.closed_until > now:
         return (there.closed_until - now).total_seconds()
     if limits.concurrency is not None and len(there.calls) >= limits.concurrency:
@@ -73,10 +76,10 @@ def give(
     allowance: Allowance | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
 ) -> Allowance:
     """What is left once `call` is over: it used `tokens` fewer than was guessed (or more, below 0), and the provider
-    asked everybody to wait `closed` seconds, or nobody."""
+    asked everybody to wait `closed` seconds, or nobody. A call gives back once: what is said again changes nothing."""
     there = _filled(allowance or Allowance(at=now), limits, now)
     update: dict[str, object] = {"calls": {name: until for name, until in there.calls.items() if name != call}}
-    if there.tokens is not None:
+    if there.tokens is not None and call in there.calls:
         update["tokens"] = there.tokens + tokens
     if closed is not None:
         update["closed_until"] = max(there.closed_until or now, now + timedelta(seconds=closed))

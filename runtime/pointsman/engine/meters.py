@@ -131,7 +131,7 @@ class BusMeters:
                     await self._read_surely(meter)
                 except BusUnavailable as error:
                     _log.debug("limits_unreachable", error=str(error))
-                    await asyncio.sleep(_PAUSE)
+                    await self._clock.sleep(_PAUSE)
                     await self._read_surely(meter)
 
     async def _read_surely(self, meter: _Meter) -> None:
@@ -140,7 +140,7 @@ class BusMeters:
                 await self._read(meter)
                 return
             except BusUnavailable:
-                await asyncio.sleep(_PAUSE)
+                await self._clock.sleep(_PAUSE)
 
     async def _read(self, meter: _Meter) -> int:
         stored = await self._bus.last("limits", meter.subject)

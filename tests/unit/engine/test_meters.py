@@ -9,7 +9,7 @@ from support.workers import Desk, running
 
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.core.metering import ModelLimits
+from pointsman.core.metering import Allowance, ModelLimits
 from pointsman.engine.meters import BusMeters
 from pointsman.engine.worker import Worker
 from pointsman.errors import ModelError, UnknownOutcome
@@ -23,6 +23,12 @@ from pointsman_schemas.subjects import Subjects
 
 def meters(bus: Bus, clock: Clock | None = None, **limits: float) -> BusMeters:
     return BusMeters(bus, Subjects(), {"scripted": ModelLimits.model_validate(limits)}, clock or SystemClock())
+
+
+async def left(bus: Bus) -> Allowance:
+    stored = await bus.last("limits", ">")
+    assert stored is not None
+    return Allowance.model_validate_json(stored.body)
 
 
 async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None:
@@ -48,18 +54,20 @@ async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None
 
 
 async def test_a_call_under_way_holds_its_place_until_it_is_given_back() -> None:
-    broker = MemoryBroker()
-    one, other = (meters(MemoryBus(broker=broker), concurrency=1) for _ in range(2))
+    broker, clock = MemoryBroker(), VirtualClock()
+    one, other = (meters(MemoryBus(broker=broker), clock, concurrency=1) for _ in range(2))
     model = ScriptedModel()
 
     first = await one.admit(model, 1, 10)
     waiting = asyncio.create_task(other.admit(model, 1, 10))
-    await asyncio.sleep(0.15)
+    await clock.advance(5)
     assert not waiting.done()
     assert first is not None
     first.done(1, None)
+    await clock.advance(0.5)
 
-    assert await asyncio.wait_for(waiting, 10) is not None
+    assert waiting.done()
+    assert await waiting is not None
 
 
 async def test_who_cannot_be_admitted_in_time_is_told_when_to_come_again() -> None:
@@ -75,7 +83,7 @@ async def test_who_cannot_be_admitted_in_time_is_told_when_to_come_again() -> No
     assert caught.value.retry_after == pytest.approx(10, abs=1)
 
 
-async def test_a_publish_that_was_not_answered_is_looked_up_and_counted_once_at_most_twice() -> None:
+async def test_what_was_published_and_not_answered_is_looked_up_and_counted_once() -> None:
     class Unanswered(MemoryBus):
         failing = True
 
@@ -86,9 +94,21 @@ async def test_a_publish_that_was_not_answered_is_looked_up_and_counted_once_at_
                 raise UnknownOutcome("no answer")
             return sequence
 
-    limited = meters(Unanswered(), requests=60)
+    bus, clock = Unanswered(), VirtualClock()
+    limited = meters(bus, clock, requests=60, tokens=60_000)
 
-    assert await limited.admit(ScriptedModel(), 1, 10) is not None
+    admitting = asyncio.create_task(limited.admit(ScriptedModel(), 4000, 10))
+    await clock.advance(0.5)
+    admission = await admitting
+    taken = await left(bus)
+    bus.failing = True
+    assert admission is not None
+    admission.done(3400, None)
+    await clock.advance(0.5)
+
+    assert (taken.requests, taken.tokens, len(taken.calls)) == (pytest.approx(9), pytest.approx(6_000), 1)
+    given = await left(bus)
+    assert (given.tokens, given.calls) == (pytest.approx(7_600), {})  # 600 back, and what a second brings
 
 
 async def test_a_model_nobody_limits_costs_no_message() -> None:
