@@ -124,30 +124,34 @@ async def test_a_model_nobody_limits_costs_no_message() -> None:
 
 
 async def test_a_provider_s_pause_holds_back_every_worker() -> None:
-    broker = MemoryBroker()
-    settings = Settings(ack_wait=5, heartbeat=0.05, grace=0.2, model_limits={"scripted": ModelLimits(requests=6000)})
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    settings = Settings(model_limits={"scripted": ModelLimits(requests=6000)})
     calls: list[float] = []
-    loop = asyncio.get_running_loop()
 
     def answer(request: ModelRequest) -> ModelReply:
-        calls.append(loop.time())
+        calls.append(clock.monotonic())
         return saying("done")
 
     def agent(name: str, *script: object) -> LLMAgent:
         return LLMAgent(name=name, description="d", instructions="i", model=ScriptedModel(*script))  # type: ignore[arg-type]
 
     def told(request: ModelRequest) -> ModelReply:
-        calls.append(loop.time())
+        calls.append(clock.monotonic())
         raise ModelError("slow down", retryable=True, retry_after=0.6)
 
-    desk = Desk(MemoryBus(broker=broker))
-    one = Worker(MemoryBus(broker=broker), [agent("one", told, answer)], settings)
-    other = Worker(MemoryBus(broker=broker), [agent("other", answer)], settings)
+    desk = Desk(MemoryBus(broker=broker), clock=clock)
+    one = Worker(MemoryBus(broker=broker), [agent("one", told, answer)], settings, clock=clock)
+    other = Worker(MemoryBus(broker=broker), [agent("other", answer)], settings, clock=clock)
     async with running(one), running(other):
         first = await desk.hand("one")
         while not calls:
-            await asyncio.sleep(0.01)
+            await clock.settle()
         second = await desk.hand("other", task="T2")
+        for _ in range(20):  # all the turns it would take to call
+            await clock.settle()
+        assert len(calls) == 1
+        await clock.advance(1)
         results = [await desk.result(first), await desk.result(second)]
 
     assert [result.status for result in results] == ["succeeded", "succeeded"]
