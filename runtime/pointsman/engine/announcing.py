@@ -1,7 +1,8 @@
-"""A team's card, kept in the registry while its supervisor runs: other teams know then that they may hand it work."""
+"""Cards are kept in the registry while who they are of is running: a team's, too, for other teams may hand it work."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pointsman.errors import BusUnavailable
@@ -14,7 +15,7 @@ __all__ = ["keep_announced", "team_card"]
 
 _log = get_logger(__name__)
 
-_AGAIN = 0.1  # seconds before a card that was not taken is announced again; the try itself waits for the broker
+_AGAIN = 0.1  # seconds before a card that was not taken is announced again
 
 
 def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
@@ -30,15 +31,17 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     )
 
 
-async def keep_announced(bus: Bus, card: AgentCard, heartbeat: float, clock: Clock) -> None:
-    """Announce `card` until cancelled."""
+async def keep_announced(bus: Bus, cards: Sequence[AgentCard], heartbeat: float, clock: Clock) -> None:
+    """Announce `cards` until cancelled."""
     silent = False
     while True:
         try:
-            await bus.registry.announce(card)
+            for card in cards:
+                await bus.registry.announce(card)
             silent = False
         except BusUnavailable as error:
             if not silent:
                 _log.warning("card_not_announced", error=str(error), hint="it is tried again")
             silent = True
+        # While the broker is away a try waits for it: whoever asks first when it is back is told who is there.
         await clock.sleep(_AGAIN if silent else heartbeat)

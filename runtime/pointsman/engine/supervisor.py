@@ -154,7 +154,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._pull_inbox(inbox, turns)),
                 asyncio.create_task(self._pull_handoffs(handoffs, turns)),
                 asyncio.create_task(self._watch.run()),
-                asyncio.create_task(keep_announced(self._bus, card, self._settings.heartbeat, self._clock)),
+                asyncio.create_task(keep_announced(self._bus, [card], self._settings.heartbeat, self._clock)),
                 asyncio.create_task(self._keep_time()),
             ]
             if metrics.measuring():

@@ -18,12 +18,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
+from pointsman.engine.announcing import keep_announced
 from pointsman.engine.attempt import ABANDON, Attempt
 from pointsman.engine.burial import bury
 from pointsman.engine.fault_points import passed
@@ -137,8 +137,9 @@ class Worker:
                 )
                 await stack.enter_async_context(await self._bus.serve(desk.service))
             async with asyncio.TaskGroup() as group:
-                started = self._clock.now()
-                announcing = group.create_task(self._announce(started))
+                announcing = group.create_task(
+                    keep_announced(self._bus, self._cards(), self._settings.heartbeat, self._clock)
+                )
                 keeping_alive = group.create_task(self._keep_alive())
                 pulls = [
                     group.create_task(self._pull(desk, desk.consumer, group))
@@ -447,26 +448,6 @@ class Worker:
 
     # Beside the work
 
-    async def _announce(self, started: datetime) -> None:
-        cards = [
-            desk.agent.card.model_copy(update={"instance": self.instance, "started_at": started})
-            for desk in self._desks
-        ]
-        for desk, card in zip(self._desks, cards, strict=True):
-            desk.announced = card
-        silent = False
-        while True:
-            try:
-                for card in cards:
-                    await self._bus.registry.announce(card)
-                silent = False
-            except BusUnavailable as error:
-                if not silent:
-                    _log.warning("card_not_announced", error=str(error), hint="it is tried again")
-                silent = True
-            # While the broker is away a try waits for it: whoever asks first when it is back is told who is there.
-            await self._clock.sleep(_FIRST_PAUSE if silent else self._settings.heartbeat)
-
     async def _keep_alive(self) -> None:
         """Tell the broker about everything in hand, often enough that one lost message does no harm."""
         while True:
@@ -528,6 +509,12 @@ class Worker:
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
             closing.cancel()
+
+    def _cards(self) -> Sequence[AgentCard]:
+        told = {"instance": self.instance, "started_at": self._clock.now()}
+        for desk in self._desks:
+            desk.announced = desk.agent.card.model_copy(update=told)
+        return [desk.announced for desk in self._desks if desk.announced is not None]
 
     def _desk(self, agent: Agent) -> _Desk:
         card = agent.card
