@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
-from pointsman.engine.answers import Answer, answer
+from pointsman.engine.approvals import Answer, answer
 from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, publish, started_of
 from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
