@@ -18,11 +18,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from rich.console import Console, RenderableType
 from support.crew import planner, steps, synthesizer, team, worker
+from support.spans import exporting
 from support.system import running, until
 
 from pointsman.agent import agent
@@ -193,11 +193,8 @@ CALLERS_TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces.use(provider)
-    yield exporter
-    traces.use(None)
+    with exporting() as exporter:
+        yield exporter
 
 
 @tool

@@ -12,8 +12,10 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.jetstream import connect
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client
+from pointsman.context import Context
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
+from pointsman.errors import TaskError
 from pointsman.ports import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.card import Role
@@ -21,7 +23,7 @@ from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Team
 
-__all__ = ["echo", "in_memory", "planner_of", "running", "synthesizer", "until"]
+__all__ = ["echo", "in_memory", "planner_of", "running", "shaky", "synthesizer", "until"]
 
 
 def planner_of(*tasks: dict[str, Any]) -> Agent:
@@ -47,6 +49,13 @@ def echo(name: str) -> Agent:
         return f"{name}: {request}"
 
     return repeat
+
+
+@agent(name="shaky", description="Fails the first time")
+async def shaky(request: str, context: Context) -> str:
+    if context.attempt == 1:
+        raise TaskError("not yet", retryable=True)
+    return "now"
 
 
 async def until(condition: Callable[[], Awaitable[object]], *, seconds: float = 10.0) -> None:

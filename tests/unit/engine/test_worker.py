@@ -11,10 +11,8 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
+from support.spans import exporting
 from support.workers import TRACEPARENT, Desk, eventually, running
 
 from pointsman.agent import Agent, agent
@@ -671,9 +669,6 @@ async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_n
 
 @pytest.mark.parametrize("own_loop", [False, True])
 async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: bool) -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
     desk = Desk(MemoryBus())
 
     @tool
@@ -686,14 +681,11 @@ async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: b
     def traced(text: str, context: Context) -> Any:
         return context.wait(context.call(count, word=text))
 
-    traces.use(provider)
-    try:
+    with exporting() as exporter:
         async with running(worker(desk.bus, traced, own_loop=own_loop)):
             handoff = await desk.hand("traced", "four")
             result = await desk.result(handoff)
             await eventually(lambda: desk.settled("traced"))
-    finally:
-        traces.use(None)
 
     spans = {each.name: each for each in exporter.get_finished_spans()}
     process, execute, inside = (

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from support.system import in_memory, planner_of, synthesizer
+from support.spans import exporting
+from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import Context, LLMAgent, agent, tool
 from pointsman.agent import Agent
-from pointsman.errors import TaskError
 from pointsman.ports import ModelRequest
 from pointsman.telemetry import content, traces
 from pointsman.testing import ScriptedModel, calling, saying
@@ -92,21 +91,10 @@ def thinker(seen: list[object]) -> LLMAgent:
     return LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
 
 
-@agent(name="shaky", description="Fails the first time")
-async def shaky(request: str, context: Context) -> str:
-    if context.attempt == 1:
-        raise TaskError("not yet", retryable=True)
-    return "now"
-
-
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces.use(provider)
-    yield exporter
-    traces.use(None)
+    with exporting() as exporter:
+        yield exporter
     content.use("none")
 
 
@@ -236,10 +224,6 @@ class _Deaf:
 
 
 async def test_nothing_is_exported_of_a_trace_that_is_not_sampled_but_its_ids_still_flow() -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces.use(provider)
     seen: list[traces.TraceContext | None] = []
 
     @agent(name="looker", description="Looks where it is")
@@ -247,10 +231,8 @@ async def test_nothing_is_exported_of_a_trace_that_is_not_sampled_but_its_ids_st
         seen.append(traces.current())
         return request
 
-    try:
+    with exporting(ParentBased(ALWAYS_OFF)) as exporter:
         outcome = await run(looker)
-    finally:
-        traces.use(None)
 
     assert exporter.get_finished_spans() == ()
     assert seen[0] is not None

@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.history import at, completed, failing, started, tool
-from support.system import in_memory, planner_of, synthesizer
+from support.spans import exporting
+from support.system import in_memory, planner_of, shaky, synthesizer
 
-from pointsman import Context, LLMAgent, agent
+from pointsman import LLMAgent
 from pointsman import tool as a_tool
 from pointsman.core.trace import build
-from pointsman.errors import TaskError
-from pointsman.telemetry import traces
 from pointsman.telemetry.otlp import to_otlp
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.log import Entry
@@ -31,21 +28,10 @@ def look_up(word: str) -> str:
     return word
 
 
-@agent(name="shaky", description="Fails the first time")
-async def shaky(request: str, context: Context) -> str:
-    if context.attempt == 1:
-        raise TaskError("not yet", retryable=True)
-    return "now"
-
-
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces.use(provider)
-    yield exporter
-    traces.use(None)
+    with exporting() as exporter:
+        yield exporter
 
 
 def written(*entries: Entry, reports: Any = ()) -> list[dict[str, Any]]:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.prometheus import every_name, exposing, samples
-from support.system import in_memory, planner_of, synthesizer, until
+from support.system import in_memory, planner_of, shaky, synthesizer, until
 
-from pointsman import Context, LLMAgent, agent, tool
+from pointsman import LLMAgent, tool
 from pointsman.engine import queues
-from pointsman.errors import TaskError
 from pointsman.ports import ModelReply
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.export import start_metrics
@@ -26,13 +25,6 @@ TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
 def look_up(word: str) -> str:
     """Looks a word up."""
     return word
-
-
-@agent(name="shaky", description="Fails the first time")
-async def shaky(request: str, context: Context) -> str:
-    if context.attempt == 1:
-        raise TaskError("not yet", retryable=True)
-    return "now"
 
 
 async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
+from support.spans import exporting
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
@@ -33,12 +33,8 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces.use(provider)
-    yield exporter
-    traces.use(None)
+    with exporting() as exporter:
+        yield exporter
 
 
 @pytest.fixture
