@@ -13,11 +13,13 @@ from pydantic import BaseModel, JsonValue
 
 from pointsman.context import Context
 from pointsman.errors import ConfigurationError, ModelError, Refused, TaskError
-from pointsman.llm_agent import LONGEST_WAIT, REPEATS, TRIES, LLMAgent
+from pointsman.llm_agent import LLMAgent
+from pointsman.model_calls import LONGEST_WAIT, TRIES
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.reporting import RecordingReporter
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman.tool_turns import REPEATS
 from pointsman.tools import Tool, tool
 from pointsman_schemas.events import Budget, TaskReport, Usage
 

@@ -1,0 +1,161 @@
+"""One answer of a chain of models: asked for within what may be used, tried again while that may help, and measured."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from pointsman.context import Context
+from pointsman.errors import ModelError, TaskError
+from pointsman.metering import Admission
+from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall
+from pointsman.telemetry import content, metrics, names
+from pointsman_schemas.events import ErrorKind
+
+__all__ = ["LONGEST_WAIT", "TRIES", "ModelCalls"]
+
+TRIES: Final = 3
+"""Times one model call is made when the provider fails in passing. More is the supervisor's business: its retries are
+durable and hold no slot."""
+LONGEST_WAIT: Final = 20.0
+"""Seconds that a try is waited for here; a provider that asks for more is left to the supervisor's schedule."""
+LETTERS_OF_A_TOKEN: Final = 4
+"""As English has them on average: a guess of what a call will use, set right when it is over."""
+GUESSED_ANSWER: Final = 300
+"""Tokens that an answer is taken to have before it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCalls:
+    """How `agent` asks its `models`, the first one first. `tokens` is what one attempt may use, None for any."""
+
+    agent: str
+    models: Sequence[Model]
+    tokens: int | None
+    clock: Clock
+
+    async def answer(self, request: ModelRequest, context: Context) -> ModelReply:
+        """What the first model says that can; the others are asked in turn, and again what failed in passing.
+
+        Raises:
+            ModelError: none of them could answer; the one that may be asked again soonest tells why.
+            TaskError: of kind `limit`: what there was to use is used up.
+        """
+        models = self.models
+        for attempt in range(1, TRIES + 1):
+            failed: dict[Model, ModelError] = {}
+            for model in models:
+                self._check_limits(context)
+                try:
+                    return await self._call(model, replace(request, model=model.name), attempt, context)
+                except ModelError as error:
+                    failed[model] = error
+            # A model that turned the request down would do so again; what failed in passing may be asked again.
+            models = tuple(model for model, error in failed.items() if error.retryable)
+            errors = [failed[model] for model in models]
+            told = min(errors, key=lambda each: each.retry_after or 0.0) if errors else next(iter(failed.values()))
+            wait = told.retry_after if told.retry_after is not None else _backoff(attempt)
+            too_late = self.clock.now() + timedelta(seconds=wait) >= context.deadline
+            if not errors or attempt == TRIES or wait > LONGEST_WAIT or too_late:
+                raise told
+            await self.clock.sleep(wait)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
+        admission = await self._admitted(model, request, context)
+        used, retry_after = 0, None
+        try:
+            reply = await self._called(model, request, attempt, context)
+            used = reply.usage.tokens
+            return reply
+        except ModelError as error:
+            retry_after = error.retry_after
+            used = error.usage.tokens if error.usage is not None else 0
+            raise
+        finally:
+            if admission is not None:
+                admission.done(used, retry_after)
+
+    async def _admitted(self, model: Model, request: ModelRequest, context: Context) -> Admission | None:
+        if context.meters is None:
+            return None
+        letters = len(request.instructions) + sum(len(turn.text) for turn in request.turns)
+        patience = (context.deadline - self.clock.now()).total_seconds()
+        return await context.meters.admit(model, letters // LETTERS_OF_A_TOKEN + GUESSED_ANSWER, patience)
+
+    async def _called(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
+        started = self.clock.monotonic()
+        measured: dict[str, names.Value | None] = {
+            names.OPERATION_NAME: "chat",
+            names.PROVIDER_NAME: model.provider,
+            names.REQUEST_MODEL: model.name,
+            names.AGENT_NAME: self.agent,
+        }
+        try:
+            async with context.chat(
+                model.provider,
+                model.name,
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+                structured=request.output_schema is not None,
+                attempt=attempt,
+            ) as call:
+                call.set_attributes(content.of_request(request))
+                try:
+                    reply = _sendable(await model.complete(request))
+                except ModelError as error:
+                    if error.usage is not None:
+                        call.record_usage(error.usage)
+                    raise
+                call.record_usage(reply.usage)
+                call.set_attributes(content.of_reply(reply))
+                call.set_attributes(
+                    names.chat_answer(
+                        model=reply.model,
+                        response_id=reply.id,
+                        finish=reply.finish,
+                        input_tokens=reply.usage.input_tokens,
+                        output_tokens=reply.usage.output_tokens,
+                        cost=reply.usage.cost,
+                    )
+                )
+        except ModelError as error:
+            measured[names.ERROR_TYPE] = error.kind
+            raise
+        finally:
+            metrics.observe(names.MODEL_DURATION, self.clock.monotonic() - started, measured)
+        for kind, count in (("input", reply.usage.input_tokens), ("output", reply.usage.output_tokens)):
+            metrics.observe(names.TOKEN_USAGE, count, {**measured, names.TOKEN_TYPE: kind})
+        if reply.usage.cost:
+            metrics.count(names.MODEL_COST, reply.usage.cost, measured)
+        return reply
+
+    def _check_limits(self, context: Context) -> None:
+        """Before each model call: nothing is known of what the call will use, only of what was used."""
+        used, budget = context.usage, context.handoff.budget
+        limits = [("tokens", used.tokens, self.tokens)]
+        if budget is not None:
+            limits += [("calls", used.calls, budget.calls), ("tokens", used.tokens, budget.tokens)]
+            if budget.cost is not None and used.cost >= budget.cost:
+                raise TaskError(f"the budget of ${budget.cost:g} is used up", kind=ErrorKind.LIMIT)
+        for what, spent, limit in limits:
+            if limit is not None and spent >= limit:
+                raise TaskError(f"{spent} {what} are used up of the {limit} there were", kind=ErrorKind.LIMIT)
+
+
+def _sendable(reply: ModelReply) -> ModelReply:
+    """The reply without halves of surrogate pairs: the next request repeats it, and could not carry them."""
+
+    def whole(text: str) -> str:
+        return text.encode("utf-8", "replace").decode()
+
+    calls = tuple(ToolCall(whole(call.id), whole(call.name), whole(call.arguments)) for call in reply.calls)
+    return replace(reply, text=whole(reply.text), calls=calls)
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds before try `attempt` + 1: 1, 2, 4 and so on, less up to a half, so that many do not come back at once."""
+    return float(2 ** (attempt - 1)) * random.uniform(0.5, 1.0)

@@ -1,0 +1,87 @@
+"""The tool calls of an attempt, turn by turn: each call has exactly one result, and what was done is not done again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pointsman.context import Context
+from pointsman.errors import NeedsApproval, TaskError
+from pointsman.journal import Steps
+from pointsman.ports import ToolCall, Turn
+from pointsman.tools import Tool
+from pointsman_schemas.events import ErrorKind
+
+__all__ = ["PARALLEL", "REPEATS", "ToolTurns", "capped"]
+
+REPEATS: Final = 2
+"""Turns in which the same tool may be called with the same arguments: a poll or a second look, not a loop."""
+PARALLEL: Final = 32
+"""Tool calls run in one turn; what a model asks for beyond is refused, and it may ask again."""
+RESULT_LENGTH: Final = 50_000
+"""Characters of a tool's result that a model is shown: some 12,000 tokens."""
+
+
+@dataclass(slots=True)
+class ToolTurns:
+    """One attempt in work: its context, its tools, what was done, and how often each call was asked for."""
+
+    context: Context
+    tools: Mapping[str, Tool[..., Any]]
+    done: Steps
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    async def use(self, calls: Sequence[ToolCall], turn: int) -> list[Turn]:
+        """The results of `calls`, in their order, run side by side. None is lost when another fails."""
+        self.seen.update({(call.name, call.arguments) for call in calls})
+        for place in self.done.unknown(turn, range(len(calls))):
+            if (tool := self.tools.get(calls[place].name)) is not None and not tool.idempotent:
+                raise TaskError(
+                    f"the tool {tool.name} was under way when its worker died, and may have done its work or not; find "
+                    "out, or declare it idempotent=True if it may run again",
+                    kind=ErrorKind.OUTCOME_UNKNOWN,
+                )
+        asked = [
+            wanted
+            for place, call in enumerate(calls)
+            if (tool := self.tools.get(call.name)) is not None
+            and self.done.result(turn, place) is None
+            and (wanted := tool.wanted(call.arguments, self.context)) is not None
+        ]
+        if asked:
+            raise NeedsApproval(asked)  # before any tool of this turn has run
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(self._result(call, (turn, place), self.seen[call.name, call.arguments]))
+                for place, call in enumerate(calls)
+            ]
+        return [task.result() for task in running]
+
+    async def _result(self, call: ToolCall, place: tuple[int, int], times: int) -> Turn:
+        context, done = self.context, self.done
+        tool = self.tools.get(call.name)
+        if (kept := done.result(*place)) is not None:
+            if tool is not None:
+                tool.skip(call.arguments, context)
+            return Turn("tool", kept[0], call_id=call.id, is_error=kept[1])
+        if tool is None:
+            known = ", ".join(self.tools) or "none"
+            problem = f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
+        elif times > REPEATS:
+            problem = f"{call.name} was called with these arguments {REPEATS} times already; answer with what you have"
+        elif place[1] >= PARALLEL:
+            problem = f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it"
+        else:
+            result = await tool.call(call.arguments, context, call_id=call.id)
+            text, is_error = await done.keep_result(*place, capped(result.text), result.is_error)
+            return Turn("tool", text, call_id=call.id, is_error=is_error)
+        async with context.tool(call.name[:64], call_id=call.id) as refused:
+            refused.fail("refused_call", problem)
+        return Turn("tool", problem, call_id=call.id, is_error=True)
+
+
+def capped(text: str, length: int = RESULT_LENGTH) -> str:
+    return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} characters more)"
