@@ -65,7 +65,8 @@ class Settings(BaseSettings):
     dashboard_token: str | None = None
     """What somebody must know to see the dashboard; at least 16 characters."""
     model: str | None = None
-    """`openai:NAME`, `anthropic:NAME` or `offline`, for the shipped agents. Unset: chosen by the keys that are set."""
+    """`openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`, for the agents that name none. Unset:
+    chosen by the keys that are set."""
     capture_content: Literal["none", "redacted", "full"] | None = None
     """Whether prompts, answers and tool arguments stand on spans. Unset: as
     `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, by default not."""
