@@ -28,7 +28,6 @@ __all__ = ["Measurements", "Pipeline", "start_logs", "start_metrics", "start_tra
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LARGEST: Final = 32 * 1024 * 1024  # bytes of a request; half of what the exporter itself bounds them by
 _QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
 _HTTP: Final = "http/protobuf"
 log = get_logger(__name__)
@@ -320,27 +319,8 @@ def _span_exporter(name: str) -> Any:
 
         return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExportResult
 
-    from pointsman.telemetry.otlp_wire import encode
-
-    class Quick(OTLPSpanExporter):
-        """Writes the request itself, where it knows how, and leaves sending it, and all the rest, to the exporter."""
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            client = getattr(self, "_client", None)
-            if client is None or self._shutdown:
-                return super().export(spans)
-            try:
-                request = encode(spans)
-            except Exception:  # an attribute that only the official encoder knows what to do about
-                return super().export(spans)
-            if len(request) > _LARGEST:
-                return super().export(spans)  # which refuses it, and says so
-            return SpanExportResult.SUCCESS if client.export(request).success else SpanExportResult.FAILURE
-
-    return Quick()
+    return OTLPSpanExporter()
 
 
 def _metric_exporter(name: str) -> Any:
