@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from pointsman.errors import BusUnavailable, Conflict, ContractError
-from pointsman.ports import Bus, Stored
-from pointsman.telemetry import get_logger
+from pointsman.engine.insisting import insist, store_first
+from pointsman.errors import ContractError
+from pointsman.ports import Bus, Clock, Stored
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Handoff, Step
 from pointsman_schemas.ids import derived_id
@@ -20,10 +20,6 @@ __all__ = ["BusJournal"]
 
 T = TypeVar("T")
 
-_PAUSE = 0.5  # seconds between tries while the broker is away; the attempt's deadline ends them
-
-_log = get_logger(__name__)
-
 
 class BusJournal:
     """The `Journal` of `handoff`. It speaks to the bus on the loop it was made on, whatever loop asks.
@@ -33,7 +29,7 @@ class BusJournal:
 
     def __init__(
         self, bus: Bus, subjects: Subjects, handoff: Handoff, *, source: str, correlation_id: str | None,
-        causation_id: str, fresh: bool
+        causation_id: str, clock: Clock, fresh: bool
     ) -> None:  # fmt: skip
         self._bus = bus
         self._subjects = subjects
@@ -41,13 +37,14 @@ class BusJournal:
         self._source = source
         self._correlation_id = correlation_id
         self._causation_id = causation_id
+        self._clock = clock
         self._fresh = fresh and not handoff.continues
         self._loop = asyncio.get_running_loop()
 
     async def recall(self) -> Mapping[str, Step]:
         if self._fresh:
             return {}
-        return await self._there(self._recall())
+        return await self._there(insist(self._recall, self._clock))
 
     async def keep(self, step: Step) -> Step:
         return await self._there(self._keep(step))
@@ -55,40 +52,19 @@ class BusJournal:
     async def _recall(self) -> dict[str, Step]:
         handoff = self._handoff
         steps: dict[str, Step] = {}
-        while True:
-            try:
-                for attempt in (*handoff.continues, handoff.attempt):
-                    filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, attempt)
-                    steps |= {
-                        step.name: step async for stored in self._bus.read("work", filter) if (step := _step(stored))
-                    }
-                return steps
-            except BusUnavailable:
-                await asyncio.sleep(_PAUSE)
+        for attempt in (*handoff.continues, handoff.attempt):
+            filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, attempt)
+            steps |= {step.name: step async for stored in self._bus.read("work", filter) if (step := _step(stored))}
+        return steps
 
     async def _keep(self, step: Step) -> Step:
         subject = self._subjects.step(step.workflow_id, step.task_id, step.attempt, step.name)
-        body, headers = dump(step), self._headers(step)
-        while True:
-            try:
-                await self._bus.publish(subject, body, headers, expect=0)
-                return step
-            except Conflict:
-                # Somebody was first: another worker, or this one when its last try was not answered.
-                stored = await self._look(subject)
-                if stored is not None:
-                    self._fresh = self._fresh and stored.body == body
-                    return step if stored.body == body else _step(stored)
-            except BusUnavailable as error:
-                _log.debug("step_not_kept_yet", subject=subject, error=str(error))
-            await asyncio.sleep(_PAUSE)
-
-    async def _look(self, subject: str) -> Stored | None:
-        while True:
-            try:
-                return await self._bus.last("work", subject)
-            except BusUnavailable:
-                await asyncio.sleep(_PAUSE)
+        body = dump(step)
+        there = await store_first(self._bus, self._clock, subject, body, self._headers(step))
+        if there is None or there.body == body:
+            return step
+        self._fresh = False  # another worker is at it, too
+        return _step(there)
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         if asyncio.get_running_loop() is self._loop:

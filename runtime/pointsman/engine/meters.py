@@ -17,10 +17,10 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from pointsman.core.metering import Allowance, ModelLimits, give, take
-from pointsman.errors import BusUnavailable, Conflict, ModelError
+from pointsman.engine.insisting import insist
+from pointsman.errors import Conflict, ModelError
 from pointsman.metering import Admission
 from pointsman.ports import Bus, Clock, Model
-from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -30,10 +30,8 @@ __all__ = ["BusMeters"]
 T = TypeVar("T")
 
 _LONGEST_CALL = 300.0  # seconds after which a call that nobody gave back has died with its process
-_PAUSE = 0.5  # seconds between tries while the broker is away
+_GIVING = 0.5  # seconds, when leaving, for what is being given back
 _JITTER = 0.02  # seconds that those who wait for the same come apart
-
-_log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class BusMeters:
     async def close(self) -> None:
         """Wait a little for what is being given back."""
         if self._giving:
-            await asyncio.wait(self._giving, timeout=_PAUSE)
+            await asyncio.wait(self._giving, timeout=_GIVING)
 
     def _meter(self, model: Model) -> _Meter | None:
         limits = self._limits.get(f"{model.provider}:{model.name}") or self._limits.get(model.provider)
@@ -116,31 +114,24 @@ class BusMeters:
 
     async def _change(self, meter: _Meter, change: Callable[[Allowance | None], Allowance | float]) -> float | None:
         """None once the change is stored; the seconds to wait when it says that it must wait."""
-        async with meter.lock:
+
+        async def once() -> float | None:
             while True:
+                wanted = change(meter.known)
+                if not isinstance(wanted, Allowance):
+                    if meter.sequence != await self._read(meter):
+                        continue  # it was decided on what is no longer true
+                    return wanted
                 try:
-                    wanted = change(meter.known)
-                    if not isinstance(wanted, Allowance):
-                        if meter.sequence != await self._read(meter):
-                            continue  # it was decided on what is no longer true
-                        return wanted
                     meter.sequence = await self._bus.publish(meter.subject, dump(wanted), {}, expect=meter.sequence)
+                except Conflict:
+                    await self._read(meter)
+                else:
                     meter.known = wanted
                     return None
-                except Conflict:
-                    await self._read_surely(meter)
-                except BusUnavailable as error:
-                    _log.debug("limits_unreachable", error=str(error))
-                    await self._clock.sleep(_PAUSE)
-                    await self._read_surely(meter)
 
-    async def _read_surely(self, meter: _Meter) -> None:
-        while True:
-            try:
-                await self._read(meter)
-                return
-            except BusUnavailable:
-                await self._clock.sleep(_PAUSE)
+        async with meter.lock:
+            return await insist(once, self._clock)
 
     async def _read(self, meter: _Meter) -> int:
         stored = await self._bus.last("limits", meter.subject)

@@ -8,8 +8,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from pointsman.errors import BusUnavailable, PointsmanError
-from pointsman.ports import Bus
+from pointsman.engine.insisting import insist
+from pointsman.errors import PointsmanError
+from pointsman.ports import Bus, Clock
 from pointsman.telemetry import current, get_logger, metrics, names
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Delta, Progress
@@ -21,7 +22,6 @@ __all__ = ["BusReporter"]
 _OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
 _GATHER = 0.05  # seconds of text in one broadcast: twenty a second look like writing
 _FLUSH = 1.0  # seconds that a result waits for the reports before it
-_PAUSE = 0.5  # seconds between tries to store a domain event while the broker is away
 
 _log = get_logger(__name__)
 
@@ -30,13 +30,14 @@ class BusReporter:
     """A `Reporter` for one attempt. It publishes on the loop it was made on, whatever thread reports come from."""
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, *, source: str, correlation_id: str | None, causation_id: str
+        self, bus: Bus, subjects: Subjects, *, source: str, correlation_id: str | None, causation_id: str, clock: Clock
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self._source = source
         self._correlation_id = correlation_id
         self._causation_id = causation_id
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: list[Delta] = []
@@ -120,11 +121,8 @@ class BusReporter:
             _log.debug("report_dropped", subject=subject, error=str(error))
 
     async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
-        while True:
-            with suppress(BusUnavailable):  # it may have been stored: the message id makes the second one vanish
-                await self._bus.publish(subject, body, headers, message_id=event_id)
-                return
-            await asyncio.sleep(_PAUSE)
+        # It may have been stored, though nobody said so: the message id makes the second one vanish.
+        await insist(lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock)
 
     def _headers(self, event: Progress, event_id: str) -> Mapping[str, str]:
         here = current()

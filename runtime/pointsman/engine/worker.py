@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from pointsman.engine.burial import bury
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.handoffs import consumer_name, read_handoff
+from pointsman.engine.insisting import insist, store_first
 from pointsman.engine.journal import BusJournal
 from pointsman.engine.meters import BusMeters
 from pointsman.engine.reports import BusReporter
@@ -36,7 +37,6 @@ from pointsman.engine.steady import SteadyClock
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
-    Conflict,
     ContractError,
     OversizeEvent,
     describe_error,
@@ -55,7 +55,6 @@ __all__ = ["Worker", "consumer_name"]
 
 T = TypeVar("T")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the broker is away: soon at first, then calmly
 _SENT = 0.05  # seconds in which what was handed back has left this process
 _LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
@@ -251,7 +250,7 @@ class Worker:
                 task=task,
             )
 
-        letter = await self._insist(store)
+        letter = await insist(store, self._clock)
         _log.warning(
             "handoff_dead_lettered",
             agent=agent,
@@ -304,6 +303,7 @@ class Worker:
                 source=self._source(desk),
                 correlation_id=envelope.correlation_id,
                 causation_id=envelope.id,
+                clock=self._clock,
             )
             journal = self._journal(job, handoff, envelope) if self._settings.journal else None
             job.attempt = attempt = Attempt(
@@ -358,6 +358,7 @@ class Worker:
             source=self._source(job.desk),
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
+            clock=self._clock,
             fresh=job.delivery.delivered == 1,
         )
 
@@ -396,7 +397,7 @@ class Worker:
         )
         body = dump(result)
         try:
-            await self._store(handoff.return_to, body, headers)
+            await store_first(self._bus, self._clock, handoff.return_to, body, headers)
         except OversizeEvent:
             result = result.model_copy(
                 update={
@@ -411,40 +412,14 @@ class Worker:
                     ),
                 }
             )
-            await self._store(handoff.return_to, dump(result), headers)
+            await store_first(self._bus, self._clock, handoff.return_to, dump(result), headers)
         return result
-
-    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
-        """Return once the subject holds a message: this one, or somebody else's before it. However long it takes."""
-
-        async def store() -> bool:
-            try:
-                await self._bus.publish(subject, body, headers, expect=0)
-            except Conflict:
-                # Also what a replicated stream says while an earlier publish is still under way: look, then decide.
-                if await self._bus.last("work", subject) is None:
-                    raise BusUnavailable(f"{subject} was refused and is still empty; it is tried again") from None
-            return True
-
-        await self._insist(store)
 
     async def _has_result(self, handoff: Handoff) -> bool:
         async def look() -> bool:
             return await self._bus.last("work", handoff.return_to) is not None
 
-        return await self._insist(look)
-
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """`call`, again and again while the broker is away: an answer that took work is not given up."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return await call()
-            except BusUnavailable as error:
-                if pause == _FIRST_PAUSE:
-                    _log.warning("waiting_for_broker", error=str(error))
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        return await insist(look, self._clock)
 
     # Beside the work
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.workers import Desk, running
 
+from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBus
 from pointsman.context import Context
 from pointsman.engine.journal import BusJournal
@@ -176,7 +177,14 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
 
     def journal() -> BusJournal:
         return BusJournal(
-            desk.bus, desk.subjects, handoff, source="s", correlation_id=None, causation_id="c", fresh=True
+            desk.bus,
+            desk.subjects,
+            handoff,
+            source="s",
+            correlation_id=None,
+            causation_id="c",
+            clock=SystemClock(),
+            fresh=True,
         )
 
     async def asked(text: str) -> ModelReply:
@@ -208,7 +216,14 @@ async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
     desk = Desk(Unanswered())
     handoff = desk.handoff("shop")
     journal = BusJournal(
-        desk.bus, desk.subjects, handoff, source="s", correlation_id=None, causation_id="c", fresh=True
+        desk.bus,
+        desk.subjects,
+        handoff,
+        source="s",
+        correlation_id=None,
+        causation_id="c",
+        clock=SystemClock(),
+        fresh=True,
     )
     done = Steps(Context(handoff, Context.for_test().reporter), journal)
 

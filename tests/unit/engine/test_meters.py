@@ -108,7 +108,7 @@ async def test_what_was_published_and_not_answered_is_looked_up_and_counted_once
 
     assert (taken.requests, taken.tokens, len(taken.calls)) == (pytest.approx(9), pytest.approx(6_000), 1)
     given = await left(bus)
-    assert (given.tokens, given.calls) == (pytest.approx(7_600), {})  # 600 back, and what a second brings
+    assert (given.tokens, given.calls) == (pytest.approx(7_200), {})  # 600 back, and what 0.6 s bring
 
 
 async def test_a_model_nobody_limits_costs_no_message() -> None:

@@ -12,6 +12,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine import reports
 from pointsman.engine.reports import BusReporter
@@ -50,7 +51,7 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
     monkeypatch.setattr(reports, "_log", structlog.wrap_logger(None, wrapper_class=level))
     bus = Slow()
     subjects = Subjects("pointsman")
-    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c")
+    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock())
 
     def many() -> None:
         for number in range(AT_A_TIME // 2 + 50):
@@ -74,7 +75,7 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
 
 async def test_what_is_being_written_is_broadcast_in_pieces_of_some_words_and_not_kept() -> None:
     bus, subjects = MemoryBus(), Subjects("pointsman")
-    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c")
+    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock())
     heard: list[str] = []
 
     async def hear(stored: Stored) -> None:

@@ -1,0 +1,53 @@
+"""What took work is not given up because the broker is away: it is asked again until it answers.
+
+Who asks bounds it, if it has to be bounded: an attempt by its deadline, a worker by its leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from pointsman.errors import BusUnavailable, Conflict
+from pointsman.ports import Bus, Clock, Stored
+from pointsman.telemetry import get_logger
+
+__all__ = ["insist", "store_first"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries: soon at first, then calmly
+
+_log = get_logger(__name__)
+
+
+async def insist(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
+    """What `call` returns, once it does not raise `BusUnavailable`."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await call()
+        except BusUnavailable as error:
+            if pause == _FIRST_PAUSE:
+                _log.warning("waiting_for_broker", error=str(error))
+        await clock.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def store_first(bus: Bus, clock: Clock, subject: str, body: bytes, headers: Mapping[str, str]) -> Stored | None:
+    """Return once the work stream holds a message on `subject`: None for this one, or what was there before it.
+
+    What was there may be an earlier try of this one that was not answered.
+    """
+
+    async def store() -> Stored | None:
+        try:
+            await bus.publish(subject, body, headers, expect=0)
+        except Conflict:
+            # Also what a replicated stream says while an earlier publish is still under way: look, then decide.
+            if (there := await bus.last("work", subject)) is None:
+                raise BusUnavailable(f"{subject} was refused and is still empty; it is tried again") from None
+            return there
+        return None
+
+    return await insist(store, clock)
