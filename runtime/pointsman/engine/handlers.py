@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pointsman.telemetry import get_logger
 
-__all__ = ["Execution", "Handlers", "InlineHandlers", "ThreadHandlers"]
+__all__ = ["Execution", "Handlers", "InlineHandlers", "ThreadHandlers", "on_loop"]
 
 T = TypeVar("T")
 
@@ -44,6 +44,13 @@ class Handlers(Protocol):
     async def close(self, within: float) -> None:
         """End what is left, and wait for it `within` seconds at most."""
         ...
+
+
+async def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns when it runs on `loop`, as all that speaks to the bus does, whichever loop asks."""
+    if asyncio.get_running_loop() is loop:
+        return await work
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 class InlineHandlers:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
 
+from pointsman.engine.handlers import on_loop
 from pointsman.engine.insisting import insist, store_first
 from pointsman.errors import ContractError
 from pointsman.ports import Bus, Clock, Stored
@@ -17,8 +17,6 @@ from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusJournal"]
-
-T = TypeVar("T")
 
 
 class BusJournal:
@@ -44,10 +42,10 @@ class BusJournal:
     async def recall(self) -> Mapping[str, Step]:
         if self._fresh:
             return {}
-        return await self._there(insist(self._recall, self._clock))
+        return await on_loop(self._loop, insist(self._recall, self._clock))
 
     async def keep(self, step: Step) -> Step:
-        return await self._there(self._keep(step))
+        return await on_loop(self._loop, self._keep(step))
 
     async def _recall(self) -> dict[str, Step]:
         handoff = self._handoff
@@ -65,11 +63,6 @@ class BusJournal:
             return step
         self._fresh = False  # another worker is at it, too
         return _step(there)
-
-    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        if asyncio.get_running_loop() is self._loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _headers(self, step: Step) -> Mapping[str, str]:
         return encode(

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
 
 from pointsman.core.metering import Allowance, ModelLimits, give, take
+from pointsman.engine.handlers import on_loop
 from pointsman.engine.insisting import insist
 from pointsman.errors import Conflict, ModelError
 from pointsman.metering import Admission
@@ -26,8 +26,6 @@ from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusMeters"]
-
-T = TypeVar("T")
 
 _LONGEST_CALL = 300.0  # seconds after which a call that nobody gave back has died with its process
 _GIVING = 0.5  # seconds, when leaving, for what is being given back
@@ -60,7 +58,7 @@ class BusMeters:
         if meter is None:
             return None
         call = uuid4().hex[:12]
-        await self._there(self._take(meter, call, tokens, patience, f"{model.provider}:{model.name}"))
+        await on_loop(self._loop, self._take(meter, call, tokens, patience, f"{model.provider}:{model.name}"))
 
         def done(used: int, retry_after: float | None) -> None:
             with suppress(RuntimeError):  # the worker is gone
@@ -141,8 +139,3 @@ class BusMeters:
         except ValidationError:  # another release's: it is written anew
             meter.known = None
         return meter.sequence
-
-    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        if asyncio.get_running_loop() is self._loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from pointsman.engine.handlers import on_loop
 from pointsman.engine.insisting import insist
 from pointsman.errors import PointsmanError
 from pointsman.ports import Bus, Clock
@@ -58,10 +59,7 @@ class BusReporter:
     async def emit(self, event: Progress, event_id: str) -> None:
         subject = self._subjects.event(event.workflow_id, event.name)
         storing = self._store(subject, dump(event), self._headers(event, event_id), event_id)
-        if asyncio.get_running_loop() is self._loop:
-            await storing
-        else:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(storing, self._loop))
+        await on_loop(self._loop, storing)
 
     async def flush(self) -> None:
         """Wait, for a bounded time, until what was reported is stored; what is not by then is dropped."""
