@@ -19,8 +19,8 @@ from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
 from pointsman.engine.approvals import Answer, answer
-from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, publish, started_of
-from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEvent
+from pointsman.engine.history import arrival, closeable, commit_of, entries_of, newest_commit, publish, started_of
+from pointsman.errors import ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.names import publish_request
@@ -38,9 +38,6 @@ __all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
 
-_LOOK_AGAIN = 5.0
-"""Seconds between two looks for an outcome that may have been missed: it is heard as it is published, which costs the
-broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
 _REQUESTS_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
@@ -310,25 +307,9 @@ class Workflow:
             TimeoutError: it did not end in time. The workflow goes on.
         """
         subject = self._client.subjects.outcome(self.team, self.id)
-        arrived: asyncio.Queue[Stored] = asyncio.Queue()
-        async with asyncio.timeout(timeout), await self._client.bus.listen(subject, arrived.put):
-            stored = await self._look_for(subject)
-            while stored is None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_AGAIN):
-                        stored = await arrived.get()
-                        break
-                stored = await self._look_for(subject)
+        async with asyncio.timeout(timeout):
+            stored = await arrival(self._client.bus, "log", subject)
         return parse(Outcome, decode(stored.headers, stored.body)[1])
-
-    async def _look_for(self, subject: str) -> Stored | None:
-        bus = self._client.bus
-        try:
-            return await bus.last("log", subject)
-        except BusUnavailable:
-            if bus.closed:
-                raise
-            return None  # it comes back by itself
 
     async def events(self) -> AsyncIterator[WorkflowEvent]:
         """What happened and what happens, in order: the log's entries and the agents' reports. Ends after

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from pointsman.client import Client
-from pointsman.engine.history import publish
+from pointsman.engine.history import arrival, publish
 from pointsman.engine.loading import load
 from pointsman.errors import ConfigurationError, ContractError, describe_error
 from pointsman_schemas.card import Role
@@ -33,8 +33,6 @@ NOBODY = "(nobody)"
 
 Check: TypeAlias = Callable[[Any], object]
 """It is given the `Outcome` (or an agent's `Result`). False, a text or an AssertionError says that it is not good."""
-
-_LOOK = 0.5  # seconds between two looks for an agent's result that may have been missed
 
 
 class Case(BaseModel):
@@ -329,20 +327,10 @@ async def _asked(client: Client, agent: str, workflow: str, input: JsonValue, ti
     envelope = Envelope(
         id=workflow, type=Handoff.event_type, source=client.source, time=now, subject=workflow, correlation_id=workflow
     )
-    arrived = asyncio.Event()
-
-    async def heard(_: object) -> None:
-        arrived.set()
-
-    async with asyncio.timeout(timeout), await client.bus.listen(back, heard):
+    async with asyncio.timeout(timeout):
         to = subjects.handoff(agent, workflow, "T1", 1)
         await publish(client.bus, to, dump(handoff), encode(envelope), message_id=workflow)
-        while (stored := await client.bus.last("work", back)) is None:
-            try:
-                await asyncio.wait_for(arrived.wait(), _LOOK)
-            except TimeoutError:
-                continue
-            await asyncio.sleep(0.01)  # what is heard may not be stored yet
+        stored = await arrival(client.bus, "work", back)
     return parse(Result, decode(stored.headers, stored.body)[1])
 
 

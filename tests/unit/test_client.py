@@ -103,7 +103,7 @@ async def test_the_same_request_id_may_be_sent_to_two_teams(bus: MemoryBus, clie
 
 
 async def test_an_outcome_is_waited_for_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.client._LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("pointsman.engine.history._LOOK_AGAIN", 0.01)
     bus = AbsentBus()
     await store(bus, started(), ended("completed", 3))
     await publish(bus, f"pointsman.outcome.{TEAM}.{WORKFLOW}", ended("completed", 3).outcome)

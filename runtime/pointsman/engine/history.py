@@ -1,13 +1,14 @@
-"""What callers and operators do with the bus: read a workflow's log back, and publish one message for certain."""
+"""What callers and operators do with the bus: read a log back, publish one message for certain, wait for another."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 
-from pointsman.errors import NotFound, UnknownEventType, UnknownOutcome
-from pointsman.ports import Bus, Stored
+from pointsman.errors import BusUnavailable, NotFound, UnknownEventType, UnknownOutcome
+from pointsman.ports import Bus, Stored, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import Commit, Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse
@@ -15,6 +16,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = [
     "IMPORTED",
+    "arrival",
     "closeable",
     "commit_of",
     "entries_of",
@@ -28,6 +30,9 @@ __all__ = [
 IMPORTED = "Pointsman-Imported"
 """The header of messages that were exported elsewhere: its value is the namespace they came from."""
 _TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
+_LOOK_AGAIN = 5.0
+"""Seconds between two looks for a message that may have been missed: it is heard as it is published, which costs the
+broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
 
 
 def commit_of(stored: Stored) -> Commit:
@@ -102,6 +107,26 @@ async def publish(
             await once()
             return
     await once()
+
+
+async def arrival(bus: Bus, stream: StreamKind, subject: str) -> Stored:
+    """The message on `subject`, which is there or will be. Waits as long as it takes, for the broker, too."""
+    arrived: asyncio.Queue[Stored] = asyncio.Queue()
+    async with await bus.listen(subject, arrived.put):
+        while (stored := await _last(bus, stream, subject)) is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    return await arrived.get()
+        return stored
+
+
+async def _last(bus: Bus, stream: StreamKind, subject: str) -> Stored | None:
+    try:
+        return await bus.last(stream, subject)
+    except BusUnavailable:
+        if bus.closed:
+            raise
+        return None  # it comes back by itself
 
 
 async def closeable(messages: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
