@@ -122,9 +122,8 @@ def start_logs(service_name: str, instance: str) -> Pipeline | None:
 
 
 def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
-    from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     class Batching(BatchSpanProcessor):
         def __init__(self, door: _Door) -> None:
@@ -136,22 +135,13 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
                 super().on_end(span)
 
     doors = [_Door("spans", exporter, _room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
-    batches = [Batching(door) for door in doors]
     provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
-    for batching in batches:
-        provider.add_span_processor(batching)
+    for door in doors:
+        provider.add_span_processor(Batching(door))
     _installed.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
-    scope = InstrumentationScope(traces.SCOPE, _version(), traces.SCHEMA)
-
-    def finish(name: str, events: Sequence[tuple[str, Any, int]], **more: Any) -> None:
-        happened = [Event(called, attributes, at) for called, attributes, at in events]
-        span = ReadableSpan(name, events=happened, resource=provider.resource, instrumentation_scope=scope, **more)
-        for batching in batches:
-            batching.on_end(span)
-
-    traces.use(provider, _version(), finish if _is_plain() else None)
+    traces.use(provider, _version())
 
     def flush() -> None:
         traces.use(None)
@@ -389,13 +379,6 @@ _installed: list[object] = []  # providers made here: a second setup in one proc
 
 def _installed_here(provider: object) -> bool:
     return any(provider is ours for ours in _installed)
-
-
-def _is_plain() -> bool:
-    """Whether a finished span needs nothing of the SDK: no sampler but those that do as its parent says, no limits."""
-    sampler = _variable("OTEL_TRACES_SAMPLER") or "parentbased_always_on"
-    limited = any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
-    return sampler.startswith("parentbased_") and not limited
 
 
 def _is_disabled() -> bool:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -67,11 +67,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 # which OpenInference shares, and that of OpenLLMetry.
 _SUPPRESSING: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
-SCOPE: Final = "pointsman"
-SCHEMA: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
-
 _tracer: otel.Tracer | None = None
-_finish: Callable[..., None] | None = None
 _chosen: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
 
 
@@ -264,20 +260,6 @@ def record(
     tracer = _tracer
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
         return
-    if _finish is not None:
-        _finish(
-            name,
-            context=_to_otel(context, remote=False),
-            parent=_to_otel(replace(context, span_id=parent_span_id)) if parent_span_id else None,
-            kind=_KINDS[kind],
-            attributes={**_attributes(attributes), **({ERROR_TYPE: error[0]} if error else {})},
-            events=[(each.name, _attributes(each.attributes), _nanoseconds(each.at)) for each in happenings],
-            links=[otel.Link(_to_otel(link), {}) for link in links],
-            status=otel.Status(otel.StatusCode.ERROR, scrub(error[1])) if error else otel.Status(),
-            start_time=_nanoseconds(started),
-            end_time=_nanoseconds(max(started, ended)),
-        )
-        return
     if parent_span_id is not None:
         within = _under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
     else:
@@ -301,19 +283,13 @@ def record(
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
 
 
-def use(provider: otel.TracerProvider | None, version: str = "", finish: Callable[..., None] | None = None) -> None:
-    """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it.
-
-    `finish`, if given, takes finished spans whole, as the arguments of the SDK's `ReadableSpan`, and past its sampler:
-    a quarter of the work, where the sampler is known to do what the span's context says.
-    """
-    global _tracer, _finish
-    _finish = None
+def use(provider: otel.TracerProvider | None, version: str = "") -> None:
+    """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it."""
+    global _tracer
     if provider is None:
         _tracer = None
         return
-    _finish = finish
-    tracer = provider.get_tracer(SCOPE, version, SCHEMA)
+    tracer = provider.get_tracer("pointsman", version, "https://opentelemetry.io/schemas/gen-ai/1.42.0")
     ids = getattr(tracer, "id_generator", None)
     if ids is not None and not isinstance(ids, _ChosenIds):
         # Only our own tracer chooses ids: an application's provider keeps its generator for everybody else.

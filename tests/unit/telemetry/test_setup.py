@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -127,57 +125,6 @@ def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", standard)
 
     assert content.mode_of(Settings(capture_content=ours)) == mode
-
-
-async def test_a_span_that_is_finished_without_the_sdk_is_the_one_the_sdk_makes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = []
-    parent = traces.TraceContext("a" * 32, "b" * 16, 1, "vendor=1")
-    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    for sampler in ("parentbased_always_on", "always_on"):  # with the second, all goes through the SDK
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
-        exporter = InMemorySpanExporter()
-        pipeline = export._build_traces([exporter], "x", "i")
-        for error in (None, ("timeout", "no result; key sk-abcdefghijklmnop")):
-            traces.record(
-                "invoke_agent a",
-                context=traces.TraceContext("a" * 32, "c" * 16, 1, "vendor=1"),
-                parent_span_id=parent.span_id,
-                kind="client",
-                started=at,
-                ended=at + timedelta(seconds=1),
-                attributes={"a": 1, "none": None, "list": ("x", "y")},
-                error=error,
-                happenings=[traces.Happening("retried", at, {"n": 2, "none": None})],
-                links=[parent],
-            )
-        root = traces.TraceContext("d" * 32, "e" * 16, 1)
-        traces.record("root", context=root, parent_span_id=None, started=at, ended=at)
-        await pipeline.close(10)
-        told.append([json.loads(span.to_json()) for span in exporter.get_finished_spans()])
-
-    assert len(told[0]) == 3
-    for one, other in zip(*told, strict=True):
-        assert {k: (v, other[k]) for k, v in one.items() if v != other[k]} == {}
-
-
-@pytest.mark.parametrize(
-    ("variables", "plain"),
-    [
-        ({}, True),
-        ({"OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}, True),
-        ({"OTEL_TRACES_SAMPLER": "always_off"}, False),
-        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "4"}, False),
-    ],
-)
-def test_the_sdk_is_passed_by_only_where_nothing_was_asked_of_it(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], plain: bool
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-    assert export._is_plain() is plain
 
 
 class TestLost:
