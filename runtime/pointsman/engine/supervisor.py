@@ -30,6 +30,7 @@ from pointsman.core.inputs import (
 from pointsman.core.nesting import FROM_PARENT
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.state import State, changed
+from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.burial import bury
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
@@ -75,8 +76,6 @@ _LONGEST_PAUSE = 60.0
 """Seconds between two deliveries of a timer that makes the engine itself fail."""
 _LEAVE = 2.0
 """Seconds to take the card back in, when leaving: a broker that restarts is there again by then, and a card expires."""
-_ROOM_AGAIN = 5.0
-"""Seconds between two looks for workflows that were admitted here and whose end was not heard."""
 _HEADS_KEPT = 2
 """Heads that are kept for each workflow that may be admitted: some are worked on here and admitted elsewhere."""
 _UNKNOWN = 0.05
@@ -116,10 +115,8 @@ class SupervisorEngine:
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[_Arrival]] = {}
-        self._admitted: set[str] = set()
+        self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
         self._consumers: dict[str, Consumer] = {}
-        self._changed = asyncio.Event()
-        self._scanned = 0.0
 
     @property
     def ready(self) -> bool:
@@ -211,14 +208,15 @@ class SupervisorEngine:
     async def _pull_requests(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
         """Admission: no more requests are taken than there may be workflows running."""
         while True:
-            room = self._settings.max_running - len(self._admitted)
-            if room <= 0:
-                await self._make_room()
+            if self._room.left <= 0:
+                await self._room.wait()
+                async for workflow in self._room.ended():
+                    self._remember_end(workflow)
                 continue
-            for delivery in await consumer.take(min(room, _BATCH)):
+            for delivery in await consumer.take(min(self._room.left, _BATCH)):
                 received = read_request(delivery.message, self._team, self._settings.namespace)
                 admission = received.admission
-                self._admitted.add(admission.workflow_id)
+                self._room.take(admission.workflow_id)
                 refusal = received.error if isinstance(received, RequestRefused) else None
                 arrival = _Arrival(received, delivery, admission.request_id, refusal)
                 self._arrived(admission.workflow_id, arrival, turns)
@@ -242,20 +240,6 @@ class SupervisorEngine:
             return self._subjects.parse_handoff(delivery.message.subject).workflow
         except ContractError:
             return None
-
-    async def _make_room(self) -> None:
-        """Wait for a workflow to end, here or elsewhere, as its outcome tells; what was not heard is looked for."""
-        self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ROOM_AGAIN):
-                await self._changed.wait()
-        if self._clock.monotonic() - self._scanned < _ROOM_AGAIN:
-            return
-        self._scanned = self._clock.monotonic()
-        with contextlib.suppress(BusUnavailable):
-            for workflow in sorted(self._admitted):
-                if await self._bus.last("log", self._subjects.outcome(self._team.name, workflow)):
-                    self._remember_end(workflow)
 
     async def _heard_outcome(self, stored: Stored) -> None:
         self._remember_end(stored.subject.rpartition(".")[2])
@@ -326,8 +310,7 @@ class SupervisorEngine:
         its room here, and there is no other room and no other supervisor, nobody would."""
         self._heads.pop(workflow, None)
         if any(_begins(arrival.input) for arrival in arrivals):
-            self._admitted.discard(workflow)
-            self._changed.set()
+            self._room.give_back(workflow)
 
     async def _turn(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
         """Load, decide, commit, emit, acknowledge."""
@@ -335,7 +318,7 @@ class SupervisorEngine:
         started = self._clock.now()
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
         if workflow in self._ended and not again:
-            self._admitted.discard(workflow)
+            self._room.give_back(workflow)
             return await self._settle(workflow, arrivals)
         head = self._heads.get(workflow)
         recovering = head is None or again
@@ -543,8 +526,7 @@ class SupervisorEngine:
 
     def _remember_end(self, workflow: str) -> None:
         self._heads.pop(workflow, None)
-        self._admitted.discard(workflow)
-        self._changed.set()
+        self._room.give_back(workflow)
         self._ended[workflow] = None
         while len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)

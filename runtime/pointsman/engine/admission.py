@@ -1,0 +1,57 @@
+"""Admission: no more workflows of a team run than its supervisor has room for; requests wait in their queue for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from pointsman.errors import BusUnavailable
+from pointsman.ports import Bus, Clock
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Room"]
+
+_AGAIN = 5.0  # seconds between two looks for workflows that were admitted here and whose end was not heard
+
+
+class Room:
+    """Room for `size` workflows of `team` at a time. Whose end is heard gives its place back."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, size: int) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+        self._size = size
+        self._admitted: set[str] = set()
+        self._freed = asyncio.Event()
+        self._looked = 0.0
+
+    @property
+    def left(self) -> int:
+        return self._size - len(self._admitted)
+
+    def take(self, workflow: str) -> None:
+        self._admitted.add(workflow)
+
+    def give_back(self, workflow: str) -> None:
+        self._admitted.discard(workflow)
+        self._freed.set()
+
+    async def wait(self) -> None:
+        """Return when a place was given back, or it is time to look for `ended`."""
+        self._freed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_AGAIN):
+                await self._freed.wait()
+
+    async def ended(self) -> AsyncIterator[str]:
+        """Those that were admitted and have their outcome, though nobody here heard of it. It is looked for rarely."""
+        if self._clock.monotonic() - self._looked < _AGAIN:
+            return
+        self._looked = self._clock.monotonic()
+        with suppress(BusUnavailable):
+            for workflow in sorted(self._admitted):
+                if await self._bus.last("log", self._subjects.outcome(self._team, workflow)):
+                    yield workflow
