@@ -17,7 +17,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.engine.announcing import keep_announced
 from pointsman.engine.attempt import ABANDON, Attempt
 from pointsman.engine.burial import bury
+from pointsman.engine.desks import Desk, desk_of
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
 from pointsman.engine.handoffs import consumer_name, read_handoff
@@ -41,7 +42,7 @@ from pointsman.errors import (
     OversizeEvent,
     describe_error,
 )
-from pointsman.ports import Bus, Clock, Consumer, Delivery, Service, Stored
+from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
 from pointsman_schemas.card import AgentCard
@@ -95,7 +96,7 @@ class Worker:
         self._clock = SteadyClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
-        self._desks = [self._desk(agent) for agent in agents]
+        self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
         self._meters: BusMeters | None = None
         self._jobs: dict[_Job, None] = {}
@@ -170,7 +171,7 @@ class Worker:
 
     # Taking
 
-    async def _pull(self, desk: _Desk, consumer: Consumer, group: asyncio.TaskGroup) -> None:
+    async def _pull(self, desk: Desk, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         while not self._stopping:
             await desk.free.wait()
             try:
@@ -187,7 +188,7 @@ class Worker:
                     desk.occupy()
                     group.create_task(self._handle(desk, delivery))
 
-    async def _handle(self, desk: _Desk, delivery: Delivery) -> None:
+    async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
         if (running := self._in_hand(delivery)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
@@ -377,7 +378,7 @@ class Worker:
 
     # Answering
 
-    async def _answer(self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: _Desk) -> Result:
+    async def _answer(self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: Desk) -> Result:
         """Store the result, or in its place the failure to store it. Returns when the broker has one."""
         here = spot.context
         traceparent = here.traceparent if here else None
@@ -491,61 +492,15 @@ class Worker:
             desk.announced = desk.agent.card.model_copy(update=told)
         return [desk.announced for desk in self._desks if desk.announced is not None]
 
-    def _desk(self, agent: Agent) -> _Desk:
-        card = agent.card
-        service = Service(
-            card.name,
-            self.instance,
-            card.version,
-            card.description,
-            self._subjects.handoffs_of(card.name),
-            {"role": card.role, "skills": ", ".join(card.skills)},
-        )
-        return _Desk(agent, card.name, card.concurrency, service)
-
-    def _source(self, desk: _Desk) -> str:
+    def _source(self, desk: Desk) -> str:
         return self._subjects.source("agent", desk.name)
-
-
-@dataclass(slots=True, eq=False)
-class _Desk:
-    """One agent's place in the worker: its slots, its consumer, its counters."""
-
-    agent: Agent
-    name: str
-    room: int
-    service: Service
-    consumer: Consumer | None = None
-    announced: AgentCard | None = None
-    free: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.free.set()
-
-    def occupy(self) -> None:
-        self.room -= 1
-        metrics.change(names.HANDOFFS_ACTIVE, 1, self.name)
-        if self.room == 0:
-            self.free.clear()
-
-    def vacate(self) -> None:
-        self.room += 1
-        metrics.change(names.HANDOFFS_ACTIVE, -1, self.name)
-        self.free.set()
-
-    def count(self, seconds: float, error: str | None) -> None:
-        self.service.requests += 1
-        self.service.processing_time += seconds
-        if error is not None:
-            self.service.errors += 1
-            self.service.last_error = error
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     """A delivery in hand, with its attempt once it is read."""
 
-    desk: _Desk
+    desk: Desk
     delivery: Delivery
     task: asyncio.Task[Any] | None
     attempt: Attempt | None = None

@@ -1,0 +1,62 @@
+"""A desk is one agent's place in a worker: its slots, its consumer, and the counters that `$SRV.STATS` answers with."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from pointsman.agent import Agent
+from pointsman.ports import Consumer, Service
+from pointsman.telemetry import metrics, names
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Desk", "desk_of"]
+
+
+def desk_of(agent: Agent, instance: str, subjects: Subjects) -> Desk:
+    """The agent's desk in the worker `instance`, with all its slots free."""
+    card = agent.card
+    service = Service(
+        card.name,
+        instance,
+        card.version,
+        card.description,
+        subjects.handoffs_of(card.name),
+        {"role": card.role, "skills": ", ".join(card.skills)},
+    )
+    return Desk(agent, card.name, card.concurrency, service)
+
+
+@dataclass(slots=True, eq=False)
+class Desk:
+    """`room` is how many slots are free."""
+
+    agent: Agent
+    name: str
+    room: int
+    service: Service
+    consumer: Consumer | None = None
+    announced: AgentCard | None = None
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.free.set()
+
+    def occupy(self) -> None:
+        self.room -= 1
+        metrics.change(names.HANDOFFS_ACTIVE, 1, self.name)
+        if self.room == 0:
+            self.free.clear()
+
+    def vacate(self) -> None:
+        self.room += 1
+        metrics.change(names.HANDOFFS_ACTIVE, -1, self.name)
+        self.free.set()
+
+    def count(self, seconds: float, error: str | None) -> None:
+        self.service.requests += 1
+        self.service.processing_time += seconds
+        if error is not None:
+            self.service.errors += 1
+            self.service.last_error = error
