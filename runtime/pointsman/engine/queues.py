@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pointsman.engine.handoffs import consumer_name
-from pointsman.errors import BusUnavailable
+from pointsman.errors import PeerError
 from pointsman.ports import Bus, Clock
 from pointsman.telemetry import metrics, names
 
@@ -21,9 +21,10 @@ async def show_queues(bus: Bus, clock: Clock, team: str) -> None:
     """
     queues: dict[str, str | None] = {f"request-{team}": None, f"inbox-{team}": None}
     while True:
-        with suppress(BusUnavailable):
+        with suppress(PeerError):
             queues.update({consumer_name(card.name): card.name for card in await bus.registry.cards()})
-            for queue, agent in queues.items():
+        for queue, agent in queues.items():
+            with suppress(PeerError):  # a figure that is missing is missing
                 if (depth := await bus.depth(queue, "work")) is not None:
                     for state, count in (("waiting", depth.pending), ("in_flight", depth.in_flight)):
                         about = {names.QUEUE: queue, names.AGENT_NAME: agent, names.QUEUE_STATE: state}
