@@ -48,7 +48,7 @@ def test_every_metric_and_label_of_a_panel_or_an_alert_exists(where: str, query:
     labels = set(re.findall(r"(\w+)\s*!?=~?", plain))
     for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", plain):
         labels |= {label.strip() for label in grouped.split(",")}
-    attributes = {value.replace(".", "_") for name, value in vars(names).items() if name.isupper()}
+    attributes = {getattr(names, name).replace(".", "_") for name in names.__all__ if name.isupper()}
 
     assert words - labels <= every_name(), where
     assert labels - {"le"} <= attributes, where

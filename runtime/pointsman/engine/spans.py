@@ -87,7 +87,7 @@ class Spans:
                 if any(cause is not None and cause in event_ids for cause in causes):
                     _record(state, commit.entries, history, cards)
 
-    def processed(self, state: State, deliveries: Sequence[Delivery], started: datetime, consumer: str) -> None:
+    def processed(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
         """A span for inputs that were dealt with together, or came again: it links to each of them.
 
         One input that comes for the first time needs none: it is the end of the span that sent it.
@@ -103,7 +103,6 @@ class Spans:
             count=len(deliveries),
             delivered=again,
             correlation_id=state.correlation_id,
-            consumer=consumer,
         )
         workflow = trace_context(state.trace)
         record(

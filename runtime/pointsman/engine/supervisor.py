@@ -346,9 +346,7 @@ class SupervisorEngine:
         await self._spans.ended(head.state, entries)
         if left_behind and tracing():
             await self._spans.left_behind(workflow, {arrival.event_id for arrival in arrivals})
-        self._spans.processed(
-            head.state, [arrival.delivery for arrival in arrivals], started, f"inbox-{self._team.name}"
-        )
+        self._spans.processed(head.state, [arrival.delivery for arrival in arrivals], started)
         await self._settle(workflow, arrivals, head.state)
         passed("supervisor.acked")
         self._note(head.state, entries)

@@ -131,6 +131,12 @@ RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 
+# What a supervisor takes: the kind of its queue, and the rest of its subjects
+_INPUTS: Final = {
+    "request": ("request", ""),
+    "inbox": ("inbox", ".{workflow}.{kind}.{name}"),
+    "handoff": ("agent", ".{workflow}.{task}.{attempt}"),
+}
 _NATS: Final = "nats"  # not among the conventions' systems yet; a value of one's own is allowed
 
 
@@ -253,20 +259,20 @@ def process_inputs(
     count: int,
     delivered: int = 1,
     correlation_id: str | None = None,
-    consumer: str | None = None,
 ) -> tuple[str, Attributes]:
     """A supervisor deals with `count` inputs of one workflow at once. Kind: consumer. It links to each of them."""
     kind = subject.removeprefix(f"{namespace}.").partition(".")[0]
     name = f"{namespace}.{kind}.{team}"
+    queue, rest = _INPUTS[kind]
     return f"process {name}", {
         **_messaging(
             "process",
             "process",
-            template=name if kind == "request" else f"{name}.{{workflow}}.{{kind}}.{{name}}",
+            template=f"{name}{rest}",
             subject=subject,
             message_id=None,
             correlation_id=correlation_id,
-            consumer=consumer,
+            consumer=f"{queue}-{team}",
         ),
         "messaging.batch.message_count": count if count > 1 else None,
         TEAM: team,

@@ -71,3 +71,18 @@ def test_what_is_not_of_a_convention_has_our_prefix() -> None:
     )
 
     assert {key.split(".")[0] for key in made} == {"gen_ai", "messaging", "pointsman"}
+
+
+@pytest.mark.parametrize(
+    ("subject", "consumer", "template"),
+    [
+        ("ns.request.crew", "request-crew", "ns.request.crew"),
+        ("ns.inbox.crew.wf.result.a.t1.1", "inbox-crew", "ns.inbox.crew.{workflow}.{kind}.{name}"),
+        ("ns.handoff.crew.wf.t1.1", "agent-crew", "ns.handoff.crew.{workflow}.{task}.{attempt}"),
+    ],
+)
+def test_inputs_name_the_queue_they_came_from(subject: str, consumer: str, template: str) -> None:
+    _, said = names.process_inputs("ns", "crew", subject=subject, workflow_id="wf", count=1)
+
+    assert said["messaging.consumer.group.name"] == consumer
+    assert said["messaging.destination.template"] == template
