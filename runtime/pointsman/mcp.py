@@ -58,7 +58,7 @@ class McpTools:
         Raises:
             TaskError: it cannot be reached (retryable), or offers what cannot be used.
         """
-        await self._connected()
+        await self.connected()
         return self._offered
 
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
@@ -66,7 +66,7 @@ class McpTools:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        client = await self._connected()
+        client = await self.connected()
         try:
             return _value(await client.call_tool(name, dict(arguments)))
         except TaskError:
@@ -86,7 +86,8 @@ class McpTools:
         await asyncio.wait({living}, timeout=_END)
         living.cancel()
 
-    async def _connected(self) -> Client:
+    async def connected(self) -> Client:
+        """The client of a server that is there. Raises as `tools` does, within the time that a server may take."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._lock, self._client, self._living = loop, asyncio.Lock(), None, None
@@ -103,10 +104,13 @@ class McpTools:
         self._stop = stop = asyncio.Event()
         self._living = living = asyncio.create_task(self._live(ready, stop))
         awaited: set[asyncio.Future[Any]] = {ready, living}
-        done, _ = await asyncio.wait(awaited, timeout=_START, return_when=asyncio.FIRST_COMPLETED)
-        if ready in done and not ready.cancelled():
+        try:
+            await asyncio.wait(awaited, timeout=_START, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            living.cancel()  # nobody else knows of it, so nobody else would end it
+            raise
+        if ready.done():
             return ready.result()
-        stop.set()
         living.cancel()
         ended = living.exception() if living.done() and not living.cancelled() else None
         error = _innermost(ended) if ended is not None else None
@@ -157,9 +161,10 @@ def mcp_tools(
     """The tools of an MCP server, for `LLMAgent(tools=[...])`: a URL (streamable HTTP), or the command of a server that
     speaks over its standard input and output, as a list.
 
-    `only` names the tools to be used, all unless given. `timeout`, in seconds, bounds each call. `idempotent` names
-    those that may run twice, beside those of which the server says that they only read or are idempotent. `env` is
-    added to the little that a command is given of this process's environment. The agent closes it.
+    `only` names the tools to be used, all unless given. `timeout`, in seconds, bounds each call; a server has half a
+    minute to be there beside that. `idempotent` names those that may run twice, beside those of which the server says
+    that they only read or are idempotent. `env` is added to the little that a command is given of this process's
+    environment. The agent closes it.
 
     Raises:
         ConfigurationError: the extra `mcp` is not installed.
@@ -179,6 +184,8 @@ class _McpTool(Tool[..., Any]):
     """One tool of a server. Its arguments are checked there: here they only have to be an object."""
 
     def __init__(self, source: McpTools, offered: Offered, timeout: float, idempotent: bool) -> None:
+        self._source = source
+
         async def call(arguments: dict[str, JsonValue]) -> Any:
             return await source.call(offered.name, arguments)
 
@@ -193,6 +200,9 @@ class _McpTool(Tool[..., Any]):
             idempotent=idempotent, namespace={},
         )  # fmt: skip
         self.spec = ToolSpec(name, offered.description or offered.title or name, offered.input_schema)
+
+    async def _ready(self) -> None:
+        await self._source.connected()
 
     def _parse(self, text: str) -> BaseModel:
         try:

@@ -201,6 +201,7 @@ class Tool(Generic[P, R]):
         return await self._try(checked, context)
 
     async def _try(self, checked: BaseModel, context: Context) -> JsonValue:
+        await self._ready()
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
@@ -214,6 +215,9 @@ class Tool(Generic[P, R]):
                 raise  # it was asked for: the attempt ends
             raise TaskError("it was cancelled from inside", retryable=True) from None  # its siblings go on
         return self._output.write(value)
+
+    async def _ready(self) -> None:
+        """Have what a try needs before its time begins; it has a bound of its own."""
 
     async def _once(self, checked: BaseModel, context: Context) -> object:
         arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}

@@ -23,7 +23,7 @@ from pointsman_schemas.team import ANY, Limits, Supervisor, Team
 pytestmark = pytest.mark.timeout(90)
 
 SERVER = """
-import asyncio, os, pathlib
+import asyncio, os, pathlib, time
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
@@ -31,6 +31,7 @@ from mcp.types import ToolAnnotations
 here = pathlib.Path(__file__).parent
 server = MCPServer("calculator")
 (here / "pids").open("a").write(f"{os.getpid()}\\n")
+time.sleep(float(os.environ.get("SLOW", 0)))
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def add(a: int, b: int) -> int:
@@ -66,6 +67,13 @@ def pids(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "pids").read_text().split()]
 
 
+async def ended(pid: int) -> None:
+    async def gone() -> bool:
+        return not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240  # /proc blocks nobody
+
+    await found(gone, "the end of the server")
+
+
 def agent(source: McpTools, *script: object) -> tuple[LLMAgent, ScriptedModel]:
     model = ScriptedModel(*script)  # type: ignore[arg-type]
     return LLMAgent(name="a", description="d", instructions="i", tools=[source], model=model), model
@@ -90,10 +98,22 @@ async def test_an_agent_uses_the_tools_of_a_server_and_closes_it(command: list[s
     assert told[2][1]
     assert "no such luck" in told[2][0]
 
-    async def gone() -> bool:
-        return not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240  # /proc blocks nobody
+    await ended(pid)
 
-    await found(gone, "the end of the server")
+
+async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: list[str], tmp_path: Path) -> None:
+    source = mcp_tools(command, env={"SLOW": "60"})
+    asking = asyncio.create_task(source.tools())
+
+    async def begun() -> bool:
+        return (tmp_path / "pids").exists()
+
+    await found(begun, "the server")
+    asking.cancel()
+    await asyncio.wait({asking})
+    (pid,) = pids(tmp_path)
+
+    await ended(pid)
 
 
 async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command: list[str]) -> None:
@@ -107,7 +127,7 @@ async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command:
 
 async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command: list[str], tmp_path: Path) -> None:
     calls = (calling(("die", {})), calling(("add", {"a": 1, "b": 1})), calling(("slow", {})), saying("done"))
-    dying, model = agent(mcp_tools(command, timeout=7), *calls)
+    dying, model = agent(mcp_tools(command, timeout=3, env={"SLOW": "3"}), *calls)  # its start is not a call's time
     context = Context.for_test("die")
 
     await dying.run(context.handoff, context)
@@ -116,7 +136,7 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
     told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
     assert "die failed" in told[0]
     assert told[1] == "2"
-    assert "no answer within 7 s" in told[2]
+    assert "no answer within 3 s" in told[2]
     assert len(pids(tmp_path)) == 2
 
 
