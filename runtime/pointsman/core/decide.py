@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import assert_never
 
 from pointsman.core.adaptive import next_step
-from pointsman.core.answering import answered
 from pointsman.core.answers import synthesized, write_answer
 from pointsman.core.approvals import ask_about_calls, start
 from pointsman.core.attempts import attempt_failed, try_refined
@@ -37,6 +36,7 @@ from pointsman.core.refining import refined_task, words_of
 from pointsman.core.state import State, Task
 from pointsman.core.strategies import begin, finish
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.verdicts import answered
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from pointsman.core.approving import approval_decided, approval_requested, without_approvals
+from pointsman.core.pending import approval_decided, approval_requested, without_approvals
 from pointsman.core.state import State, Task, changed
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError

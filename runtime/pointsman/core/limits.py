@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pointsman.core.answering import expire_approvals, first_expiry
 from pointsman.core.attempts import attempt_failed
 from pointsman.core.draft import Draft, abandon
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase
+from pointsman.core.verdicts import expire_approvals, first_expiry
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
     ApprovalDecided,

@@ -1,4 +1,4 @@
-"""What a person's answer leads to: the work goes on, or it has failed and says who refused it and why."""
+"""What a person's verdict leads to: the work goes on, or it has failed and says who refused it and why."""
 
 from __future__ import annotations
 
