@@ -70,7 +70,8 @@ class Parent(Part):
 
 class WorkflowStarted(Part):
     """A request was admitted, or, with a `parent`, a handoff to the team. `depth` is how many teams are above it.
-    Strategy and limits are kept as they were then: a team's new version changes no running workflow."""
+    Strategy and limits are kept as they were then: a team's new version changes no running workflow. No refiner and no
+    judge is null or left out, as by a release that knew neither."""
 
     kind: Literal["workflow_started"] = "workflow_started"
     at: AwareDatetime
@@ -84,8 +85,8 @@ class WorkflowStarted(Part):
     strategy: Strategy
     limits: Limits
     approve_plan: bool = False
-    refiner: AgentName | None = "refiner"
-    judge: AgentName | None = "judge"
+    refiner: AgentName | None = None
+    judge: AgentName | None = None
     deadline: AwareDatetime
     budget: Budget | None = None
     reply_to: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -33,8 +34,12 @@ def write(path: Path, commits: Iterable[Commit]) -> None:
     path.write_bytes(b"".join(dump(commit) + b"\n" for commit in commits))
 
 
+begun = partial(Story, refiner=None, judge=None)
+"""The logs of the scenarios are of a release that knew neither."""
+
+
 def everything_succeeds() -> Story:
-    story = Story(cards=cards("research", "writing", "code")).start("Research the latest trends and write about them")
+    story = begun(cards=cards("research", "writing", "code")).start("Research the latest trends and write about them")
     story.succeed("plan-1", plan(task("T1", "research"), task("T2", "writing", ["T1"]), task("T3", "code", ["T1"])))
     story.wait(3).succeed("T1", {"facts": ["one", "two"]}, confidence=0.8)
     story.wait(2).feed(story.result("T3", "print(1)"), story.result("T2", "Once upon a time"))
@@ -43,7 +48,7 @@ def everything_succeeds() -> Story:
 
 
 def a_failure_cascades() -> Story:
-    story = Story().planned(
+    story = begun().planned(
         task("T1"), task("T2", "other"), task("T3", needs=["T1"]), task("T4", "other", ["T2"], ["T1"]),
         task("T5", needs=["T3", "T4"]),
     )  # fmt: skip
@@ -56,7 +61,7 @@ def a_failure_cascades() -> Story:
 
 
 def a_plan_is_repaired_and_made_again() -> Story:
-    story = Story(limits=Limits(replans=1)).start()
+    story = begun(limits=Limits(replans=1)).start()
     story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
     story.succeed("plan-2", plan(task("a"), task("b", needs=["a"])))
     story.fail("a", failure("handler_error"))
@@ -69,7 +74,7 @@ def a_plan_is_repaired_and_made_again() -> Story:
 
 def the_fallback_answers_after_a_timeout() -> Story:
     fleet = (card("worker", fallback="other", timeout=5), card("other"))
-    story = Story(cards=fleet, limits=Limits(attempts=1), strategy=Supervisor(synthesizer=None)).planned(task("a"))
+    story = begun(cards=fleet, limits=Limits(attempts=1), strategy=Supervisor(synthesizer=None)).planned(task("a"))
     late = story.result("a", "too late", event_id="late")
     story.fire()
     story.feed(late, late)
@@ -78,7 +83,7 @@ def the_fallback_answers_after_a_timeout() -> Story:
 
 
 def the_deadline_comes() -> Story:
-    story = Story(limits=Limits(deadline=30, task_timeout=100)).planned(task("a"), task("b"), task("c", needs=["b"]))
+    story = begun(limits=Limits(deadline=30, task_timeout=100)).planned(task("a"), task("b"), task("c", needs=["b"]))
     story.succeed("a")
     story.fire()
     story.wait(2).succeed("synthesis", {"answer": "what there is"})
@@ -86,7 +91,7 @@ def the_deadline_comes() -> Story:
 
 
 def a_dead_letter_is_replayed() -> Story:
-    story = Story().planned(task("a"), task("b", needs=["a"]), task("x"))
+    story = begun().planned(task("a"), task("b", needs=["a"]), task("x"))
     story.fail("a")
     story.control("replay", task_id="a", by="ops")
     for name in ("a", "x", "b"):
@@ -97,7 +102,7 @@ def a_dead_letter_is_replayed() -> Story:
 
 def a_router_escalates() -> Story:
     router = Router(escalate=Supervisor())
-    story = Story(strategy=router, cards=cards("billing", "technical", "account")).start({"text": "429, twice"})
+    story = begun(strategy=router, cards=cards("billing", "technical", "account")).start({"text": "429, twice"})
     story.succeed("classify-1", selection(("billing", 0.9), ("technical", 0.7), ("account", 0.1)))
     story.succeed("plan-1", plan(task("a", "billing"), task("b", "technical")))
     story.succeed("b", {"nothing": None})
@@ -107,7 +112,7 @@ def a_router_escalates() -> Story:
 
 
 def an_operator_cancels() -> Story:
-    story = Story(limits=Limits(calls=10)).planned(task("a"), task("b", needs=["a"]))
+    story = begun(limits=Limits(calls=10)).planned(task("a"), task("b", needs=["a"]))
     story.fail("a", failure(retryable=True))
     story.control("cancel", by="ops", reason="not needed any more")
     return story

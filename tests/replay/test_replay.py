@@ -74,6 +74,17 @@ def test_the_core_still_decides_what_was_recorded(name: str) -> None:
     assert played == [commit.entries for commit in recorded(FOLDER / f"{name}.jsonl")]
 
 
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_a_workflow_of_a_release_without_refiners_and_judges_gets_none(path: Path) -> None:
+    begun = refold(recorded(path)[:1])
+    snapshot = to_snapshot(begun)
+    assert isinstance(snapshot, dict)
+    older = {name: value for name, value in snapshot.items() if name not in ("refiner", "judge")}
+
+    assert (begun.refiner, begun.judge) == (None, None)
+    assert from_snapshot(older) == begun
+
+
 CHANGED = {"the-request-stands-in-every-role-task": [2, 6, 9, 14]}
 """Entries of logs by older releases that the present code would write otherwise, each on purpose."""
 

@@ -90,12 +90,14 @@ def failure(kind: str = "provider_error", *, retryable: bool = False, retry_afte
     return AttemptError(kind=kind, message=f"{kind} was seen", retryable=retryable, retry_after=retry_after)
 
 
-def admission(strategy: Strategy, limits: Limits, agents: Literal["*"] | tuple[str, ...] = "*") -> Admission:
+def admission(
+    strategy: Strategy, limits: Limits, agents: Literal["*"] | tuple[str, ...] = "*", **given: Any
+) -> Admission:
     return Admission(
         workflow_id=WORKFLOW,
         request_id="request-1",
         correlation_id="correlation-1",
-        team=Team(name="team", agents=agents, strategy=strategy, limits=limits),
+        team=Team(name="team", agents=agents, strategy=strategy, limits=limits, **given),
         trace=TraceOrigin(trace_id="0af7651916cd43dd8448eb211c80319c", span_id="b7ad6b7169203331"),
     )
 
@@ -112,6 +114,8 @@ class Story:
     limits: Limits = field(default_factory=Limits)
     cards: tuple[AgentCard, ...] = field(default_factory=lambda: cards("worker", "other"))
     agents: Literal["*"] | tuple[str, ...] = "*"
+    refiner: str | None = "refiner"
+    judge: str | None = "judge"
     now: datetime = T0
     commits: list[Commit] = field(default_factory=list)
     current: State | None = None
@@ -163,7 +167,8 @@ class Story:
         return entries
 
     def start(self, input: str | dict[str, Any] = "do it", **given: Any) -> Story:
-        self.feed(RequestReceived(admission(self.strategy, self.limits, self.agents), Request(input=input, **given)))
+        admitted = admission(self.strategy, self.limits, self.agents, refiner=self.refiner, judge=self.judge)
+        self.feed(RequestReceived(admitted, Request(input=input, **given)))
         return self
 
     def planned(self, *tasks: dict[str, Any]) -> Story:

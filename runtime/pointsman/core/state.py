@@ -120,8 +120,8 @@ class State:
     parent: Parent | None = None
     depth: int = 0
     approve_plan: bool = False
-    refiner: str | None = "refiner"
-    judge: str | None = "judge"
+    refiner: str | None = None
+    judge: str | None = None
     approvals: Mapping[str, Pending] = field(default_factory=dict)
     """What people are asked, by id. The deadline does not run while they are."""
     asked: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support.core import Story, card, cards, failure, task
 
 from pointsman.core.rehearsal import rehearse
@@ -14,8 +16,8 @@ SAYS = "due: t1 says Monday; t2 says Friday"
 RULED = {"decisions": [{"what": SAYS, "decision": "Friday", "reason": "t2 read the contract"}]}
 
 
-def contradicting(**given: object) -> Story:
-    story = Story(cards=AGENTS, strategy=given.pop("strategy", Supervisor()))  # type: ignore[arg-type]
+def contradicting(**given: Any) -> Story:
+    story = Story(cards=AGENTS, **given)
     story.planned(task("t1", "worker"), task("t2", "other"))
     story.succeed("t1", {"due": "Monday"})
     story.succeed("t2", {"due": "Friday"})
@@ -62,5 +64,11 @@ def test_results_that_agree_go_to_no_judge() -> None:
     story = Story(cards=AGENTS).planned(task("t1"), task("t2", "other"))
     story.succeed("t1", {"due": "Friday"})
     story.succeed("t2", {"due": "friday"})
+
+    assert "judge" not in story.state.tasks
+
+
+def test_a_team_that_wants_no_judge_has_none_though_one_lives() -> None:
+    story = contradicting(judge=None)
 
     assert "judge" not in story.state.tasks

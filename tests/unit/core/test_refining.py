@@ -12,7 +12,7 @@ from pointsman_schemas.team import Limits
 AGENTS = (*cards("worker", "other"), card("refiner", role=Role.REFINE))
 
 
-def failed_twice(**given: object) -> Story:
+def failed_twice() -> Story:
     story = Story(cards=AGENTS, limits=Limits(attempts=4)).planned(task("t1"))
     story.fail("t1", failure("invalid_output", retryable=True))
     story.fail("t1", failure("invalid_output", retryable=True))
@@ -65,6 +65,14 @@ def test_a_refiner_that_fails_or_talks_leaves_the_task_as_it_was() -> None:
 
 def test_without_a_refiner_a_task_is_tried_again_as_it_was() -> None:
     story = Story().planned(task("t1"))
+    story.fail("t1", failure(retryable=True))
+    story.fail("t1", failure(retryable=True))
+
+    assert story.statuses() == {"t1": "backing_off"}
+
+
+def test_a_team_that_wants_no_refiner_has_none_though_one_lives() -> None:
+    story = Story(cards=AGENTS, refiner=None).planned(task("t1"))
     story.fail("t1", failure(retryable=True))
     story.fail("t1", failure(retryable=True))
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.core import Story, failure, plan, task
+from support.core import Story, admission, failure, plan, task
 from support.world import AGENTS, World, some_limits, some_strategy
 
-from pointsman.core.inputs import ResultReceived
+from pointsman.core.inputs import RequestReceived, ResultReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman.errors import InvariantError
+from pointsman_schemas.events import Request
 from pointsman_schemas.log import Commit, RetryScheduled, TaskFailed
-from pointsman_schemas.team import Limits
+from pointsman_schemas.team import Limits, Router, Team
 
 
 @settings(max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -67,6 +69,28 @@ def test_a_refused_plan_is_refused_again() -> None:
     story = Story().start()
     story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
 
+    assert list(rehearse(story.commits)) == []
+
+
+def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read() -> None:
+    team = Team(
+        name="team",
+        description="does it",
+        skills=("doing",),
+        agents=("worker",),
+        strategy=Router(synthesizer=None),
+        limits=Limits(deadline=5),
+        approve_plan=True,
+        refiner=None,
+        judge="arbiter",
+    )
+    assert all(getattr(team, name) != field.default for name, field in Team.model_fields.items())
+    story = Story()
+
+    story.feed(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
+
+    kept = Team.model_fields.keys() - {"name", "description", "skills"}
+    assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
     assert list(rehearse(story.commits)) == []
 
 
