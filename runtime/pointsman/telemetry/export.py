@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
@@ -241,10 +242,17 @@ class _Door:
         self.delivered = 0
         self._signal = signal
         self._exporter = exporter
-        self._inside = 0
-        self._lock = threading.RLock()  # a collected generator may end its span in here
         self._was_full = False
         self._closed = False
+        self._empty()
+        if hasattr(os, "register_at_fork"):
+            empty = weakref.WeakMethod(self._empty)
+            os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
+
+    def _empty(self) -> None:
+        """Nobody is inside: at the beginning, and in a forked process, where the SDK empties its queue as well."""
+        self._inside = 0
+        self._lock = threading.RLock()  # a collected generator may end its span while it is held
 
     def admits(self) -> bool:
         """Whether there is room for one more, who is then taken to go in."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -203,3 +205,21 @@ class TestLost:
             lost = samples(figures)["pointsman_telemetry_dropped_total"]
 
         assert lost == [({"pointsman_signal": "logs"}, 1)]
+
+    def test_a_forked_process_begins_with_an_empty_queue(self) -> None:
+        script = (
+            "import os\n"
+            "from pointsman.telemetry.export import _Door\n"
+            "door = _Door('spans', None, 1)\n"
+            "assert door.admits() and not door.admits()\n"
+            "door._lock.acquire()\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    os._exit(0 if door.admits() else 1)\n"
+            "assert os.waitpid(child, 0)[1] == 0\n"
+            "assert not door.admits()\n"
+        )
+
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+
+        assert ended.returncode == 0, ended.stderr
