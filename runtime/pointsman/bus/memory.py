@@ -7,8 +7,6 @@ brings it up to now, and whoever waits sleeps until the next moment at which som
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +27,7 @@ from pointsman.bus.checks import (
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory_streams import Durable, Stream
 from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Clock, QueueDepth, Service, Stored, StreamKind
 from pointsman_schemas.card import AgentCard
@@ -38,7 +37,6 @@ __all__ = ["MemoryBroker", "MemoryBus"]
 
 _log = structlog.get_logger(__name__)
 
-_DUPLICATE_WINDOW = 120.0  # seconds, as the real streams are created
 _STREAM_OF: Mapping[str, StreamKind] = {
     "request": "work",
     "handoff": "work",
@@ -71,17 +69,17 @@ class MemoryBroker:
         """Those served now, oldest first."""
         self.advisories: list[tuple[str, int, str]] = []
         """Terminated messages: consumer, stream sequence, reason."""
-        self._streams: dict[StreamKind, _Stream] = {
-            "work": _Stream(),
-            "log": _Stream(),
-            "dead": _Stream(),
-            "limits": _Stream(),
+        self._streams: dict[StreamKind, Stream] = {
+            "work": Stream(),
+            "log": Stream(),
+            "dead": Stream(),
+            "limits": Stream(),
         }
-        self._durables: dict[tuple[StreamKind, str], _Durable] = {}
+        self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
         self._listeners: list[_Listener] = []
-        self._waiting: dict[asyncio.Future[None], _Durable | None] = {}
+        self._waiting: dict[asyncio.Future[None], Durable | None] = {}
         """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
         self._numbers = count(1)
 
@@ -89,7 +87,7 @@ class MemoryBroker:
         """One more connection to this broker."""
         return MemoryBus(broker=self)
 
-    def stream(self, kind: StreamKind) -> _Stream:
+    def stream(self, kind: StreamKind) -> Stream:
         self._catch_up()
         return self._streams[kind]
 
@@ -142,17 +140,17 @@ class MemoryBroker:
         for stored in self._streams[kind].select(subject):
             self.delete(kind, stored.sequence)
 
-    def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> _Durable:
+    def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> Durable:
         self._catch_up()
         found = self._durables.get((kind, name))
         if found is None:
-            found = _Durable(name, subject, ack_wait, max_in_flight)
+            found = Durable(name, subject, ack_wait, max_in_flight)
             found.ready.extend(stored.sequence for stored in self._streams[kind].select(subject))
             self._durables[kind, name] = found
         found.ack_wait, found.max_in_flight = ack_wait, max_in_flight
         return found
 
-    def find_durable(self, kind: StreamKind, name: str) -> _Durable | None:
+    def find_durable(self, kind: StreamKind, name: str) -> Durable | None:
         self._catch_up()
         return self._durables.get((kind, name))
 
@@ -185,7 +183,7 @@ class MemoryBroker:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def until_changed(self, durable: _Durable | None = None) -> None:
+    async def until_changed(self, durable: Durable | None = None) -> None:
         """Return when something was stored for `durable` or handed back to it, or may be due for it; for anybody."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
@@ -200,7 +198,7 @@ class MemoryBroker:
                 with suppress(asyncio.CancelledError):
                     await timer
 
-    def wake(self, durable: _Durable | None = None) -> None:
+    def wake(self, durable: Durable | None = None) -> None:
         self._changed(None if durable is None else [durable])
 
     def _append(
@@ -237,13 +235,13 @@ class MemoryBroker:
         for durable in self._durables.values():
             durable.catch_up(now)
 
-    def _next_due(self, only: _Durable | None) -> float | None:
+    def _next_due(self, only: Durable | None) -> float | None:
         moments = [plan.due for plan in self._schedules.values()]
         concerned = self._durables.values() if only is None else (only,)
         moments += [moment for durable in concerned if (moment := durable.next_due()) is not None]
         return min(moments, default=None)
 
-    def _changed(self, concerned: Sequence[_Durable] | None = None) -> None:
+    def _changed(self, concerned: Sequence[Durable] | None = None) -> None:
         """Wake whoever waits for one of those concerned, or for anything; None concerns everybody."""
         for waiter, waits_for in self._waiting.items():
             if not waiter.done() and (concerned is None or waits_for is None or waits_for in concerned):
@@ -274,112 +272,12 @@ class _Listener:
                 _log.warning("listener_failed", subject=stored.subject, error=repr(error))
 
 
-class _Stream:
-    def __init__(self) -> None:
-        self.end = 0
-        self._messages: dict[int, Stored] = {}
-        self._of_subject: dict[str, list[int]] = {}
-        self._message_ids: dict[str, tuple[int, float]] = {}
-
-    def append(
-        self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
-    ) -> Stored:
-        self.end += 1
-        stored = Stored(subject, bytes(body), dict(headers), self.end, at)
-        self._messages[self.end] = stored
-        self._of_subject.setdefault(subject, []).append(self.end)
-        if message_id is not None:
-            self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW
-        return stored
-
-    def recent(self, message_id: str, now: float) -> int:
-        sequence, until = self._message_ids.get(message_id, (0, 0.0))
-        return sequence if now < until else 0
-
-    def ends_at(self, subject: str) -> int:
-        return sequences[-1] if (sequences := self._of_subject.get(subject)) else 0
-
-    def at(self, sequence: int) -> Stored | None:
-        return self._messages.get(sequence)
-
-    def select(self, subject: str, after: int = 0) -> list[Stored]:
-        if (sequences := self._of_subject.get(subject)) is not None:
-            return [self._messages[sequence] for sequence in sequences if sequence > after]
-        return [
-            stored for stored in self._messages.values() if stored.sequence > after and matches(subject, stored.subject)
-        ]
-
-    def remove(self, sequence: int) -> Stored | None:
-        stored = self._messages.pop(sequence, None)
-        if stored is not None:
-            left = self._of_subject[stored.subject]
-            left.remove(sequence)
-            if not left:
-                del self._of_subject[stored.subject]
-        return stored
-
-
-@dataclass(slots=True, eq=False)
-class _Durable:
-    name: str
-    subject: str
-    ack_wait: float
-    max_in_flight: int
-    ready: deque[int] = field(default_factory=deque)
-    counts: dict[int, int] = field(default_factory=dict)
-    _deadlines: dict[int, float] = field(default_factory=dict)
-    _due: list[tuple[float, int]] = field(default_factory=list)
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._deadlines)
-
-    def hand_out(self, now: float) -> int | None:
-        if not self.ready or len(self._deadlines) >= self.max_in_flight:
-            return None
-        sequence = self.ready.popleft()
-        self.counts[sequence] = self.counts.get(sequence, 0) + 1
-        self._again_at(sequence, now + self.ack_wait)
-        return sequence
-
-    def is_unsettled(self, sequence: int) -> bool:
-        """Delivered, and nobody said what became of it, be it in time still or waiting to go out again."""
-        return sequence in self.counts
-
-    def settle(self, sequence: int) -> None:
-        if self._deadlines.pop(sequence, None) is None and sequence in self.ready:
-            self.ready.remove(sequence)
-        self.counts.pop(sequence, None)
-
-    def put_off(self, sequence: int, moment: float) -> None:
-        if sequence in self._deadlines:
-            self._again_at(sequence, moment)
-
-    def _again_at(self, sequence: int, moment: float) -> None:
-        self._deadlines[sequence] = moment
-        heapq.heappush(self._due, (moment, sequence))
-
-    def catch_up(self, now: float) -> None:
-        back: list[int] = []
-        while self._due and self._due[0][0] <= now:
-            moment, sequence = heapq.heappop(self._due)
-            if self._deadlines.get(sequence) == moment:
-                del self._deadlines[sequence]
-                back.append(sequence)
-        self.ready.extendleft(reversed(back))
-
-    def next_due(self) -> float | None:
-        while self._due and self._deadlines.get(self._due[0][1]) != self._due[0][0]:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else None
-
-
 @dataclass(frozen=True, slots=True)
 class _Delivery:
     message: Stored
     delivered: int
     _broker: MemoryBroker
-    _durable: _Durable
+    _durable: Durable
 
     async def ack(self) -> None:
         self._durable.settle(self.message.sequence)
@@ -403,7 +301,7 @@ class _Delivery:
 
 
 class _Consumer:
-    def __init__(self, bus: MemoryBus, durable: _Durable, kind: StreamKind) -> None:
+    def __init__(self, bus: MemoryBus, durable: Durable, kind: StreamKind) -> None:
         self._bus = bus
         self._durable = durable
         self._kind: StreamKind = kind
