@@ -8,6 +8,7 @@
 | `run_team`, `running_team` | a whole team in the test's own process, from a request to its outcome, in milliseconds |
 | `forbid_real_models` | no call of a model that costs money; as a pytest plugin: `pointsman.testing.pytest_plugin` |
 | `simulate`, `Process`, `SimulatedClock` | a whole system in one loop, whose time jumps and whose processes die |
+| `Endless` | what a simulation raises that never comes to rest |
 | `FaultyBus`, `Faults` | a bus that fails the way buses do, by chance drawn from a seed |
 """
 

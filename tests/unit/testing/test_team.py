@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pointsman import testing
 from pointsman.errors import ConfigurationError
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
@@ -42,14 +43,27 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_team_runs_in_a_test_from_a_request_to_its_outcome() -> None:
     model = ScriptedModel(calling(("price", {"item": "tea"})), saying("Tea is 4 euros."))
-    began = time.perf_counter()
 
     outcome = await run_team(TEAM, [planner, synthesizer, seller(model)], "What does tea cost?")
 
-    assert time.perf_counter() - began < 20  # some 50 ms here; the bound is for a machine with other things to do
     assert outcome.status == "completed"
     assert [task.agent for task in outcome.tasks if task.role == "work"] == ["seller"]
     assert [turn.text for turn in model.requests[1].turns if turn.role == "tool"] == ["4 euros"]
+
+
+async def test_a_team_is_tested_in_less_than_a_second() -> None:
+    took: list[float] = []
+
+    for _ in range(5):
+        began = time.perf_counter()
+        await run_team(TEAM, [planner, synthesizer, seller(ScriptedModel(saying("4 euros")))], "What does tea cost?")
+        took.append(time.perf_counter() - began)
+
+    assert min(took) < 1.0, took  # some 50 ms; the fastest, as a machine may have other things to do
+
+
+def test_every_name_of_the_kit_stands_in_its_table() -> None:
+    assert [name for name in testing.__all__ if f"`{name}`" not in str(testing.__doc__)] == []
 
 
 async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
