@@ -22,6 +22,7 @@ __all__ = [
     "ask_synthesizer",
     "bare_results",
     "failures",
+    "not_served",
     "synthesized",
     "verdict",
     "write_answer",
@@ -37,7 +38,7 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
     if not done:
         reason = state.limit or "; ".join(failures(state)) or "no task was finished"
-        return end(draft, Phase.FAILED, _refusal(state) or NOT_SERVED, reason)
+        return end(draft, Phase.FAILED, not_served(state), reason)
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
     if alone:
         return end(draft, verdict(state), bare_results(state))
@@ -46,11 +47,12 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     return write_answer(draft)
 
 
-def _refusal(state: State) -> str:
-    """What who asked is told where nothing failed but agents said no: that is meant for them. Else nothing."""
+def not_served(state: State) -> str:
+    """What who asked is told where the work came to nothing: the agents' own words if all that failed was refused, for
+    those are meant for them."""
     errors = [task.error for task in state.work() if task.error and task.status is TaskStatus.FAILED]
     if state.limit or not errors or any(error.kind != ErrorKind.REFUSED for error in errors):
-        return ""
+        return NOT_SERVED
     said = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
     return could_not(said, "Say what is missing, or ask for something else.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pointsman.core.answers import ask_judge, failures, write_answer
+from pointsman.core.answers import ask_judge, failures, not_served, write_answer
 from pointsman.core.draft import Draft, end, free_id
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan, menu
@@ -39,7 +39,7 @@ def finish_fan_out(draft: Draft, strategy: FanOut) -> None:
         reason = f"{len(done)} of {len(work)} members succeeded, and at least {needed} must"
         if why := state.limit or "; ".join(failures(state)):
             reason = f"{reason}: {why}"
-        return end(draft, Phase.FAILED, NOT_SERVED, reason)
+        return end(draft, Phase.FAILED, not_served(state), reason)
     if ask_judge(draft):
         return None
     return write_answer(draft)

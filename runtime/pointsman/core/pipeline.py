@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
-from pointsman.core.answers import bare_results
+from pointsman.core.answers import bare_results, not_served
 from pointsman.core.draft import Draft, end
-from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
@@ -45,7 +44,7 @@ def finish_pipeline(draft: Draft, strategy: Pipeline) -> None:
     reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_why(state, stuck)}"
     done = stages[: stages.index(stuck)]
     if not done:
-        return end(draft, Phase.FAILED, NOT_SERVED, reason)
+        return end(draft, Phase.FAILED, not_served(state), reason)
     return end(draft, Phase.PARTIAL, bare_results(state), f"{reason}; done before it: {_timings(done)}")
 
 

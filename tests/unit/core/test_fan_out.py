@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.core import Story, card, cards
+from support.core import Story, card, cards, failure
 
 from pointsman.core.disagreements import disagreements
 from pointsman_schemas.card import Role
@@ -62,6 +62,14 @@ def test_too_few_members_are_no_answer() -> None:
 
     assert story.outcome.status == "failed"
     assert story.outcome.reason.startswith("1 of 3 members succeeded, and at least 2 must: legal: provider_error")
+
+
+def test_members_that_all_refused_are_heard_by_who_asked() -> None:
+    story = asked()
+    for name in ("legal", "risk", "sales"):
+        story.fail(name, failure("refused"))
+
+    assert (story.outcome.status, "because refused was seen" in str(story.outcome.answer)) == ("failed", True)
 
 
 @pytest.mark.parametrize(("minimum", "status"), [(1.0, "failed"), (0.6, "partial")])

@@ -137,6 +137,14 @@ def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
     assert story.outcome.reason.startswith("the stage extract of 3 could not be done: provider_error")
 
 
+def test_a_first_stage_that_refused_is_heard_by_who_asked() -> None:
+    story = begun()
+
+    story.fail("extract", failure("refused"))
+
+    assert (story.outcome.status, "because refused was seen" in str(story.outcome.answer)) == ("failed", True)
+
+
 def test_the_deadline_is_named_with_the_stage_it_came_in() -> None:
     story = begun(limits=Limits(deadline=10, task_timeout=60))
     story.succeed("extract", {"customer": "C-1"})
