@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
-from pointsman.core.draft import Draft, dispatch, end, free_id
+from pointsman.core.draft import Draft, dispatch, end, free_ids
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import menu
 from pointsman.core.state import Task
@@ -57,20 +57,17 @@ def _reactions(draft: Draft, emitter: Task | None, event: Emitted) -> tuple[Plan
     reacting = dict.fromkeys(
         card.name for card in draft.around.cards if card.name in allowed and event.name in card.reacts_to
     )
+    ids = free_ids(draft.open(), (f"{agent}-{event.name}" for agent in reacting))
     return tuple(
         PlannedTask(
-            id=free_id(draft.open(), f"{agent}-{event.name}"[:_ID_KEPT]),
+            id=task_id,
             agent=agent,
             intent=f"React to {event.name}" + (f" from {emitter.agent}" if emitter else ""),
             input=event.data,
             depends_on=(emitter.id,) if emitter else (),
         )
-        for agent in reacting
+        for task_id, agent in zip(ids, reacting, strict=True)
     )
-
-
-_ID_KEPT = 56
-"""Characters of a reaction's id: a token has 64, and what keeps two apart needs a few."""
 
 
 def _data(draft: Draft) -> JsonValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -23,10 +24,12 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.roles import ClassifierInput, JudgeInput, PlannerInput, RefinerInput, SynthesizerInput
 
-__all__ = ["LAST_WORD", "Draft", "abandon", "add_role_task", "dispatch", "end", "free_id", "task_deadline"]
+__all__ = ["LAST_WORD", "Draft", "abandon", "add_role_task", "dispatch", "end", "free_id", "free_ids", "task_deadline"]
 
 LAST_WORD = timedelta(seconds=30)
 """What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
+
+_LONGEST = 64  # characters of a token, which an id of a task is
 
 
 @dataclass(slots=True)
@@ -70,12 +73,23 @@ def add_role_task(
 
 
 def free_id(state: State, wanted: str) -> str:
-    """`wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task of a plan has taken."""
-    number, name = 1, wanted
-    while name in state.tasks:
-        number += 1
-        name = f"{wanted}-{number}"
-    return name
+    """`wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task has taken."""
+    return free_ids(state, (wanted,))[0]
+
+
+def free_ids(state: State, wanted: Iterable[str]) -> list[str]:
+    """An id for each, as `free_id` gives it, and no two alike; one that is too long for a token is cut."""
+    taken = set(state.tasks)
+    found: list[str] = []
+    for each in wanted:
+        number, name = 1, each[:_LONGEST]
+        while name in taken:
+            number += 1
+            tail = f"-{number}"
+            name = each[: _LONGEST - len(tail)] + tail
+        taken.add(name)
+        found.append(name)
+    return found
 
 
 def dispatch(draft: Draft, task_id: str) -> None:

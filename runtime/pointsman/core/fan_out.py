@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pointsman.core.answers import ask_judge, failures, not_served, write_answer
-from pointsman.core.draft import Draft, end, free_id
+from pointsman.core.draft import Draft, end, free_ids
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan, menu
 from pointsman.core.transitions import Phase, TaskStatus
@@ -25,7 +25,10 @@ def begin_fan_out(draft: Draft, strategy: FanOut) -> None:
         reason = "no agent is alive that could take the request"
         return end(draft, Phase.FAILED, NOT_SERVED, reason)
     intent = strategy.intent or "Serve the request from your own point of view"
-    tasks = tuple(PlannedTask(id=free_id(state, name), agent=name, intent=intent) for name in members)
+    ids = free_ids(state, members)
+    tasks = tuple(
+        PlannedTask(id=task_id, agent=name, intent=intent) for task_id, name in zip(ids, members, strict=True)
+    )
     return accept_plan(draft, Plan(goal="Hear every member", tasks=tasks, final_instruction=_MERGE), revision=1)
 
 

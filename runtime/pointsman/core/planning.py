@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.core.approvals import ask_about_plan
-from pointsman.core.draft import Draft, add_role_task, end, free_id
+from pointsman.core.draft import Draft, add_role_task, end, free_id, free_ids
 from pointsman.core.outcome import NOT_SERVED, could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
 from pointsman.core.state import State, Task, input_of
@@ -216,9 +216,10 @@ def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
     chosen = list({each.agent: each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and state.strategy.escalate is not None:
         return ask_planner(draft, state.strategy.escalate, only=[each.agent for each in chosen])
+    ids = free_ids(state, (each.agent for each in chosen))
     tasks = tuple(
-        PlannedTask(id=free_id(state, each.agent), agent=each.agent, intent=each.intent or "Serve the request")
-        for each in chosen
+        PlannedTask(id=task_id, agent=each.agent, intent=each.intent or "Serve the request")
+        for task_id, each in zip(ids, chosen, strict=True)
     )
     return accept_plan(draft, Plan(goal="Serve the request", tasks=tasks), revision=1)
 

@@ -47,6 +47,16 @@ def test_what_an_agent_emits_hands_a_task_to_each_that_reacts_side_by_side() -> 
     assert [report.task_id for report in handoff.context] == ["policy-charge_verified"]
 
 
+def test_two_that_react_have_a_task_each_however_long_and_alike_their_names_are() -> None:
+    names = ("x" * 63 + "a", "x" * 63 + "b")
+    event = "e" * 64
+    dancers = tuple(card(name, reacts_to=(event,)) for name in names)
+
+    story = Story(strategy=Choreography(begins=event), cards=dancers).start()
+
+    assert [task.agent for task in story.state.work()] == list(names)
+
+
 def test_it_ends_when_it_is_quiet() -> None:
     story = begun()
     emit(story, "verify-requested", ("nobody_cares", None))

@@ -147,3 +147,12 @@ def test_an_orchestration_agent_is_never_chosen() -> None:
     story.succeed("classify-1", selection(("judge", 1.0)))
 
     assert story.outcome.status == "failed"
+
+
+def test_agents_named_like_the_runtimes_own_tasks_have_a_task_each() -> None:
+    names = ("classify-1", "classify-1-2", "y" * 64)
+    story = Story(strategy=Router(), cards=cards(*names)).start()
+
+    story.succeed("classify-1", selection(*((name, 0.9) for name in names)))
+
+    assert [task.agent for task in story.state.work()] == list(names)
