@@ -20,7 +20,16 @@ from pointsman_schemas.asyncapi import EVENTS, document
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Event
 from pointsman_schemas.plan import Plan, Selection
-from pointsman_schemas.roles import ClassifierInput, PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.roles import (
+    ClassifierInput,
+    JudgeInput,
+    PlannerInput,
+    Refinement,
+    RefinerInput,
+    Ruling,
+    Synthesis,
+    SynthesizerInput,
+)
 
 __all__ = ["MODELS", "files", "json_schema", "main", "to_yaml"]
 
@@ -33,6 +42,10 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "classifier-input": ClassifierInput,
     "synthesizer-input": SynthesizerInput,
     "synthesis": Synthesis,
+    "refiner-input": RefinerInput,
+    "refinement": Refinement,
+    "judge-input": JudgeInput,
+    "ruling": Ruling,
 }
 """What has a schema file of its own, by the name of that file."""
 
