@@ -71,13 +71,11 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
         case Role.WORK:
             draft.moved.extend(state.dependants.get(task.id, ()))
         case Role.PLAN | Role.CLASSIFY:
+            reason = f"{task.agent} could not {task.role}: {error.message}"
             if state.plan is not None:
-                return keep_plan(
-                    draft, f"{task.agent} could not {task.role}: {error.message}"
-                )  # it was to be a plan after the first: go on with the one there is
+                return keep_plan(draft, reason)  # it was to be a plan after the first: go on with the one there is
             if task.role is Role.CLASSIFY and route_to_fallback(draft):
                 return None
-            reason = f"{task.agent} could not {task.role}: {error.message}"
             end(draft, Phase.FAILED, NOT_SERVED, reason)
         case Role.REFINE:
             if (waiting := refined_task(state, task)) is not None:

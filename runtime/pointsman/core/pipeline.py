@@ -33,14 +33,15 @@ def begin_pipeline(draft: Draft, strategy: Pipeline) -> None:
     accept_plan(draft, Plan(goal="Serve the request, stage by stage", tasks=tasks), revision=1)
 
 
-def finish_pipeline(draft: Draft, strategy: Pipeline) -> None:
-    """The last stage's output is the answer; without it, the reason names the stage that failed."""
+def finish_pipeline(draft: Draft) -> None:
+    """The last stage's output is the answer; without it, the reason names the stage that failed. The stages are those
+    of the plan, which a person may have changed."""
     state = draft.open()
-    last = state.tasks[strategy.stages[-1].name]
-    if last.result is not None and last.status is TaskStatus.SUCCEEDED:
-        return end(draft, Phase.COMPLETED, last.result.output)
-    stages = [state.tasks[stage.name] for stage in strategy.stages]
-    stuck = next(stage for stage in stages if stage.status is not TaskStatus.SUCCEEDED)
+    stages = list(state.work())
+    stuck = next((stage for stage in stages if stage.status is not TaskStatus.SUCCEEDED), None)
+    if stuck is None:
+        last = stages[-1].result
+        return end(draft, Phase.COMPLETED, last.output if last else None)
     reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_why(state, stuck)}"
     done = stages[: stages.index(stuck)]
     if not done:

@@ -37,8 +37,8 @@ def finish(draft: Draft) -> None:
     match draft.open().strategy:
         case Supervisor() | Adaptive() | Router() | Choreography() as strategy:
             answer_or_give_up(draft, strategy)
-        case Pipeline() as strategy:
-            finish_pipeline(draft, strategy)
+        case Pipeline():
+            finish_pipeline(draft)
         case FanOut() as strategy:
             finish_fan_out(draft, strategy)
         case _ as never:

@@ -271,3 +271,16 @@ def test_arguments_that_are_no_object_are_no_answer() -> None:
 
     assert story.of(ControlIgnored)[0].reason == "the arguments of a tool are an object"
     assert len(asked(story)) == 1
+
+
+@pytest.mark.parametrize(("second", "status"), [("succeeds", "completed"), ("fails", "partial")])
+def test_a_pipeline_whose_plan_a_person_changed_ends_by_the_changed_plan(second: str, status: str) -> None:
+    story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"), Stage(agent="other"))))
+    approve(story, input=plan(task("worker"), task("instead", "other", ["worker"])))
+    story.succeed("worker")
+
+    story.succeed("instead", "done") if second == "succeeds" else story.fail("instead")
+
+    assert story.outcome.status == status
+    assert story.outcome.answer == ("done" if second == "succeeds" else {"from": "worker"})
+    assert same_again(story)
