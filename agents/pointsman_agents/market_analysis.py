@@ -29,7 +29,6 @@ _PAGES: Final = {
 
 
 class Links(BaseModel):
-    summary: str
     urls: list[str]
 
 
@@ -41,7 +40,6 @@ class Positions(BaseModel):
 class Rows(BaseModel):
     """`rows` are name, capitalization this year and last year, largest first."""
 
-    summary: str
     rows: list[tuple[str, int, int]]
 
 
@@ -57,7 +55,7 @@ class Document(BaseModel):
 @tool(idempotent=True)
 def web_search() -> Links:
     """Search for pages: gives their urls."""
-    return Links(summary=f"{len(_PAGES)} pages found.", urls=list(_PAGES))
+    return Links(urls=list(_PAGES))
 
 
 @tool(idempotent=True)
@@ -77,7 +75,7 @@ def query_database(top: Annotated[int, Field(ge=1, description="How many, larges
         rows = database.execute("SELECT name, now, before FROM company ORDER BY now DESC LIMIT ?", (top,)).fetchall()
     finally:
         database.close()
-    return Rows(summary=f"{len(rows)} companies found.", rows=rows)
+    return Rows(rows=rows)
 
 
 @tool(idempotent=True)
@@ -90,6 +88,8 @@ def calculate(rows: list[tuple[str, int, int]]) -> Findings:
 @tool(idempotent=True)
 def format_document(findings: list[str], positions: list[str]) -> Document:
     """Format a report from findings and positions."""
+    if not findings and not positions:
+        return Document(summary="Nothing was written: there are no findings and no positions to write from.")
     parts = ["# Market report (sample data)", "## Figures", *findings, "## Positions", *positions]
     return Document(summary="\n".join(parts))
 

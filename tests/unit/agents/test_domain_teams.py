@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from pydantic import JsonValue
 
 from pointsman.agent import agent
+from pointsman.core.trace import TraceNode
 from pointsman.llm_agent import LLMAgent
 from pointsman.testing import run_team, running_team
 from pointsman_agents import market_analysis, tech_support
@@ -18,6 +21,7 @@ from pointsman_schemas.log import PlanAccepted
 from pointsman_schemas.team import Team
 
 SUPPORT = (tech_support.troubleshooter, tech_support.documenter, tech_support.escalator, classifier, synthesizer)
+MARKET = (market_analysis.researcher, market_analysis.analyst, market_analysis.writer, planner, synthesizer)
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +89,7 @@ async def test_routing_that_cannot_be_read_falls_back_to_the_guides() -> None:
     [("3", "Contoso: $800 billion, +60.0%", "Tailspin:"), ("1", "Northwind: $900 billion, +20.0%", "Contoso:")],
 )
 async def test_a_market_is_gathered_and_analysed_side_by_side_then_written(top: str, said: str, unsaid: str) -> None:
-    cast = (market_analysis.researcher, market_analysis.analyst, market_analysis.writer, planner, synthesizer)
-    async with running_team(market_analysis.team, cast) as client:
+    async with running_team(market_analysis.team, MARKET) as client:
         workflow = await client.submit("market-analysis", market_analysis.SAMPLE_REQUEST.replace("3", top))
         outcome = await workflow.outcome(10)
         (accepted,) = [entry for entry in await client.entries(workflow.id) if isinstance(entry, PlanAccepted)]
@@ -99,6 +102,39 @@ async def test_a_market_is_gathered_and_analysed_side_by_side_then_written(top: 
     assert "cheapest for data analysis" in str(outcome.answer)
     assert said in str(outcome.answer)
     assert unsaid not in str(outcome.answer)
+
+
+async def test_an_analyst_alone_answers_with_its_figures() -> None:
+    outcome = await run_team(market_analysis.team, MARKET, "What are the growth rates of the top 4 companies?")
+
+    assert [task.agent for task in outcome.tasks if task.agent not in ("planner", "synthesizer")] == ["analyst"]
+    assert "Tailspin: $90 billion, -10.0% in a year" in str(outcome.answer)
+
+
+def test_a_report_without_findings_is_not_written() -> None:
+    assert market_analysis.format_document([], []).summary.startswith("Nothing was written")
+    assert "Market report" in market_analysis.format_document([], ["One is the cheapest."]).summary
+
+
+async def test_each_agent_of_a_market_analysis_uses_its_own_tools() -> None:
+    async with running_team(market_analysis.team, MARKET) as client:
+        workflow = await client.submit("market-analysis", market_analysis.SAMPLE_REQUEST)
+        await workflow.outcome(10)
+        trace = await client.trace(workflow.id)
+
+    assert sorted((node.agent, node.name) for node in _walk(trace) if node.kind == "tool") == [
+        ("analyst", "execute_tool calculate"),
+        ("analyst", "execute_tool query_database"),
+        ("researcher", "execute_tool scrape_page"),
+        ("researcher", "execute_tool web_search"),
+        ("writer", "execute_tool format_document"),
+    ]
+
+
+def _walk(node: TraceNode) -> Iterator[TraceNode]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
 
 
 @pytest.mark.parametrize(
