@@ -183,15 +183,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--to", type=Path, default=HERE)
+    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
     chosen = parser.parse_args()
     telemetry.setup("pictures", settings=Settings(log_level="error"))
     if chosen.serve:
         asyncio.run(_serve())
         return
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
+    if chosen.chromium is None:
         sys.exit("there is no chromium here: apt-get install chromium")
-    asyncio.run(pictures(chosen.to, chromium))
+    asyncio.run(pictures(chosen.to, chosen.chromium))
 
 
 async def _serve() -> None:

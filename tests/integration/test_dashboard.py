@@ -41,15 +41,21 @@ TASKS = [
 
 
 @pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
+def chromium() -> str:
+    """Where it is. Without one there is nothing to test here, which is a failure where one is said to be."""
     if CHROMIUM is None:
         reason = "there is no chromium here (apt-get install chromium)"
         if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):
             pytest.fail(reason)
         pytest.skip(reason)
+    return CHROMIUM
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         # As root there is no sandbox to be had.
-        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        launched = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched
         await launched.close()
 
@@ -275,10 +281,9 @@ async def test_a_stream_outlives_the_broker_and_tells_that_it_is_away(tmp_path: 
             await bus.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
-def test_the_pictures_can_be_taken_anew(tmp_path: Path) -> None:
+def test_the_pictures_can_be_taken_anew(tmp_path: Path, chromium: str) -> None:
     done = subprocess.run(
-        [sys.executable, "docs/images/make.py", "--to", str(tmp_path)],
+        [sys.executable, "docs/images/make.py", "--to", str(tmp_path), "--chromium", chromium],
         cwd=ROOT,
         capture_output=True,
         text=True,
