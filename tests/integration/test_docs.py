@@ -1,4 +1,4 @@
-"""Every code block of the README runs, in its order, in one place, against one running system.
+"""Every code block of the README and of docs/approvals.md runs, in its order, against one running system.
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
 line by line; a line that ends in `&` goes on in the background. What would build an environment is checked, not run:
@@ -15,10 +15,13 @@ from pathlib import Path
 
 import pytest
 from support.docs import ROOT, alive, background, blocks_of, end, run
+from support.system import planner_of, running, synthesizer, until
 
+from pointsman.agent import agent
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.client import Client, connect
 from pointsman.settings import Settings
+from pointsman_schemas.team import Team
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = blocks_of(README)
@@ -83,6 +86,36 @@ async def test_every_block_of_the_readme_runs(client: Client, settings: Settings
 
     assert ran == 8
     assert "translator" in {task.agent for task in outcome.tasks}
+
+
+async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_answer(
+    settings: Settings, tmp_path: Path
+) -> None:
+    ((language, body),) = blocks_of((ROOT / "docs" / "approvals.md").read_text())
+    paid: list[int] = []
+
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(request: dict[str, int]) -> str:
+        paid.append(request["amount"])
+        return "paid"
+
+    bank = Team(name="bank")
+    plan = planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill", "input": {"amount": 100}})
+    async with running(settings, bank, [plan, synthesizer, pay]) as client:
+        workflows = [await client.submit("bank", "pay the bill") for _ in range(3)]
+
+        async def asked() -> bool:
+            return len(await client.approvals()) == 3
+
+        await until(asked)
+        for line in body.splitlines():
+            waiting = await client.approvals()
+            await run(re.sub(r"\bID\b", waiting[0].id if waiting else "", line), tmp_path, settings)
+        statuses = [(await workflow.outcome(30)).status for workflow in workflows]
+
+    assert language == "sh"
+    assert sorted(paid) == [90, 100]
+    assert sorted(statuses) == ["completed", "completed", "failed"]
 
 
 def test_the_readme_names_every_setting_with_its_default() -> None:
