@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.core import Story, admission, failure, plan, task
 from support.world import AGENTS, World, some_limits, some_strategy
@@ -19,7 +19,7 @@ from pointsman_schemas.log import Commit, RetryScheduled, TaskFailed
 from pointsman_schemas.team import Limits, Router, Team
 
 
-@settings(max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, derandomize=True, database=None)
 @given(st.integers(0, 2**64))
 def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
     chance = Random(seed)

@@ -8,16 +8,21 @@ from pointsman.telemetry import names
 
 
 def test_no_span_name_holds_an_id() -> None:
-    ids = {"workflow_id": "WORKFLOW", "task_id": "TASK"}
     made = [
         names.publish_request("ns", "support", message_id="MESSAGE", correlation_id="CORRELATION"),
         names.invoke_workflow("support", workflow_id="WORKFLOW", correlation_id="CORRELATION"),
-        names.task("plan", "planner", **ids),
-        names.task("work", "researcher", **ids, attempts=2),
-        names.task("synthesize", "writer", **ids),
-        names.task("refine", "refiner", **ids),
+        names.task("plan", "planner", workflow_id="WORKFLOW", task_id="TASK"),
+        names.task("work", "researcher", workflow_id="WORKFLOW", task_id="TASK", attempts=2),
+        names.task("synthesize", "writer", workflow_id="WORKFLOW", task_id="TASK"),
+        names.task("refine", "refiner", workflow_id="WORKFLOW", task_id="TASK"),
         names.process_handoff(
-            "ns", "researcher", subject="ns.handoff.researcher.WORKFLOW.TASK.1", attempt=1, message_id="MESSAGE", **ids
+            "ns",
+            "researcher",
+            subject="ns.handoff.researcher.WORKFLOW.TASK.1",
+            attempt=1,
+            message_id="MESSAGE",
+            workflow_id="WORKFLOW",
+            task_id="TASK",
         ),
         names.chat("openai", "a-model", correlation_id="CORRELATION"),
         names.execute_tool("search", call_id="CALL"),
