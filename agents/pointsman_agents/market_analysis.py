@@ -1,4 +1,5 @@
-"""Market analysis in one file: pages are gathered, figures computed, a report written. No two agents share a tool."""
+"""Market analysis in one file: pages are gathered side by side, figures computed for the companies they name, a report
+written. No two agents share a tool."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from pointsman.llm.matching import FITS, Described, Matcher
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
 from pointsman_schemas.team import Limits, Supervisor, Team
@@ -21,19 +23,34 @@ _HOW: Final = "Use your tools before you answer, and copy what they say exactly.
 
 # Sample data: invented companies; their capitalization this year and last year in billions of dollars.
 _COMPANIES: Final = (("Northwind", 900, 750), ("Contoso", 800, 500), ("Fabrikam", 400, 320), ("Tailspin", 90, 100))
+# By url, whose path says what the page is about: the companies it names, and what it says.
 _PAGES: Final = {
-    "https://northwind.example/cloud": "Northwind sells the widest range of services.",
-    "https://contoso.example/cloud": "Contoso sells to companies that have its office software.",
-    "https://fabrikam.example/cloud": "Fabrikam is the cheapest for data analysis.",
+    "https://news.example/market-capitalization": (
+        ("Northwind", "Contoso", "Fabrikam", "Tailspin"),
+        "Four cloud providers are listed; a few of them are most of the market.",
+    ),
+    "https://news.example/growth-rates": (
+        ("Northwind", "Contoso", "Fabrikam", "Tailspin"),
+        "What grows is data analysis; storage shrinks.",
+    ),
+    "https://news.example/competitive-positioning": (
+        ("Northwind", "Contoso", "Fabrikam"),
+        "Northwind sells the widest range of services, Contoso to companies that have its office software; Fabrikam is "
+        "the cheapest for data analysis.",
+    ),
 }
+_WEB: Final = Matcher([Described(url, url.rpartition("/")[2], "") for url in _PAGES])
 
 
 class Links(BaseModel):
     urls: list[str]
 
 
-class Positions(BaseModel):
+class Gathered(BaseModel):
+    """`companies` are those that the pages name, `positions` what they say."""
+
     summary: str
+    companies: list[str] = []
     positions: list[str] = []
 
 
@@ -53,29 +70,37 @@ class Document(BaseModel):
 
 
 @tool(idempotent=True)
-def web_search() -> Links:
+def web_search(question: str) -> Links:
     """Search for pages: gives their urls."""
-    return Links(urls=list(_PAGES))
+    return Links(urls=[url for url, score in _WEB.scores(question).items() if score >= FITS])
 
 
 @tool(idempotent=True)
-def scrape_page(urls: list[str]) -> Positions:
+def scrape_page(urls: list[str]) -> Gathered:
     """Read the market pages of cloud providers: capitalization, growth rates, competitive positioning."""
-    positions = [_PAGES[url] for url in urls if url in _PAGES]
-    return Positions(summary=" ".join(positions) or "The pages say nothing.", positions=positions)
+    read = [_PAGES[url] for url in urls if url in _PAGES]
+    positions = [said for _, said in read]
+    return Gathered(
+        summary=" ".join(positions) or "The pages say nothing.",
+        companies=list(dict.fromkeys(name for names, _ in read for name in names)),
+        positions=positions,
+    )
 
 
 @tool(idempotent=True)
-def query_database(top: Annotated[int, Field(ge=1, description="How many, largest first")] = 3) -> Rows:
+def query_database(
+    companies: Annotated[list[str], Field(description="Their names")],
+    top: Annotated[int, Field(ge=1, description="How many, largest first")] = 3,
+) -> Rows:
     """Query the database for rows."""
     database = sqlite3.connect(":memory:")
     try:
         database.execute("CREATE TABLE company (name TEXT, now INTEGER, before INTEGER)")
         database.executemany("INSERT INTO company VALUES (?, ?, ?)", _COMPANIES)
-        rows = database.execute("SELECT name, now, before FROM company ORDER BY now DESC LIMIT ?", (top,)).fetchall()
+        rows = database.execute("SELECT name, now, before FROM company ORDER BY now DESC").fetchall()
     finally:
         database.close()
-    return Rows(rows=rows)
+    return Rows(rows=[row for row in rows if row[0] in companies][:top])
 
 
 @tool(idempotent=True)
@@ -100,7 +125,7 @@ researcher = LLMAgent(
     skills=["web research"],
     instructions=_HOW,
     tools=[web_search, scrape_page],
-    output=Positions,
+    output=Gathered,
 )
 analyst = LLMAgent(
     name="analyst",
@@ -124,6 +149,9 @@ team = Team(
     name="market-analysis",
     description="Compares companies: figures, growth and positioning",
     agents=("researcher", "analyst", "writer"),
-    strategy=Supervisor(instructions="Writer needs researcher and analyst."),
+    strategy=Supervisor(
+        instructions="Each part of the request is a task of its own for researcher, side by side. Analyst needs "
+        "researcher. Writer needs researcher and analyst."
+    ),
     limits=Limits(deadline=120.0, task_timeout=60.0, tokens=100_000),
 )

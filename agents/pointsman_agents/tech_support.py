@@ -1,4 +1,5 @@
-"""Technical support in one file: a diagnosis, a guide or a person. An unclear request is answered by the guides."""
+"""Technical support in one file: a diagnosis, a guide or a person, and a second of them where a request needs it. What
+is unclear is answered by the guides."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pointsman.llm.matching import Described, Matcher
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
 from pointsman_schemas.ids import derived_id
-from pointsman_schemas.team import Limits, Router, Team
+from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "documenter", "escalator", "team", "troubleshooter"]
 
@@ -88,8 +89,12 @@ team = Team(
     name="tech-support",
     description="Diagnoses technical problems, explains how things are done, and hands over to a person",
     agents=("troubleshooter", "documenter", "escalator"),
-    strategy=Router(fallback="documenter"),
-    limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
+    strategy=Supervisor(
+        fallback="documenter",
+        instructions="Choose one agent, the primary, and give it the request. Choose a secondary agent only for a part "
+        "of the request that the primary cannot serve.",
+    ),
+    limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000, tasks=2),
 )
 
 

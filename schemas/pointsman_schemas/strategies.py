@@ -23,11 +23,13 @@ class _Synthesized(BaseModel):
 
 class Supervisor(_Synthesized):
     """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
-    has failed for good or a result asks for it."""
+    has failed for good or a result asks for it. Where no first plan can be had, because the planner failed, knows
+    nobody, or what it writes cannot be used, the whole request goes to `fallback`."""
 
     kind: Literal["supervisor"] = "supervisor"
     planner: AgentName = "planner"
     synthesizer: AgentName | None = "synthesizer"
+    fallback: AgentName | None = None
     instructions: str = ""
 
 

@@ -92,6 +92,8 @@ class Team(BaseModel):
         match strategy:
             case Supervisor() | Adaptive():
                 roles = [(strategy.planner, "plans"), (strategy.synthesizer, "synthesizes")]
+                if isinstance(strategy, Supervisor):
+                    roles.append((strategy.fallback, "works"))
             case Router():
                 roles = [(strategy.classifier, "classifies"), (strategy.fallback, "works")]
                 if strategy.escalate is not None:

@@ -74,7 +74,7 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
             reason = f"{task.agent} could not {task.role}: {error.message}"
             if state.plan is not None:
                 return keep_plan(draft, reason)  # it was to be a plan after the first: go on with the one there is
-            if task.role is Role.CLASSIFY and route_to_fallback(draft):
+            if route_to_fallback(draft):
                 return None
             end(draft, Phase.FAILED, NOT_SERVED, reason)
         case Role.REFINE:

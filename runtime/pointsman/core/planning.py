@@ -31,7 +31,7 @@ __all__ = [
     "route_to_fallback",
 ]
 
-
+_SAID = 500  # characters of a request that are an intent, too: longer ones would be in the log twice
 _FAILED = "the plan repeats tasks that have failed for good; choose other agents or another way"
 _REPEATED = "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
 
@@ -110,6 +110,8 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approv
             return None
         if state.plan is not None:
             return keep_plan(draft)
+        if route_to_fallback(draft):
+            return None
         return end(
             draft,
             Phase.FAILED,
@@ -140,6 +142,8 @@ def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -
     reason = f"no valid plan after {state.rejections} tries: {'; '.join(problems)}"
     if state.plan is not None:
         return keep_plan(draft, reason)
+    if state.rejections == state.limits.plan_repairs + 1 and route_to_fallback(draft):
+        return None
     error = AttemptError(kind=ErrorKind.BAD_PLAN, message=reason)
     draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
     return end(draft, Phase.FAILED, NOT_SERVED, reason)
@@ -201,9 +205,9 @@ def classified(draft: Draft, task: Task, result: Result) -> None:
 
 
 def route_to_fallback(draft: Draft) -> bool:
-    """Hand the request to the router's fallback, if it has one that is alive."""
-    state = draft.open()
-    fallback = state.strategy.fallback if isinstance(state.strategy, Router) else None
+    """Hand the request to the strategy's fallback, if it has one that is alive."""
+    strategy = draft.open().strategy
+    fallback = strategy.fallback if isinstance(strategy, Router | Supervisor) else None
     if fallback is None or not menu(draft, [fallback]):
         return False
     _route(draft, [SelectedAgent(agent=fallback, confidence=0.0)])
@@ -212,13 +216,14 @@ def route_to_fallback(draft: Draft) -> bool:
 
 def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
     state = draft.open()
-    assert isinstance(state.strategy, Router)
     chosen = list({each.agent: each for each in reversed(chosen)}.values())[::-1]
-    if len(chosen) > 1 and state.strategy.escalate is not None:
+    if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:
         return ask_planner(draft, state.strategy.escalate, only=[each.agent for each in chosen])
     ids = free_ids(state, (each.agent for each in chosen))
+    said = state.input.strip() if isinstance(state.input, str) else ""
+    whole = said if 0 < len(said) <= _SAID else "Serve the request"
     tasks = tuple(
-        PlannedTask(id=task_id, agent=each.agent, intent=each.intent or "Serve the request")
+        PlannedTask(id=task_id, agent=each.agent, intent=each.intent or whole)
         for task_id, each in zip(ids, chosen, strict=True)
     )
     return accept_plan(draft, Plan(goal="Serve the request", tasks=tasks), revision=1)

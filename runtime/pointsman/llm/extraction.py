@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from pointsman_schemas.strict_json import compact
+
 __all__ = ["Sources", "arguments", "missing", "required_of"]
 
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
@@ -24,7 +26,8 @@ _ABSENT: Final[Any] = object()
 class Sources:
     """Where values may come from: `texts` are what is asked, in words; `data` what came with it or what tools returned.
 
-    A pattern is looked for in the texts alone. From the data, first come first, a value is taken by its key.
+    A pattern is looked for in the texts alone. From the data, first come first, a value is taken by its key; a list
+    is gathered from all that have one under that key, without what stands in it already.
     """
 
     texts: Sequence[str]
@@ -114,11 +117,15 @@ def _shape(example: str) -> str:
 
 
 def _by_key(name: str, schema: Mapping[str, JsonValue], sources: Sources) -> Any:
-    for data in sources.data:
-        for key, value in _items(data):
-            if _plain(key) == _plain(name) and _fits(value, schema):
-                return value
-    return _ABSENT
+    found = [value for data in sources.data if (value := _first(name, schema, data)) is not _ABSENT]
+    if len(found) > 1 and all(isinstance(value, list) for value in found):
+        return list({compact(item): item for value in found for item in value}.values())
+    return found[0] if found else _ABSENT
+
+
+def _first(name: str, schema: Mapping[str, JsonValue], data: JsonValue) -> Any:
+    fitting = (value for key, value in _items(data) if _plain(key) == _plain(name) and _fits(value, schema))
+    return next(fitting, _ABSENT)
 
 
 def _items(data: JsonValue) -> Iterator[tuple[str, JsonValue]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Final
 
 from pydantic import BaseModel, JsonValue
@@ -59,7 +59,6 @@ def _whole_plan(asked: PlannerInput) -> Plan:
             cannot="the offline planner has no other plan than the one that was refused: "
             + "; ".join(asked.problems[:3]),
         )
-    menu = {item.name: item for item in asked.agents}
     shares: dict[str, list[str]] = {}
     unserved: list[str] = []
     last = ""
@@ -77,33 +76,45 @@ def _whole_plan(asked: PlannerInput) -> Plan:
             unserved.append(clause)
     if (asked.adaptive or not shares) and (best := _suggested(matcher, asked)):
         shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
-    needs = _needs(asked.instructions, tuple(menu))
-    done = {report.agent: report.task_id for report in asked.results if report.status == "succeeded"}
-    shares = _with_needs(shares, needs, done)
-    unserved += [clause for agent in list(shares)[asked.max_tasks :] for clause in shares.pop(agent)]
-    instruction = "Answer every part of the request."
-    if unserved:
-        instruction = f"{_TELL}nobody here can help with: " + "; ".join(f'"{clause}"' for clause in unserved) + "."
-    if not shares:
-        cannot = _nobody(text, asked.agents, done=bool(asked.results))
-        return Plan(goal=text, cannot=cannot, final_instruction=instruction)
-    first = _next_number(asked.results)
-    ids = done | {agent: f"t{number}" for number, agent in enumerate(shares, first)}
+    tasks, left = _tasks(shares, text, asked)
+    told = [f"nobody here can help with: {_quoted(unserved)}"] if unserved else []
+    if left:
+        told.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quoted(left)}")
+    instruction = f"{_TELL}{'; '.join(told)}." if told else "Answer every part of the request."
+    cannot = "" if tasks else _nobody(text, asked.agents, done=bool(asked.results))
+    return Plan(goal=text, tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
+
+
+def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
+    """The tasks for `shares`, and the parts of those that would be too many."""
+    menu = {item.name: item for item in asked.agents}
+    needs, apart = _needs(asked.instructions, tuple(menu)), _apart(asked.instructions, tuple(menu))
+    ids: dict[str, list[str]] = {}
+    for report in asked.results:
+        if report.status == "succeeded":
+            ids.setdefault(report.agent, []).append(report.task_id)
+    shares = _with_needs(shares, needs, ids)
+    split = [
+        (agent, share)
+        for agent, parts in shares.items()
+        for share in ([[part] for part in parts] if agent in apart else [parts])
+    ]
     tasks: list[PlannedTask] = []
-    for agent, parts in shares.items():
-        after = {ids[need] for need in needs.get(agent, ()) if need in ids}
+    for number, (agent, parts) in enumerate(split[: asked.max_tasks], _next_number(asked.results)):
+        after = {task_id for need in needs.get(agent, ()) for task_id in ids.get(need, ())}
         if tasks and _THEN.search(text[: text.find(parts[0])]):
             after.add(tasks[-1].id)
         tasks.append(
             PlannedTask(
-                id=ids[agent],
+                id=f"t{number}",
                 agent=agent,
                 intent="; ".join(parts),
                 input=_input(menu[agent], parts, text, asked),
                 depends_on=tuple(sorted(after)),
             )
         )
-    return Plan(goal=text, tasks=tuple(tasks), final_instruction=instruction)
+        ids.setdefault(agent, []).append(tasks[-1].id)
+    return tasks, [part for _, parts in split[asked.max_tasks :] for part in parts]
 
 
 def _parts(text: str, matcher: Matcher) -> Iterator[str]:
@@ -117,26 +128,41 @@ def _parts(text: str, matcher: Matcher) -> Iterator[str]:
 def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Whose results an agent needs, where the team's owner says so in as many words: "writing needs research"."""
     found: dict[str, tuple[str, ...]] = {}
-    for sentence in re.split(r"[.;\n]", instructions.lower()):
+    for sentence in _sentences(instructions):
         left, _, right = sentence.partition(" needs ")
-        who, whom = (re.findall(r"[a-z0-9_-]+", part) for part in (left, right))
+        who, whom = _words(left), _words(right)
         for agent in agents:
             if agent.lower() in who:
                 found[agent] = (*found.get(agent, ()), *(each for each in agents if each.lower() in whom))
     return found
 
 
+def _apart(instructions: str, agents: Sequence[str]) -> frozenset[str]:
+    """Who gets each part of a request as a task of its own, where the owner says so: "each part is one for research"."""
+    said = {word for sentence in _sentences(instructions) if "each part" in sentence for word in _words(sentence)}
+    return frozenset(agent for agent in agents if agent.lower() in said)
+
+
+def _sentences(instructions: str) -> list[str]:
+    return re.split(r"[.;\n]", instructions.lower())
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9_-]+", text)
+
+
 def _with_needs(
-    shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Mapping[str, str]
+    shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
-    """`shares` in an order in which each comes after whom it needs; who was not asked for gets the same part."""
+    """`shares` in an order in which each comes after whom it needs; who was not asked for gets the parts of those who
+    need it."""
     ordered: dict[str, list[str]] = {}
 
     def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
         for need in needs.get(agent, ()):
             if need not in done and need not in waiting:
                 add(need, shares.get(need, parts), (*waiting, agent))
-        ordered.setdefault(agent, parts)
+        ordered.setdefault(agent, []).extend(part for part in parts if part not in ordered[agent])
 
     for agent, parts in shares.items():
         add(agent, parts, (agent,))
@@ -215,6 +241,10 @@ def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
     nobody = "no other agent here" if done else "no agent here"
     known = "as far as the offline model can tell from their descriptions"
     return f"{nobody} can help with {short(text)!r}, {known} ({topics})"
+
+
+def _quoted(parts: Sequence[str]) -> str:
+    return "; ".join(f'"{part}"' for part in parts)
 
 
 def _next_number(results: Sequence[TaskReport]) -> int:

@@ -12,7 +12,7 @@ from pointsman.core.inputs import RequestReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman_schemas.events import Approval, Request, Verdict
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, PlanRejected
-from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
 
 GUARDED = (card("worker"), card("guarded", approval="required"))
 WAITS = "awaiting_approval"
@@ -220,6 +220,17 @@ def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
 
     assert story.outcome.status == "failed"
     assert "nobody approved the plan" in story.outcome.reason
+
+
+def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
+    story = of_team(strategy=Supervisor(fallback="other"), limits=Limits(plan_repairs=0))
+    story.succeed("plan-1", "no idea")
+    assert [question.about for question in asked(story)] == ["plan"]
+
+    story.control("reject", approval=FIRST, by="Ann")
+
+    assert story.outcome.status == "failed"
+    assert not story.state.approvals
 
 
 def test_a_fixed_plan_can_be_rejected() -> None:

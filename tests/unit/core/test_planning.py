@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from support.core import Story, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.inputs import RequestReceived, RequestRefused
@@ -95,6 +96,46 @@ def test_a_planner_that_fails_for_good_ends_the_workflow() -> None:
     story.fail("plan-1", failure("refused"))
 
     assert story.outcome.reason == "planner could not plan: refused was seen"
+
+
+GUARDED = Supervisor(fallback="other")
+
+
+@pytest.mark.parametrize("answer", ["ask the other", {"tasks": [], "cannot": "nobody here cooks"}, {"tasks": "t1"}])
+def test_the_fallback_gets_the_request_that_no_plan_could_be_had_for(answer: JsonValue) -> None:
+    story = Story(strategy=GUARDED, limits=Limits(plan_repairs=0)).start({"topic": "tides"})
+
+    story.succeed("plan-1", answer)
+
+    assert story.statuses() == {"other": "running"}
+    assert story.handoff("other").input == {"topic": "tides"}
+
+
+def test_the_fallback_gets_the_request_of_a_planner_that_fails() -> None:
+    story = Story(strategy=GUARDED).start()
+
+    story.fail("plan-1", failure("refused"))
+
+    assert story.statuses() == {"other": "running"}
+
+
+def test_a_planner_may_repair_its_plan_before_the_fallback_is_asked() -> None:
+    story = Story(strategy=GUARDED, limits=Limits(plan_repairs=1)).start()
+
+    story.succeed("plan-1", "no idea")
+    story.succeed("plan-2", plan(task("a")))
+
+    assert story.statuses() == {"a": "running"}
+
+
+def test_the_fallback_does_not_take_the_place_of_a_plan_that_is_there() -> None:
+    story = Story(strategy=GUARDED, limits=Limits(replans=1)).planned(task("a"), task("b"))
+    story.succeed("b")
+
+    story.fail("a")
+    story.fail("plan-2", failure("refused"))
+
+    assert "other" not in story.statuses()
 
 
 def test_no_task_may_take_the_planner_s_id_or_wait_for_its_work() -> None:

@@ -97,6 +97,23 @@ def test_the_fallback_serves_what_is_unclear(answer: Any) -> None:
     assert story.statuses() == {"technical": "running"}
 
 
+@pytest.mark.parametrize(
+    ("request_", "intent"),
+    [
+        (" Is it broken? ", "Is it broken?"),
+        ("x" * 501, "Serve the request"),
+        ("  ", "Serve the request"),
+        ({"a": 1}, "Serve the request"),
+    ],
+)
+def test_the_fallback_is_told_in_the_words_of_the_request_what_to_do(request_: Any, intent: str) -> None:
+    story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start(request_)
+
+    story.succeed("classify-1", selection())
+
+    assert story.handoff("technical").intent == intent
+
+
 @pytest.mark.parametrize("kind", ["invalid_output", "refused"])
 def test_the_fallback_serves_when_the_classifier_fails(kind: str) -> None:
     story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start()

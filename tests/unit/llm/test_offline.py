@@ -178,7 +178,26 @@ async def test_a_plan_has_no_more_tasks_than_it_may() -> None:
     made = await plan("cook soup, plant flowers, repair the car", max_tasks=2)
 
     assert len(made.tasks) == 2
-    assert "repair the car" in made.final_instruction
+    assert 'one has at most 2 tasks: "repair the car"' in made.final_instruction
+    assert "nobody" not in made.final_instruction
+
+
+async def test_who_is_needed_by_others_gets_their_parts_and_each_by_itself_where_the_owner_says_so() -> None:
+    rules = "Kitchen needs garden; garage needs garden."
+    together = await plan("cook soup, and repair the car AB-123", instructions=rules)
+    apart = await plan("cook soup, and repair the car AB-123", instructions=f"{rules} Each part is one for garden.")
+
+    assert [(task.id, task.agent, task.intent, task.depends_on) for task in together.tasks] == [
+        ("t1", "garden", "cook soup; repair the car AB-123", ()),
+        ("t2", "kitchen", "cook soup", ("t1",)),
+        ("t3", "garage", "repair the car AB-123", ("t1",)),
+    ]
+    assert [(task.id, task.agent, task.intent, task.depends_on) for task in apart.tasks] == [
+        ("t1", "garden", "cook soup", ()),
+        ("t2", "garden", "repair the car AB-123", ()),
+        ("t3", "kitchen", "cook soup", ("t1", "t2")),
+        ("t4", "garage", "repair the car AB-123", ("t1", "t2")),
+    ]
 
 
 # Classifying

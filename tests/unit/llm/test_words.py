@@ -113,6 +113,16 @@ def test_a_value_of_the_wrong_kind_is_not_taken_by_its_name() -> None:
     assert arguments(schema, Sources(["no number"], [{"deep": [{"Count": 3}]}])) == {"count": 3}
 
 
+def test_a_list_is_gathered_from_all_that_have_one_and_nothing_stands_in_it_twice() -> None:
+    schema: dict[str, JsonValue] = {"properties": {"urls": {"type": "array"}}, "required": ["urls"]}
+
+    found = arguments(
+        schema, Sources([], [{"urls": ["a", {"b": 1}]}, {"urls": "c"}, {"deep": {"urls": [{"b": 1}, "d"]}}])
+    )
+
+    assert found == {"urls": ["a", {"b": 1}, "d"]}
+
+
 def test_a_dated_model_costs_what_the_undated_one_does_and_an_unknown_one_nothing() -> None:
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=1_000_000)
 
