@@ -138,7 +138,7 @@ def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...
 
 
 def _apart(instructions: str, agents: Sequence[str]) -> frozenset[str]:
-    """Who gets each part of a request as a task of its own, where the owner says so: "each part is one for research"."""
+    """Who gets each part of a request by itself, where the owner says so: "each part is one for research"."""
     said = {word for sentence in _sentences(instructions) if "each part" in sentence for word in _words(sentence)}
     return frozenset(agent for agent in agents if agent.lower() in said)
 
