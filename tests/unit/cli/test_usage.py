@@ -14,8 +14,7 @@ from pointsman.cli import app
 
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
-    "dashboard",
-    "export", "import", "replay",
+    "dashboard", "export", "import", "replay", "approvals", "approve", "reject", "eval", "mcp",
 ]  # fmt: skip
 LETTERS = ["list", "show", "replay", "discard"]
 NOWHERE = ["--url", "nats://127.0.0.1:1"]
@@ -33,7 +32,16 @@ def test_every_command_has_help_and_speaks_json_unless_it_serves(arguments: list
     code, out, _ = run(*arguments, "--help")
 
     assert code == 0
-    assert ("--json" in out) == (arguments[0] not in ("supervisor", "worker", "dashboard"))
+    assert ("--json" in out) == (arguments[0] not in ("supervisor", "worker", "dashboard", "mcp"))
+
+
+@pytest.mark.parametrize("arguments", [(), ("dead",)])
+def test_help_says_what_each_command_is_for_and_cuts_nothing_off(arguments: tuple[str, ...]) -> None:
+    lines = run(*arguments, "--help")[1].partition("Commands:")[2].splitlines()
+
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert names >= set(LETTERS if arguments else COMMANDS)
+    assert not [line for line in lines if line.endswith("...")]
 
 
 def test_help_names_the_exit_codes() -> None:
@@ -118,10 +126,19 @@ def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pyte
     assert "openai:NAME, anthropic:NAME or offline" in model["advice"]
 
 
-def test_the_command_line_loads_nothing_of_ours_until_a_command_runs() -> None:
-    watched = ("pointsman", "pydantic", "nats", "rich", "opentelemetry")
-    code = f"import sys, pointsman.cli; print(sorted(m for m in sys.modules if m.startswith({watched})))"
+def loaded_by(code: str, *watched: str) -> list[str]:
+    """Which modules of the `watched` packages a new interpreter has loaded after `code`."""
+    code = f"import sys\n{code}\nprint(*sorted(name for name in sys.modules if name.split('.')[0] in {watched}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()[-1].split()
 
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
 
-    assert loaded.strip() == "['pointsman', 'pointsman.cli', 'pointsman.cli.output']"
+@pytest.mark.parametrize("arguments", [["--help"], ["worker", "--help"], ["dead", "list", "--help"], ["--version"]])
+def test_help_loads_nothing_but_what_can_be_typed(arguments: list[str]) -> None:
+    code = f"from typer.testing import CliRunner\nfrom pointsman.cli import app\nCliRunner().invoke(app, {arguments})"
+
+    loaded = loaded_by(code, "pointsman", "pointsman_schemas", "nats", "opentelemetry", "rich")
+
+    assert [name for name in loaded if not name.startswith("pointsman.cli.declared")] == [
+        "pointsman", "pointsman.cli", "pointsman.cli.output",
+    ]  # fmt: skip
