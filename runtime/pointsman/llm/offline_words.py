@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pydantic import JsonValue
 
-__all__ = ["OFFLINE_NOTE", "short", "spoken", "strings", "without_note"]
+__all__ = ["OFFLINE_NOTE", "short", "spoken", "spoken_key", "strings", "without_note"]
 
 OFFLINE_NOTE: Final = "(Written by the offline model: put together from the results, no language model was called.)"
 _SPOKEN_KEYS = ("summary", "answer", "message", "text", "result", "output")
@@ -31,15 +32,19 @@ def spoken(value: JsonValue) -> str:
         case str():
             return value.strip()
         case dict():
-            for key in _SPOKEN_KEYS:
-                if isinstance(text := value.get(key), str) and text.strip():
-                    return text.strip()
+            if isinstance(text := value.get(spoken_key(value)), str):
+                return text.strip()
             return "; ".join(f"{key.replace('_', ' ')}: {spoken(part)}" for key, part in value.items())
         case list():
             return ", ".join(spoken(part) for part in value) or "none"
         case bool():
             return "yes" if value else "no"
     return str(value)
+
+
+def spoken_key(value: Mapping[str, JsonValue]) -> str:
+    """The key of the sentence that goes along with an object; empty when none does."""
+    return next((key for key in _SPOKEN_KEYS if isinstance(text := value.get(key), str) and text.strip()), "")
 
 
 def without_note(text: str) -> str:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from pointsman.llm.extraction import Sources, arguments, missing, required_of
 from pointsman.llm.matching import FITS, Described, Matcher
-from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, strings, without_note
+from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, spoken_key, strings, without_note
 from pointsman.llm.prompt import TaskPrompt
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec
@@ -34,7 +34,7 @@ class _Outcome:
     @property
     def spoken(self) -> str:
         if self.is_error:
-            return f"The tool {self.tool} failed: {short(self.text)}"
+            return f"The tool {self.tool} failed: {short(self.text.removeprefix(f'{self.tool} failed: '))}"
         return spoken(self.data if self.data is not None else self.text)
 
 
@@ -59,17 +59,32 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
                 for number, (name, found) in enumerate(calls.items(), 1)
             )
         )
-    answer = _answer(outcomes, task)
-    if not answer:
-        lack = _lack(request.tools, task.task, sources)
-        if request.tools and request.output_schema is not None:
-            return reply(text=lack, finish="refusal")  # an object has no place in which to say so
-        answer = f"I could not do this: {short(task.task)!r}. {lack}"
+    answer, undone = _answer(outcomes, task), _undone(request.tools, task, outcomes, sources)
     if request.output_schema is not None:
-        asked = strings(task.input)  # where nothing was found out, an output is made of what is given
-        said = [answer, *words] if outcomes or task.results or not asked else [*asked, task.task]
-        return reply(data=_filled(request.output_schema, Sources(said, data)), text=answer)
-    return reply(text=f"{answer}\n{OFFLINE_NOTE}")
+        return _typed(request.output_schema, request.tools, task, outcomes, sources, undone)
+    found = any(not outcome.is_error for outcome in outcomes)
+    return reply(text=f"{answer if found or not undone else _could_not(task, undone)}\n{OFFLINE_NOTE}")
+
+
+def _typed(
+    schema: Mapping[str, JsonValue],
+    tools: Sequence[ToolSpec],
+    task: TaskPrompt,
+    outcomes: Sequence[_Outcome],
+    sources: Sources,
+    undone: str,
+) -> ModelReply:
+    """An object of `schema`, or a refusal where the tools did not do what was asked: an object cannot say so."""
+    failures = [outcome.spoken for outcome in outcomes if outcome.is_error]
+    if undone and tools and (failures or not _whole(schema, sources)):
+        return reply(text=undone, finish="refusal")
+    answer, given = _answer(outcomes, task) or _could_not(task, undone), strings(task.input)
+    # where nothing was found out, an output is made of what is given
+    said = [answer, *sources.texts] if outcomes or task.results or not given else [*given, task.task]
+    filled = _filled(schema, Sources(said, sources.data))
+    if (key := spoken_key(filled)) and (hidden := [each for each in failures if each not in str(filled[key])]):
+        filled[key] = " ".join([str(filled[key]), *hidden])
+    return reply(data=filled, text=answer)
 
 
 def _calls(tools: Sequence[ToolSpec], text: str, used: set[str], sources: Sources) -> dict[str, dict[str, JsonValue]]:
@@ -123,19 +138,36 @@ def _answer(outcomes: Sequence[_Outcome], task: TaskPrompt) -> str:
     return " ".join(dict.fromkeys(without_note(text) for text in said if text))
 
 
-def _lack(tools: Sequence[ToolSpec], text: str, sources: Sources) -> str:
-    """Why none of `tools` could be used for `text`."""
-    wanted = _wanted(tools, _menu(tools), text)
+def _undone(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_Outcome], sources: Sources) -> str:
+    """Why nothing of what was asked for is done; empty when something is, or other tasks found what there is to say."""
+    wanted = _wanted(tools, _menu(tools), task.task)
+    if wanted & {outcome.tool for outcome in outcomes if not outcome.is_error}:
+        return ""
+    if not wanted and _answer(outcomes, task):
+        return ""
     unusable = [
         f"cannot use {tool.name} without {' and '.join(missing(tool.parameters, sources))}"
         for tool in tools
-        if tool.name in wanted
+        if tool.name in wanted - {outcome.tool for outcome in outcomes}
     ]
+    failures = [outcome.spoken for outcome in outcomes if outcome.is_error]
+    if failures and not unusable:
+        return " ".join(failures)
     lack = ", ".join(unusable) or ("found no tool that fits" if tools else "has no tools")
-    return f"The offline model {lack}, and cannot answer from knowledge."
+    return " ".join([*failures, f"The offline model {lack}, and cannot answer from knowledge."])
 
 
-def _filled(schema: Mapping[str, JsonValue], sources: Sources) -> JsonValue:
+def _could_not(task: TaskPrompt, why: str) -> str:
+    return f"I could not do this: {short(task.task)!r}. {why}"
+
+
+def _whole(schema: Mapping[str, JsonValue], sources: Sources) -> bool:
+    """Whether what is known, and not only what is asked, has every field of `schema`."""
+    properties, found = schema.get("properties"), arguments(schema, Sources((), sources.data))
+    return isinstance(properties, dict) and found is not None and properties.keys() == found.keys()
+
+
+def _filled(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
     """An object of `schema` out of what is known. A list nobody filled is empty; any other gap stays one."""
     filled = arguments({**schema, "required": []}, sources) or {}
     properties = schema.get("properties")

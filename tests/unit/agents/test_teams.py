@@ -98,12 +98,20 @@ async def test_another_customer_gets_another_decision() -> None:
 
 
 async def test_a_pipeline_stops_where_a_stage_cannot_deliver_and_says_how_far_it_came() -> None:
-    asked = await ask(refunds, "I am customer C-9999 and I was charged twice, refund me")
+    asked = await ask(refunds, "I am customer C-1003 and I was charged twice, refund me")
 
     assert asked.outcome.status == "partial"
     assert asked.outcome.reason.startswith("the stage verify_charges of 4 could not be done: the output lacks charges")
     assert "done before it: extract_details (" in asked.outcome.reason
     assert next(task.attempts for task in asked.outcome.tasks if task.task_id == "verify_charges") == 3
+
+
+async def test_a_pipeline_stops_at_once_where_the_tool_of_a_stage_fails_and_says_why() -> None:
+    asked = await ask(refunds, "I am customer C-9999 and I was charged twice, refund me")
+
+    assert asked.outcome.status == "partial"
+    assert "find_charges failed: there is no customer C-9999" in asked.outcome.reason
+    assert next(task.attempts for task in asked.outcome.tasks if task.task_id == "verify_charges") == 1
 
 
 async def test_a_duplicate_charge_sets_events_going_and_the_history_shows_who_reacted() -> None:

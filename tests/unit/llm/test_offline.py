@@ -434,6 +434,70 @@ async def test_an_output_type_is_made_of_what_other_tasks_found_or_of_the_input_
     assert by_results.data == by_input.data == {"summary": "Rain.", "degrees": 4}
 
 
+def called(reply: ModelReply, *results: tuple[str, bool]) -> tuple[Turn, ...]:
+    """The reply's tool calls and what came of each: a text, and whether it is an error."""
+    ends = (
+        Turn("tool", text, call_id=call.id, is_error=is_error)
+        for call, (text, is_error) in zip(reply.calls, results, strict=True)
+    )
+    return (Turn("assistant", "", reply.calls), *ends)
+
+
+AWAY = ("the sky is away", True)
+
+
+@pytest.mark.parametrize("tools", [(WEATHER,), TOOLS])
+async def test_an_output_type_is_refused_where_every_tool_that_was_used_failed(tools: Sequence[ToolSpec]) -> None:
+    task = "Will there be rain on 2026-12-24?"
+    first = await work(task, tools=tools)
+
+    typed = await work(task, *called(first, AWAY), tools=tools, output=Forecast)
+    text = await work(task, *called(first, AWAY), tools=tools)
+
+    assert (typed.finish, typed.data) == ("refusal", None)
+    assert "The tool weather failed: the sky is away" in typed.text
+    assert text.text.startswith(f"I could not do this: {task!r}. The tool weather failed: the sky is away")
+
+
+class Refunded(BaseModel):
+    summary: str
+    refund_id: str = ""
+
+
+async def test_an_output_type_is_refused_where_only_the_tool_that_was_to_help_succeeded() -> None:
+    first = await work("I was charged twice")
+    known = called(first, (json.dumps({"summary": "Two charges.", "charge_id": "ch-5003"}), False))
+    second = await work("I was charged twice", *known)
+
+    failed = await work("I was charged twice", *known, *called(second, ("the bank is away", True)), output=Refunded)
+    lacking = await work("I was charged twice", *called(first, ('{"summary": "None."}', False)), output=Refunded)
+
+    assert (failed.finish, lacking.finish) == ("refusal", "refusal")
+    assert "request_refund failed: the bank is away" in failed.text
+    assert "cannot use request_refund without charge_id" in lacking.text
+
+
+async def test_an_output_type_is_refused_where_its_tool_cannot_be_used_and_other_tasks_found_something_else() -> None:
+    found = report("t1", "sky", "look", {"summary": "The sky is high."})
+    turn = Turn("user", write_task("Will there be rain?", None, [found]))
+    asked = ModelRequest("offline", "x", (turn,), tools=(WEATHER,), output_schema=Forecast.model_json_schema())
+
+    reply = await OfflineModel().complete(asked)
+
+    assert (reply.finish, reply.data) == ("refusal", None)
+    assert "cannot use weather without day" in reply.text
+
+
+async def test_an_output_type_says_what_failed_beside_what_was_found() -> None:
+    task = "Mail the charges of C-2002 to me@example.org"
+    first = await work(task)
+
+    found = json.dumps({"summary": "Two charges."})
+    reply = await work(task, *called(first, (found, False), ("the mail is away", True)), output=Refunded)
+
+    assert reply.data == {"summary": "Two charges. The tool send_mail failed: the mail is away"}
+
+
 async def test_an_output_type_is_filled_from_what_is_known() -> None:
     class Bill(BaseModel):
         answer: str
