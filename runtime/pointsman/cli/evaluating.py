@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pointsman import app
-from pointsman.cli import serve
+from pointsman.cli import stage
 from pointsman.cli.output import Code, complain, console, emit, one_line
 from pointsman.cli.render import seconds
 from pointsman.cli.session import session, settings_for
@@ -48,7 +48,7 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-eval-")))
             settings = settings_for(None, namespace)
             client = await stack.enter_async_context(
-                serve.embedded(suite.target, settings, home, team=bool(suite.team))
+                stage.embedded(suite.target, settings, home, team=bool(suite.team))
             )
         else:
             client = await stack.enter_async_context(session(url, namespace, create=True))

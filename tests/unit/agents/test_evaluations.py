@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pointsman import app
-from pointsman.cli.serve import cast_of
+from pointsman.cli.cast import cast_of
 from pointsman.engine.loading import load_agents
 from pointsman.evaluation import evaluate, load_suite
 from pointsman.llm_agent import LLMAgent

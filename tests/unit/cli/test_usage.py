@@ -142,3 +142,10 @@ def test_help_loads_nothing_but_what_can_be_typed(arguments: list[str]) -> None:
     assert [name for name in loaded if not name.startswith("pointsman.cli.declared")] == [
         "pointsman", "pointsman.cli", "pointsman.cli.output",
     ]  # fmt: skip
+
+
+def test_a_process_of_a_system_loads_nothing_that_only_a_terminal_needs() -> None:
+    loaded = loaded_by("import pointsman.cli.serve", "pointsman", "rich", "nats", "starlette", "openai", "anthropic")
+
+    assert [name for name in loaded if not name.startswith("pointsman")] == []
+    assert not {"pointsman.client", "pointsman.cli.render", "pointsman.web", "pointsman.core.decide"} & set(loaded)

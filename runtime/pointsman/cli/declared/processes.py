@@ -23,9 +23,9 @@ def demo(
     json: Json = False,
 ) -> Code:
     """See it work: a whole team answers one request. Its broker, supervisor and agents are processes of their own."""
-    from pointsman.cli import serve
+    from pointsman.cli import demo
 
-    return serve.demo(text, directory=dir, json=json)
+    return demo.demo(text, directory=dir, json=json)
 
 
 @commands.command()
@@ -39,9 +39,9 @@ def up(
     json: Json = False,
 ) -> Code:
     """For development: a broker and a whole team, until Ctrl-C. What crashes is restarted."""
-    from pointsman.cli import serve
+    from pointsman.cli import up
 
-    return serve.up(target, port=port, directory=dir, page=page, namespace=namespace, json=json)
+    return up.up(target, port=port, directory=dir, page=page, namespace=namespace, json=json)
 
 
 @commands.command()

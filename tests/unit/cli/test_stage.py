@@ -11,7 +11,8 @@ import pytest
 
 from pointsman import app
 from pointsman.app import obituary
-from pointsman.cli import serve
+from pointsman.cli import stage, up
+from pointsman.cli.cast import cast_of
 from pointsman.errors import ConfigurationError
 
 
@@ -29,25 +30,25 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
 def test_a_second_one_on_the_same_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    with serve._alone(tmp_path), pytest.raises(ConfigurationError, match="end it, or give --dir another"):  # noqa: SIM117
-        with serve._alone(tmp_path):
+    with stage.alone(tmp_path), pytest.raises(ConfigurationError, match="end it, or give --dir another"):  # noqa: SIM117
+        with stage.alone(tmp_path):
             pass
 
-    with serve._alone(tmp_path):
+    with stage.alone(tmp_path):
         pass
 
 
 def test_a_port_that_is_listened_on_is_taken_and_one_with_lingering_connections_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        taken = not serve._is_free(port)
+        taken = not up._is_free(port)
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
             accepted.close()  # who closes first keeps the port in TIME-WAIT
             assert client.recv(1) == b""
 
     assert taken
-    assert serve._is_free(port)
+    assert up._is_free(port)
 
 
 def test_a_kill_is_told_as_such_and_only_a_code_of_its_own_is_explained_by_the_log(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
 
 
 def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
-    cast = serve.cast_of("pointsman_agents.service_desk")
+    cast = cast_of("pointsman_agents.service_desk")
 
     assert cast.team.name == "service-desk"
     assert set(cast.workers) == {"agents", "planner", "synthesizer"}
