@@ -77,9 +77,9 @@ checklist = LLMAgent(
 )
 critical = LLMAgent(
     name="critical",
-    description="Finds the critical steps, those that cannot be late",
+    description="Finds the critical steps of a launch, those that cannot be late",
     skills=["critical", "steps"],
-    examples=["Which steps are critical?", "What must not be late?"],
+    examples=["Which steps are critical for a launch on 2027-03-15?", "What must not be late?"],
     instructions=_HOW,
     tools=[find_critical],
     output=Critical,

@@ -15,6 +15,8 @@ __all__ = ["disagreements"]
 
 _SHORT = 60
 """Characters up to which a text is a verdict rather than prose: two agents never write a sentence alike."""
+_OWN = frozenset({"confidence", "summary"})
+"""Fields that tell of an agent itself: how sure it is, and how it puts it. In these two may differ and still agree."""
 
 
 def disagreements(reports: Iterable[TaskReport]) -> tuple[str, ...]:
@@ -24,7 +26,7 @@ def disagreements(reports: Iterable[TaskReport]) -> tuple[str, ...]:
     for report in reports:
         if report.status == "succeeded" and isinstance(report.output, dict):
             for field, value in report.output.items():
-                if (short := _short(value)) is not None:
+                if field not in _OWN and (short := _short(value)) is not None:
                     said.setdefault(field, {})[report.task_id] = short
     return tuple(
         f"{field}: {'; '.join(f'{who} says {what}' for who, what in values.items())}"

@@ -1,10 +1,12 @@
-"""The offline model passes every shipped suite: each `evaluation.yaml` under `agents/` is tried."""
+"""Every shipped team has a suite, `evaluation.yaml` in its folder or `NAME.evaluation.yaml` beside its file, and the
+offline model passes it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from support.teams import shipped_teams
 
 from pointsman import app
 from pointsman.cli.cast import cast_of
@@ -14,14 +16,20 @@ from pointsman.llm_agent import LLMAgent
 from pointsman.settings import Settings
 from pointsman.testing import running_team
 
-SUITES = sorted((Path(__file__).parents[3] / "agents").rglob("evaluation.yaml"))
+SUITES = sorted((Path(__file__).parents[3] / "agents").rglob("*evaluation.yaml"))
 
 
-def test_there_are_suites() -> None:
-    assert "customer_service" in {suite.parent.name for suite in SUITES}
+def test_every_shipped_team_has_a_suite_with_its_sample_request() -> None:
+    suites = {suite.target: suite for suite in map(load_suite, SUITES)}
+    teams = {module.__name__: module for module in shipped_teams()}
+
+    assert suites.keys() == teams.keys()
+    for name, module in teams.items():
+        assert suites[name].team == module.team.name
+        assert module.SAMPLE_REQUEST in [case.input for case in suites[name].cases], name
 
 
-@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: load_suite(path).team)
 async def test_the_offline_model_passes_the_suite(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
     monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path))

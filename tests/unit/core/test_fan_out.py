@@ -122,6 +122,7 @@ def reports(*outputs: Any) -> list[TaskReport]:
         ([{"a": 1}, {"b": 2}], ()),
         (["yes", "no"], ()),
         ([{"list": [1]}, {"list": [2]}], ()),
+        ([{"confidence": 0.9, "summary": "It pays."}, {"confidence": 0.5, "summary": "It costs 3 weeks."}], ()),
     ],
 )
 def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any], found: tuple[str, ...]) -> None:
