@@ -84,7 +84,7 @@ async def supervise(target: str, settings: Settings) -> int:
         observed = telemetry.setup(name, settings=settings, exposed=settings.health_port is not None)
         stack.push_async_callback(observed.shutdown)
         await stack.enter_async_context(_health(settings, observed, waiting_for))
-        bus = await jetstream.connect(settings, name=name)
+        bus = await jetstream.connect(settings, name=name, watcher=telemetry.watcher())
         stack.push_async_callback(bus.close)
         engines += [SupervisorEngine(bus, team, settings, SystemClock()) for team in teams]
         return await run_until_signal(run_all)
@@ -110,7 +110,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         await stack.enter_async_context(
             _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
         )
-        bus = await jetstream.connect(settings, name=name)
+        bus = await jetstream.connect(settings, name=name, watcher=telemetry.watcher())
         stack.push_async_callback(bus.close)
         await bus.set_up()
         worker = Worker(bus, agents, settings, own_loop=True)
@@ -134,7 +134,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     async with AsyncExitStack() as stack:
         observed = telemetry.setup("dashboard", settings=settings)
         stack.push_async_callback(observed.shutdown)
-        bus = await jetstream.connect(settings, name="dashboard")
+        bus = await jetstream.connect(settings, name="dashboard", watcher=telemetry.watcher())
         stack.push_async_callback(bus.close)
         await bus.set_up()
         await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))

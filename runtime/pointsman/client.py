@@ -23,6 +23,7 @@ from pointsman.engine.history import arrival, closeable, commit_of, entries_of, 
 from pointsman.errors import ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
+from pointsman.telemetry.messages import watcher
 from pointsman.telemetry.names import publish_request
 from pointsman.telemetry.traces import span
 from pointsman_schemas.card import AgentCard
@@ -76,7 +77,7 @@ async def connect(
     given = settings.model_dump(exclude_unset=True) if settings is not None else {}
     options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
     chosen = Settings.load(**{**given, **options})
-    bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout)
+    bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout, watcher=watcher())
     try:
         await bus.set_up(create=create)
         yield Client(bus, namespace=chosen.namespace)
@@ -134,6 +135,7 @@ class Client:
             message_id=chosen_id,
             source=self.source,
             correlation_id=correlation_id or chosen_id,
+            server=self.bus.server,
         )
         with span(name, kind="producer", attributes=attributes) as publishing:
             traceparent = publishing.context.traceparent if publishing.context else None

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pydantic import JsonValue
 
@@ -23,15 +23,24 @@ __all__ = [
     "ModelRequest",
     "QueueDepth",
     "Registry",
+    "Server",
     "Service",
     "Stored",
     "StreamKind",
     "ToolCall",
     "ToolSpec",
     "Turn",
+    "Watcher",
 ]
 
 StreamKind = Literal["work", "log", "dead", "limits"]
+
+
+class Server(NamedTuple):
+    """Where a server of the broker listens: its host, as it was configured or as the cluster told it, and its port."""
+
+    address: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,18 @@ class QueueDepth:
     in_flight: int
 
 
+class Watcher(Protocol):
+    """Is told what goes over a bus. It must be quick, and raise nothing."""
+
+    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        """A message was stored at `server` in `seconds`, or was not: `error` is the kind of what was raised."""
+        ...
+
+    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+        """The durable consumer `consumer` handed out `amount` messages of `subject`, which may be a wildcard."""
+        ...
+
+
 class Bus(Protocol):
     """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`
     are its streams; the last keeps the newest message of each subject.
@@ -134,6 +155,11 @@ class Bus(Protocol):
     @property
     def closed(self) -> bool:
         """Whether this side has left, for good."""
+        ...
+
+    @property
+    def server(self) -> Server | None:
+        """The server this side speaks to, or spoke to last; None where there is none."""
         ...
 
     @property

@@ -25,8 +25,8 @@ from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.bus.reading import StreamReader
 from pointsman.bus.wire import Arrival
-from pointsman.errors import BusUnavailable, ConfigurationError, UnknownOutcome
-from pointsman.ports import Service
+from pointsman.errors import BusUnavailable, ConfigurationError, Conflict, UnknownOutcome
+from pointsman.ports import Server, Service
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard
 
@@ -58,6 +58,42 @@ def again(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> Embed
 
 def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
     return Settings(url=server.url, namespace="own", **others)  # type: ignore[arg-type]
+
+
+# What whoever watches is told
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        assert seconds > 0
+        self.told.append((subject, server, error))
+
+    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+        self.told.append((subject, server, consumer, amount))
+
+
+async def test_a_watcher_is_told_of_each_message_stored_refused_and_taken(
+    bus: JetStreamBus, settings: Settings
+) -> None:
+    watching = Watching()
+    watched = await connect(settings, name="watched", watcher=watching)
+    address = urlsplit(settings.url)
+    server = Server(address.hostname or "", address.port or 0)
+    subject = f"{settings.namespace}.request.team"
+    consumer = await watched.consumer("team", "work", subject, ack_wait=30)
+
+    await watched.publish(subject, b"{}", {})
+    with pytest.raises(Conflict):
+        await watched.publish(subject, b"{}", {}, expect=0)
+    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    await delivery.ack()
+    await watched.close()
+
+    assert watching.told == [(subject, server, None), (subject, server, "conflict"), (subject, server, "team", 1)]
+    assert watched.server == server
 
 
 # Restarts

@@ -7,6 +7,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -94,6 +95,11 @@ async def test_one_request_is_one_trace_with_one_root_and_no_orphan(system: Syst
     assert orphans(everything) == []
     assert {span.status for span in spans} <= {"unset", "ok"}
     assert _drawn(spans, system.settings.namespace) == TREE
+    port = urlsplit(system.settings.url).port
+    over_the_bus = [span for span in spans if span.kind in ("producer", "consumer")]
+    assert {(span.attributes["server.address"], span.attributes["server.port"]) for span in over_the_bus} == {
+        ("127.0.0.1", port)
+    }
 
 
 async def test_the_log_lines_of_every_process_lead_to_the_trace_and_to_the_workflow(system: System) -> None:

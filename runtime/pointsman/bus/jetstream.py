@@ -59,9 +59,10 @@ from pointsman.errors import (
     Conflict,
     OversizeEvent,
     PeerError,
+    PointsmanError,
     UnknownOutcome,
 )
-from pointsman.ports import Clock, QueueDepth, Service, Stored, StreamKind
+from pointsman.ports import Clock, QueueDepth, Server, Service, Stored, StreamKind, Watcher
 from pointsman.settings import Settings
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
@@ -72,6 +73,7 @@ _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
 _RECONNECT = 0.5  # seconds between tries: a restart takes the broker about one
+_PORT = 4222  # where a NATS server listens unless it is told otherwise
 _DRAIN = 1.0  # seconds for one round trip, when leaving
 _PING = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 _PATIENCE = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
@@ -80,9 +82,14 @@ _EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 async def connect(
-    settings: Settings, *, name: str, clock: Clock | None = None, wait: float | None = None
+    settings: Settings,
+    *,
+    name: str,
+    clock: Clock | None = None,
+    wait: float | None = None,
+    watcher: Watcher | None = None,
 ) -> JetStreamBus:
-    """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it.
+    """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it, `watcher` is told of messages.
 
     While the broker is away it keeps trying, for `wait` seconds or for ever.
 
@@ -90,7 +97,7 @@ async def connect(
         BusUnavailable: no connection within `wait` seconds.
         ConfigurationError: the broker refuses the credentials, or the URL cannot be read.
     """
-    bus = JetStreamBus(settings, name=name, clock=clock)
+    bus = JetStreamBus(settings, name=name, clock=clock, watcher=watcher)
     await bus.open(wait)
     return bus
 
@@ -98,9 +105,13 @@ async def connect(
 class JetStreamBus:
     """One connection to a NATS server or cluster. Make it with `connect`."""
 
-    def __init__(self, settings: Settings, *, name: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, name: str, clock: Clock | None = None, watcher: Watcher | None = None
+    ) -> None:
         self._settings = settings
         self._name = name
+        self._watcher = watcher
+        self._server: Server | None = None
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
@@ -170,6 +181,7 @@ class JetStreamBus:
             self._refused.cancel()
             self._refused = None
         await self.hear(self._replies.subject, self._replies.arrived)
+        self._server = self._nc.server or self._server
         self._up.set()
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
@@ -188,6 +200,10 @@ class JetStreamBus:
     @property
     def closed(self) -> bool:
         return self._closing
+
+    @property
+    def server(self) -> Server | None:
+        return self._server
 
     @property
     def listeners(self) -> set[Callable[[], None]]:
@@ -234,6 +250,7 @@ class JetStreamBus:
     async def _on_reconnected(self) -> None:
         self._reason = ""
         self._registry.broker_came_back()
+        self._server = self._nc.server or self._server
         self._up.set()
         url = self._nc.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
@@ -291,6 +308,18 @@ class JetStreamBus:
 
     async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
         """Publish and return the sequence the stream gave it."""
+        if self._watcher is None:
+            return await self._store(subject, body, wire)
+        began, error = self._clock.monotonic(), None
+        try:
+            return await self._store(subject, body, wire)
+        except PointsmanError as raised:
+            error = raised.kind
+            raise
+        finally:
+            self._watcher.sent(subject, self._server, self._clock.monotonic() - began, error)
+
+    async def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self.max_payload)
         answer = from_json(await self.request(subject, body, block, lost=UnknownOutcome))
@@ -403,7 +432,12 @@ class JetStreamBus:
         check_filter(subject)
         token(name, "consumer")
         config = durable(name, subject, ack_wait, max_in_flight)
-        consumer = PullConsumer(self, self._streams[stream], config, self._consumers.discard)
+
+        def handed_out(amount: int) -> None:
+            if self._watcher is not None:
+                self._watcher.received(subject, self._server, name, amount)
+
+        consumer = PullConsumer(self, self._streams[stream], config, self._consumers.discard, handed_out)
         await consumer.open()
         self._consumers.add(consumer)
         return consumer
@@ -499,6 +533,12 @@ class _Client(Client):
     def __init__(self) -> None:
         super().__init__()
         self._heard: dict[int, Callable[[Arrival], None]] = {}
+
+    @property
+    def server(self) -> Server | None:
+        """The one it is connected to; nats-py's own port is None where the URL names none."""
+        url = self.connected_url
+        return Server(url.hostname, url.port or _PORT) if url is not None and url.hostname else None
 
     async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Subscription:
         sid = self._sid + 1

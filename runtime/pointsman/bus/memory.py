@@ -29,7 +29,7 @@ from pointsman.bus.checks import (
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory_streams import Durable, Stream
 from pointsman.errors import BusUnavailable, Conflict
-from pointsman.ports import Clock, QueueDepth, Service, Stored, StreamKind
+from pointsman.ports import Clock, QueueDepth, Server, Service, Stored, StreamKind
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.ids import token
 
@@ -368,6 +368,10 @@ class MemoryBus:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def server(self) -> Server | None:
+        return None
 
     @property
     def max_payload(self) -> int:

@@ -132,9 +132,15 @@ class PullConsumer:
     """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable`."""
 
     def __init__(
-        self, bus: Connection, stream: str, config: dict[str, Any], on_close: Callable[[PullConsumer], None]
+        self,
+        bus: Connection,
+        stream: str,
+        config: dict[str, Any],
+        on_close: Callable[[PullConsumer], None],
+        handed_out: Callable[[int], None],
     ) -> None:
         self._on_close = on_close
+        self._handed_out = handed_out
         self._bus = bus
         self._stream = stream
         self._name = config["name"]
@@ -199,6 +205,7 @@ class PullConsumer:
 
     async def _hand_out(self, pull: Pull, room: int) -> list[PullDelivery]:
         taken = [PullDelivery(self._bus, pull.buffer.popleft()) for _ in range(min(room, len(pull.buffer)))]
+        self._handed_out(len(taken))
         await pull.refill(room - len(taken))
         return taken
 

@@ -103,6 +103,7 @@ class Spans:
             count=len(deliveries),
             delivered=again,
             correlation_id=state.correlation_id,
+            server=self._bus.server,
         )
         workflow = trace_context(state.trace)
         record(

@@ -60,7 +60,13 @@ _SENT = 0.05  # seconds in which what was handed back has left this process
 _LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
-_MEASURED = ("messaging.system", "messaging.operation.name", "messaging.destination.template")  # of its span
+_MEASURED = (  # of its span
+    "messaging.system",
+    "messaging.operation.name",
+    "messaging.destination.template",
+    names.SERVER_ADDRESS,
+    names.SERVER_PORT,
+)
 
 _log = get_logger(__name__)
 
@@ -280,6 +286,7 @@ class Worker:
             correlation_id=envelope.correlation_id,
             consumer=consumer_name(desk.name),
             role=handoff.role,
+            server=self._bus.server,
         )
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         again = delivery.delivered > 1

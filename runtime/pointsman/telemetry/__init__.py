@@ -8,6 +8,7 @@ from pointsman.settings import Settings
 from pointsman.telemetry import content, logs, metrics, names
 from pointsman.telemetry.export import Measurements, Pipeline, start_logs, start_metrics, start_traces
 from pointsman.telemetry.logs import bind, get_logger
+from pointsman.telemetry.messages import watcher
 from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import (
     Carried,
@@ -43,6 +44,7 @@ __all__ = [
     "setup",
     "span",
     "tracing",
+    "watcher",
 ]
 
 _log = get_logger(__name__)

@@ -18,6 +18,7 @@ _MODEL: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
 _PROCESS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
+    names.OPERATION_DURATION: ("s", "Time the broker took to store one message.", _PROCESS),
     names.PROCESS_DURATION: ("s", "Time one attempt at a handoff took.", _PROCESS),
     names.MODEL_DURATION: ("s", "Time one model call took.", _MODEL),
     names.TOOL_DURATION: ("s", "Time one run of a tool took.", _MODEL),
@@ -27,6 +28,8 @@ _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
     names.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _LONG),
 }
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
+    names.SENT_MESSAGES: ("{message}", "Messages a process tried to store at the broker."),
+    names.CONSUMED_MESSAGES: ("{message}", "Messages a process took from a queue, redeliveries among them."),
     names.RETRIES: ("{attempt}", "Attempts after the first of a task."),
     names.DEAD_LETTERS: ("{event}", "Events given up on."),
     names.COMMIT_CONFLICTS: ("{commit}", "Commits that lost the compare-and-set and were decided again."),

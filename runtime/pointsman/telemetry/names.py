@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from pointsman.ports import Server
+
 __all__ = [
     "AGENT_NAME",
     "ATTEMPT",
     "ATTEMPT_FAILED",
     "COMMIT_CONFLICTS",
+    "CONSUMED_MESSAGES",
     "CONVERSATION_ID",
     "COST",
     "DEAD_LETTERS",
@@ -26,6 +29,7 @@ __all__ = [
     "LIMIT_REACHED",
     "MODEL_COST",
     "MODEL_DURATION",
+    "OPERATION_DURATION",
     "OPERATION_NAME",
     "ORIGIN",
     "PLANNED_AGAIN",
@@ -44,6 +48,9 @@ __all__ = [
     "RETRIED",
     "RETRIES",
     "ROLE",
+    "SENT_MESSAGES",
+    "SERVER_ADDRESS",
+    "SERVER_PORT",
     "SIGNAL",
     "STATUS",
     "TASK_DURATION",
@@ -61,11 +68,14 @@ __all__ = [
     "Value",
     "chat",
     "chat_answer",
+    "destination",
     "execute_tool",
     "invoke_workflow",
     "process_handoff",
     "process_inputs",
     "publish_request",
+    "sent_message",
+    "taken_messages",
     "task",
 ]
 
@@ -76,6 +86,8 @@ Attributes: TypeAlias = Mapping[str, Value | None]
 # Common to all
 ERROR_TYPE: Final = "error.type"
 CONVERSATION_ID: Final = "gen_ai.conversation.id"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 
 # GenAI
 OPERATION_NAME: Final = "gen_ai.operation.name"
@@ -116,6 +128,9 @@ PLANNED_AGAIN: Final = "pointsman.planned_again"
 LIMIT_REACHED: Final = "pointsman.limit_reached"
 
 # Metrics
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
 PROCESS_DURATION: Final = "messaging.process.duration"
 MODEL_DURATION: Final = "gen_ai.client.operation.duration"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"
@@ -131,12 +146,21 @@ RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 
-# What a supervisor takes: the kind of its queue, and the rest of its subjects
-_INPUTS: Final = {
-    "request": ("request", ""),
-    "inbox": ("inbox", ".{workflow}.{kind}.{name}"),
-    "handoff": ("agent", ".{workflow}.{task}.{attempt}"),
+# How many tokens of a subject say what it is for, and what stands for those behind them
+_DESTINATIONS: Final = {
+    "request": (3, ""),
+    "handoff": (3, ".{workflow}.{task}.{attempt}"),
+    "step": (2, ".{workflow}.{task}.{attempt}.{name}"),
+    "inbox": (3, ".{workflow}.{kind}.{name}"),
+    "schedule": (2, ".{workflow}.{name}"),
+    "log": (3, ".{workflow}"),
+    "event": (2, ".{workflow}.{name}"),
+    "live": (2, ".{workflow}.{name}"),
+    "limit": (2, ".{id}"),
+    "outcome": (3, ".{workflow}"),
+    "dead": (3, ".{workflow}.{id}"),
 }
+_QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # where a supervisor takes its inputs
 _NATS: Final = "nats"  # not among the conventions' systems yet; a value of one's own is allowed
 
 
@@ -147,13 +171,12 @@ def publish_request(
     message_id: str | None = None,
     source: str | None = None,
     correlation_id: str | None = None,
+    server: Server | None = None,
 ) -> tuple[str, Attributes]:
     """A caller publishes a request. Kind: producer."""
     subject = f"{namespace}.request.{team}"
     return f"publish {subject}", {
-        **_messaging(
-            "publish", "send", template=subject, subject=subject, message_id=message_id, correlation_id=correlation_id
-        ),
+        **_messaging("publish", "send", subject, server, message_id=message_id, correlation_id=correlation_id),
         **_cloudevent(message_id, source, "io.pointsman.request.v1"),
         TEAM: team,
     }
@@ -222,20 +245,20 @@ def process_handoff(
     correlation_id: str | None = None,
     consumer: str | None = None,
     role: str | None = None,
+    server: Server | None = None,
 ) -> tuple[str, Attributes]:
     """A worker runs one attempt. Kind: consumer. `delivered` is the broker's count of deliveries, from 1.
 
     Its parent is the task's span: a handoff is taken one at a time, which is when the conventions allow the message's
     context to be the parent rather than a link.
     """
-    name = f"{namespace}.handoff.{agent}"
-    return f"process {name}", {
+    return f"process {namespace}.handoff.{agent}", {
         **_cloudevent(message_id, source, "io.pointsman.handoff.v1"),
         **_messaging(
             "process",
             "process",
-            template=f"{name}.{{workflow}}.{{task}}.{{attempt}}",
-            subject=subject,
+            subject,
+            server,
             message_id=message_id,
             correlation_id=correlation_id,
             consumer=consumer,
@@ -259,20 +282,13 @@ def process_inputs(
     count: int,
     delivered: int = 1,
     correlation_id: str | None = None,
+    server: Server | None = None,
 ) -> tuple[str, Attributes]:
     """A supervisor deals with `count` inputs of one workflow at once. Kind: consumer. It links to each of them."""
     kind = subject.removeprefix(f"{namespace}.").partition(".")[0]
-    name = f"{namespace}.{kind}.{team}"
-    queue, rest = _INPUTS[kind]
-    return f"process {name}", {
+    return f"process {namespace}.{kind}.{team}", {
         **_messaging(
-            "process",
-            "process",
-            template=f"{name}{rest}",
-            subject=subject,
-            message_id=None,
-            correlation_id=correlation_id,
-            consumer=f"{queue}-{team}",
+            "process", "process", subject, server, correlation_id=correlation_id, consumer=f"{_QUEUES[kind]}-{team}"
         ),
         "messaging.batch.message_count": count if count > 1 else None,
         TEAM: team,
@@ -341,6 +357,38 @@ def execute_tool(
     }
 
 
+def destination(subject: str) -> str:
+    """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
+    tokens = subject.split(".", 3)
+    known = _DESTINATIONS.get(tokens[1]) if len(tokens) > 2 else None
+    return ".".join(tokens[: known[0]]) + known[1] if known else subject
+
+
+def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:
+    """What the measurements of one message that was sent say of it."""
+    return {**_measured("publish", "send", subject, server), ERROR_TYPE: error}
+
+
+def taken_messages(subject: str, server: Server | None, consumer: str) -> Attributes:
+    """What the measurements of messages that a durable consumer handed out say of them."""
+    return {**_measured("receive", "receive", subject, server), "messaging.consumer.group.name": consumer}
+
+
+def _measured(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
+    """No message's own subject or id: each would be a series of its own."""
+    return {
+        **_where(server),
+        "messaging.system": _NATS,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.template": destination(subject),
+    }
+
+
+def _where(server: Server | None) -> dict[str, Value | None]:
+    return {SERVER_ADDRESS: server.address, SERVER_PORT: server.port} if server is not None else {}
+
+
 def _cloudevent(event_id: str | None, source: str | None, event_type: str) -> dict[str, Value | None]:
     if not event_id or not source:
         return {}
@@ -355,19 +403,20 @@ def _cloudevent(event_id: str | None, source: str | None, event_type: str) -> di
 def _messaging(
     operation: str,
     kind: str,
-    *,
-    template: str,
     subject: str,
-    message_id: str | None,
-    correlation_id: str | None,
+    server: Server | None,
+    *,
+    message_id: str | None = None,
+    correlation_id: str | None = None,
     consumer: str | None = None,
 ) -> dict[str, Value | None]:
     return {
+        **_where(server),
         "messaging.system": _NATS,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         "messaging.destination.name": subject,
-        "messaging.destination.template": template,
+        "messaging.destination.template": destination(subject),
         "messaging.message.id": message_id,
         "messaging.message.conversation_id": correlation_id,
         "messaging.consumer.group.name": consumer,

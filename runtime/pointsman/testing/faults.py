@@ -27,7 +27,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from pointsman.errors import BusUnavailable, PointsmanError, UnknownOutcome
-from pointsman.ports import Bus, Consumer, Delivery, QueueDepth, Registry, Service, Stored, StreamKind
+from pointsman.ports import Bus, Consumer, Delivery, QueueDepth, Registry, Server, Service, Stored, StreamKind
 from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard
 
@@ -221,6 +221,10 @@ class FaultyBus:
     @property
     def closed(self) -> bool:
         return self._bus.closed
+
+    @property
+    def server(self) -> Server | None:
+        return self._bus.server
 
     @property
     def max_payload(self) -> int:

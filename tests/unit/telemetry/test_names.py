@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from pointsman.ports import Server
 from pointsman.telemetry import names
+from pointsman_schemas import subjects as subjects_module
+from pointsman_schemas.subjects import Subjects
 
 
 def test_no_span_name_holds_an_id() -> None:
@@ -91,3 +96,62 @@ def test_inputs_name_the_queue_they_came_from(subject: str, consumer: str, templ
 
     assert said["messaging.consumer.group.name"] == consumer
     assert said["messaging.destination.template"] == template
+
+
+def test_a_span_of_a_message_says_which_server_it_went_over() -> None:
+    server = Server("broker.example", 4222)
+    made = (
+        names.publish_request("ns", "crew", server=server),
+        names.process_handoff("ns", "a", subject="ns.handoff.a.w.t.1", workflow_id="w", task_id="t", attempt=1,
+                              server=server),
+        names.process_inputs("ns", "crew", subject="ns.request.crew", workflow_id="w", count=1, server=server),
+    )  # fmt: skip
+
+    assert {(said["server.address"], said["server.port"]) for _, said in made} == {("broker.example", 4222)}
+
+
+def test_no_destination_holds_an_id() -> None:
+    subjects = Subjects("ns")
+    made = (
+        subjects.request("crew"),
+        subjects.handoff("writer", "WORKFLOW", "TASK", 1),
+        subjects.step("WORKFLOW", "TASK", 1, "NAME"),
+        subjects.result("crew", "WORKFLOW", "writer", "TASK", 1),
+        subjects.control("crew", "WORKFLOW", "NAME"),
+        subjects.timer("crew", "WORKFLOW", "NAME"),
+        subjects.schedule("WORKFLOW", "NAME"),
+        subjects.log("crew", "WORKFLOW"),
+        subjects.event("WORKFLOW", "NAME"),
+        subjects.approval("WORKFLOW", "NAME"),
+        subjects.live("WORKFLOW", "NAME"),
+        subjects.limit("NAME"),
+        subjects.outcome("crew", "WORKFLOW"),
+        subjects.dead("writer", "WORKFLOW", "NAME"),
+        subjects.handoffs_of("writer"),
+        subjects.inbox_of("crew"),
+    )
+
+    assert [names.destination(subject) for subject in made] == [
+        "ns.request.crew",
+        "ns.handoff.writer.{workflow}.{task}.{attempt}",
+        "ns.step.{workflow}.{task}.{attempt}.{name}",
+        "ns.inbox.crew.{workflow}.{kind}.{name}",
+        "ns.inbox.crew.{workflow}.{kind}.{name}",
+        "ns.inbox.crew.{workflow}.{kind}.{name}",
+        "ns.schedule.{workflow}.{name}",
+        "ns.log.crew.{workflow}",
+        "ns.event.{workflow}.{name}",
+        "ns.event.{workflow}.{name}",
+        "ns.live.{workflow}.{name}",
+        "ns.limit.{id}",
+        "ns.outcome.crew.{workflow}",
+        "ns.dead.writer.{workflow}.{id}",
+        "ns.handoff.writer.{workflow}.{task}.{attempt}",
+        "ns.inbox.crew.{workflow}.{kind}.{name}",
+    ]
+
+
+def test_every_subject_there_is_has_a_destination() -> None:
+    table = re.findall(r"^\| `\{ns\}\.(\w+)\.", subjects_module.__doc__ or "", re.MULTILINE)
+
+    assert set(table) == set(names._DESTINATIONS)
