@@ -8,18 +8,15 @@ from typing import Final
 from pydantic import BaseModel
 
 from pointsman.context import Context
-from pointsman.llm.matching import Described, Matcher
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.entries import fitting
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "documenter", "escalator", "team", "troubleshooter"]
 
 SAMPLE_REQUEST: Final = "My script keeps timing out"
-
-_LEAST: Final = 0.3
-"""Share of a request's meaning that an entry must have: fewer words in common are chance."""
 
 _HOW: Final = "Use your tool before you answer, and say only what it says. Two to four sentences."
 
@@ -99,9 +96,8 @@ team = Team(
 
 
 def _best(entries: tuple[str, ...], asked: str, otherwise: str) -> Found:
-    scores = Matcher([Described(entry, entry.partition(":")[0], entry) for entry in entries]).scores(asked)
-    entry, score = next(iter(scores.items()))
-    return Found(found=True, summary=entry) if score >= _LEAST else Found(found=False, summary=otherwise)
+    found = fitting(entries, asked, least=0.3)
+    return Found(found=bool(found), summary=found[0] if found else otherwise)
 
 
 def _titles() -> str:

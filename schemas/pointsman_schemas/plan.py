@@ -52,9 +52,11 @@ class SelectedAgent(BaseModel):
 
 
 class Selection(BaseModel):
-    """What a classifier answers: the agents that could serve the request, surest first."""
+    """What a classifier answers: the agents that could serve the request, surest first. `unserved` is the part of the
+    request that none of them is for, `question` what to ask back where nobody is sure."""
 
     model_config = ConfigDict(frozen=True)
 
     agents: tuple[SelectedAgent, ...] = ()
+    unserved: str = ""
     question: str = ""

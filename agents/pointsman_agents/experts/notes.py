@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.llm.matching import Described, Matcher
+from pointsman_agents.entries import fitting
 
 __all__ = ["Notes", "look_up"]
 
@@ -17,9 +17,6 @@ class Notes(BaseModel):
     summary: str
     notes: list[str]
 
-
-_LEAST: Final = 0.25
-"""Share of a question's meaning that a note must have: fewer words in common are chance."""
 
 _NOTES: Final = {
     "legal": (
@@ -47,8 +44,5 @@ _NOTES: Final = {
 
 def look_up(field: str, question: str) -> Notes:
     """The notes of `field` that fit `question` best; when several fit equally well, all of them."""
-    notes = _NOTES[field]
-    scores = Matcher([Described(note, note.partition(":")[0], note) for note in notes]).scores(question)
-    best = max(scores.values())
-    found = [note for note in notes if best >= _LEAST and scores[note] == best]
+    found = fitting(_NOTES[field], question, least=0.25)
     return Notes(summary=" ".join(found) or f"The {field} notes say nothing about this.", notes=found)

@@ -39,8 +39,9 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     if not done:
         reason = state.limit or "; ".join(failures(state)) or "no task was finished"
         return end(draft, Phase.FAILED, not_served(state), reason)
+    told = state.plan.final_instruction if state.plan else ""
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
-    if alone:
+    if alone and not told:
         return end(draft, verdict(state), bare_results(state))
     if ask_judge(draft):
         return None

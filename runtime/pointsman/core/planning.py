@@ -196,7 +196,7 @@ def classified(draft: Draft, task: Task, result: Result) -> None:
         return reject_plan(draft, task, selection, raw_text(result.output))
     sure = [chosen for chosen in selection.agents if chosen.confidence >= strategy.threshold and chosen.agent in names]
     if sure:
-        return _route(draft, sure)
+        return _route(draft, sure, selection.unserved)
     if route_to_fallback(draft):
         return None
     reason = "no agent is sure enough to serve the request"
@@ -214,7 +214,7 @@ def route_to_fallback(draft: Draft) -> bool:
     return True
 
 
-def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
+def _route(draft: Draft, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
     state = draft.open()
     chosen = list({each.agent: each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:
@@ -226,7 +226,8 @@ def _route(draft: Draft, chosen: Sequence[SelectedAgent]) -> None:
         PlannedTask(id=task_id, agent=each.agent, intent=each.intent or whole)
         for task_id, each in zip(ids, chosen, strict=True)
     )
-    return accept_plan(draft, Plan(goal="Serve the request", tasks=tasks), revision=1)
+    told = f'Tell the caller that nobody here can help with: "{unserved}".' if unserved else ""
+    return accept_plan(draft, Plan(goal="Serve the request", tasks=tasks, final_instruction=told), revision=1)
 
 
 def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:

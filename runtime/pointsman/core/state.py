@@ -195,7 +195,7 @@ def input_of(state: State, task: Task) -> JsonValue:
     if task.role is Role.WORK:
         if task.input is not None:
             return task.input
-        return state.input if isinstance(state.input, dict) else {"request": state.input}
+        return {**state.metadata, **(state.input if isinstance(state.input, dict) else {"request": state.input})}
     asked: dict[str, JsonValue] = {"request": state.input}
     if state.metadata and task.role is not Role.SYNTHESIZE:
         asked["metadata"] = state.metadata

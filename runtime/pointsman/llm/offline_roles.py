@@ -259,9 +259,12 @@ def _selection(task: TaskPrompt) -> Selection:
     asked = ClassifierInput.model_validate(task.input)
     matcher = _menu(asked.agents)
     found: dict[str, tuple[float, list[str]]] = {}
+    unserved: list[str] = []
     for clause in clauses(_wanted(asked.request, matcher)):
         scores = matcher.scores(clause)
         whole = sum(scores.values())
+        if max(scores.values(), default=0.0) < FITS and len(stems(clause)) >= _MEANS_SOMETHING:
+            unserved.append(clause)
         for name, score in scores.items():
             if score < FITS:
                 continue
@@ -272,6 +275,7 @@ def _selection(task: TaskPrompt) -> Selection:
     question = "" if surest and surest[0][1][0] >= asked.threshold else _question(asked.agents)
     return Selection(
         question=question,
+        unserved="; ".join(unserved),
         agents=tuple(
             SelectedAgent(agent=name, confidence=confidence, intent="; ".join(parts))
             for name, (confidence, parts) in surest

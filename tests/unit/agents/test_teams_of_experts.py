@@ -1,24 +1,34 @@
-"""The experts and the generalist over the in-memory bus, with the offline model."""
+"""The experts, the front desk and the generalist over the in-memory bus, with the offline model."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
 from pointsman.testing import run_team, running_team
-from pointsman_agents import experts, generalist
+from pointsman_agents import experts, front_desk, generalist
+from pointsman_agents.classifier import classifier
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.log import PlanAccepted
+from pointsman_schemas.log import PlanAccepted, TaskSucceeded
+from pointsman_schemas.plan import Selection
 
 EXPERTS = (experts.legal, experts.medical, experts.technical, experts.financial, experts.classifier, synthesizer)
+DESK = (
+    *(front_desk.billing, front_desk.technical, front_desk.account, front_desk.policy, front_desk.response),
+    *(classifier, planner),
+)
 GENERALIST = (generalist.research, generalist.writing, generalist.code, planner, synthesizer)
-ROLES = {"planner", "classifier", "synthesizer"}
+ROLES = {"planner", "classifier", "synthesizer", "response"}
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
+    monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path))
 
 
 def workers(outcome: Outcome) -> list[str]:
@@ -47,6 +57,39 @@ async def test_an_unclear_question_goes_to_the_fallback_which_does_not_pretend_t
 
     assert workers(outcome) == ["technical"]
     assert "say nothing about this" in str(outcome.answer)
+
+
+async def test_a_desk_finds_three_domains_drops_the_unsure_one_and_answers_once_without_names_of_agents() -> None:
+    async with running_team(front_desk.team, DESK) as client:
+        workflow = await client.submit("front-desk", front_desk.SAMPLE_REQUEST)
+        outcome = await workflow.outcome(10)
+        entries = await client.entries(workflow.id)
+
+    (accepted,) = [entry for entry in entries if isinstance(entry, PlanAccepted)]
+    found = next(e.result.output for e in entries if isinstance(e, TaskSucceeded) and e.task_id == "classify-1")
+    selected = {each.agent: each.confidence for each in Selection.model_validate(found).agents}
+    assert selected.keys() == {"billing", "technical", "account", "policy"}
+    assert {agent for agent, confidence in selected.items() if confidence >= 0.4} == set(workers(outcome))
+    assert [(task.agent, task.depends_on) for task in accepted.plan.tasks] == [
+        ("technical", ()),
+        ("billing", ()),
+        ("account", ()),
+    ]
+    assert outcome.status == "completed"
+    assert [said for said in ("inc-301", "rf-5003", "locked") if said not in str(outcome.answer)] == []
+    assert not re.search(r"\b(billing|technical|policy|response|agent|task)\b", str(outcome.answer), re.IGNORECASE)
+
+
+async def test_a_desk_sends_what_is_for_one_straight_to_it_and_says_what_is_for_nobody() -> None:
+    async with running_team(front_desk.team, DESK) as client:
+        one = await client.submit("front-desk", "I was charged twice", metadata={"customer_id": "C-1002"})
+        both = await client.submit("front-desk", "I was charged twice, and write me a poem about the sea")
+        straight, said = await one.outcome(10), await both.outcome(10)
+
+    assert [task.agent for task in straight.tasks] == ["classifier", "billing"]
+    assert "ch-5012" in str(straight.answer)
+    assert workers(said) == ["billing"]
+    assert 'Nobody here can help with: "write me a poem about the sea"' in str(said.answer)
 
 
 async def test_research_comes_first_and_writing_and_code_depend_on_it() -> None:

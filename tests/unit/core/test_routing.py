@@ -46,6 +46,23 @@ def test_several_run_side_by_side_and_are_synthesized() -> None:
     assert story.outcome.answer == "both"
 
 
+def test_a_part_that_nobody_serves_is_said_in_the_answer_also_where_one_agent_does_the_rest() -> None:
+    story = routed(Router(), {**selection(("legal", 0.9)), "unserved": "write a poem"})
+
+    story.succeed("legal", "sue them")
+
+    given: Any = story.handoff("synthesis").input
+    assert given["final_instruction"] == 'Tell the caller that nobody here can help with: "write a poem".'
+
+
+def test_a_task_of_a_router_is_given_the_request_with_its_metadata() -> None:
+    story = Story(strategy=Router(), cards=EXPERTS).start("who pays?", metadata={"customer": "c-1", "request": "no"})
+
+    story.succeed("classify-1", selection(("legal", 0.9)))
+
+    assert story.handoff("legal").input == {"customer": "c-1", "request": "who pays?"}
+
+
 def test_an_agent_that_is_named_twice_is_asked_once() -> None:
     story = routed(Router(), selection(("legal", 0.9), ("legal", 0.8)))
 

@@ -1,0 +1,74 @@
+"""Customer service with a router in front: what is for one specialist goes straight to it, what is for several is
+planned and answered as one. The specialists are those of the customer-service team, with one for its policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel
+
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_agents.customer_service import SAMPLE_REQUEST
+from pointsman_agents.customer_service.account import account
+from pointsman_agents.customer_service.billing import billing
+from pointsman_agents.customer_service.technical import technical
+from pointsman_agents.entries import fitting
+from pointsman_schemas.card import Role
+from pointsman_schemas.roles import Synthesis, SynthesizerInput
+from pointsman_schemas.team import Limits, Router, Supervisor, Team
+
+__all__ = ["SAMPLE_REQUEST", "account", "billing", "policy", "response", "team", "technical"]
+
+# Sample data.
+_POLICIES: Final = (
+    "Refund policy: what was charged twice is always paid back, anything else within 14 days.",
+    "Privacy policy: the data of a closed account is deleted after 30 days.",
+    "Service level: a month in which the API was away for more than an hour costs half.",
+    "Acceptable use: one account is for one company, and reselling is not allowed.",
+)
+
+
+class Policies(BaseModel):
+    summary: str
+    policies: list[str]
+
+
+@tool(idempotent=True)
+def find_policy(question: str) -> Policies:
+    """Look up what the policies say."""
+    found = fitting(_POLICIES, question, least=0.2)
+    return Policies(summary=" ".join(found) or "The policies say nothing about this.", policies=found)
+
+
+policy = LLMAgent(
+    name="policy",
+    description="Policies and terms: refund policy, privacy and deleted data, service level, reselling, acceptable use",
+    skills=["policy", "terms", "privacy", "service level"],
+    examples=["What is your refund policy?", "When is the data of a closed account deleted?"],
+    instructions="Look the policy up with your tool, and say in one or two sentences what it says, figures exactly as "
+    "they stand. What it does not say, you do not know.",
+    tools=[find_policy],
+)
+response = LLMAgent(
+    name="response",
+    description="Writes the one answer of a support team",
+    instructions=f"{Path(__file__).with_name('synthesizer.md').read_text(encoding='utf-8')}"
+    "- You answer for the support team of a company: begin with what is solved, then say what is open.\n",
+    role=Role.SYNTHESIZE,
+    input=SynthesizerInput,
+    output=Synthesis,
+    output_name="synthesis",
+    turns=2,  # the answer, and one repair of its form
+    concurrency=32,
+)
+
+team = Team(
+    name="front-desk",
+    description="Answers customers about billing, the API, their accounts, and policies",
+    skills=("support",),
+    agents=("billing", "technical", "account", "policy"),
+    strategy=Router(threshold=0.4, synthesizer="response", escalate=Supervisor()),
+    limits=Limits(deadline=120.0, task_timeout=60.0, tokens=100_000),
+)
