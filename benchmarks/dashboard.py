@@ -18,7 +18,8 @@ from pointsman.bus.jetstream import connect
 from pointsman.client import Client
 from pointsman.ports import Bus
 from pointsman.settings import Settings
-from pointsman.web.index import Search, WorkflowIndex
+from pointsman.web.index import WorkflowIndex
+from pointsman.web.rows import Search
 from pointsman.web.server import serve
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode

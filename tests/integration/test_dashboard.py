@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ from pointsman.bus.jetstream import connect
 from pointsman.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
-from pointsman.web.server import Dashboard, serve
+from pointsman.web.dashboard import Dashboard
+from pointsman.web.server import serve
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, DeadLetter
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
@@ -174,7 +179,20 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         await expect(row).to_contain_text("2/2")
 
 
-async def test_a_dead_letter_is_replayed_and_its_workflow_goes_on(browser: Browser, settings: Settings) -> None:
+async def bury(client: Client, count: int) -> None:
+    """So many dead letters, of no workflow."""
+    for number in range(count):
+        letter = DeadLetter(
+            id=f"d{number}", origin="crew", cause=AttemptError(kind="undecodable", message=f"letter number {number}"),
+            attempts=1, subject=f"{client.subjects.namespace}.request.crew", body="e30=", at=datetime.now(UTC),
+        )  # fmt: skip
+        envelope = Envelope(id=letter.id, type=letter.event_type, source="test", time=letter.at)
+        await client.bus.publish(client.subjects.dead("crew", None, letter.id), dump(letter), encode(envelope))
+
+
+async def test_dead_letters_are_replayed_so_that_a_workflow_goes_on_looked_through_and_discarded(
+    browser: Browser, settings: Settings
+) -> None:
     crew = Crew(broken=True)
     other = {"id": "wait", "agent": "looker", "intent": "hold the workflow open"}
     crew.agents[0] = planner_of({**TASKS[1], "depends_on": []}, other)
@@ -194,6 +212,20 @@ async def test_a_dead_letter_is_replayed_and_its_workflow_goes_on(browser: Brows
         await shown(page, "No dead letters.").to_be_visible()
         crew.go.set()
         outcome = await workflow.outcome(timeout=20)
+
+        await bury(client, 101)
+        await shown(page, "1 to 100 of 101").to_be_visible()
+        await shown(page, "letter number 100").to_be_visible()
+        await page.get_by_role("button", name="Older").click()
+        await expect(page.locator(".letter")).to_have_count(1)
+        await expect(page.locator(".cause")).to_have_text("letter number 0")
+        await page.get_by_role("searchbox").fill("number 7")
+        await expect(page.locator(".letter")).to_have_count(11)
+        await page.get_by_role("button", name="Discard all 11").click()
+        await page.get_by_role("button", name="Discard", exact=True).click()
+        await shown(page, "Discarded 11 of 11.").to_be_visible()
+        await shown(page, "No dead letter fits.").to_be_visible()
+        await expect(page.locator("#letters")).to_have_text("90")
 
     assert (outcome.status, outcome.gaps) == ("completed", ())
 
@@ -263,7 +295,7 @@ async def test_a_stream_outlives_the_broker_and_tells_that_it_is_away(tmp_path: 
         async with running(settings, TEAM, crew.agents) as client:
             bus = await connect(settings, name="dashboard", wait=5.0)
             server = Dashboard(Client(bus))
-            folding = asyncio.create_task(server.index.run())
+            folding = asyncio.create_task(server.fold())
             async with events(server.app, "/api/live/workflows") as page:
                 while not (await page.next()).data["live"]["broker"]:
                     pass

@@ -16,14 +16,13 @@ from pointsman.cli import render
 from pointsman.cli.output import Code, clean, code_for, complain, console, emit, hint, prose
 from pointsman.cli.session import session
 from pointsman.client import Client
-from pointsman.engine.dead_letters import DeadLetters, Letter, NotReplayable
+from pointsman.engine.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
 from pointsman.engine.history import newest_commit
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["Choice", "discard", "list_", "replay", "show"]
 
-_TOGETHER = 16  # letters dealt with at a time: a replay waits for a supervisor, and those need not wait for each other
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -159,8 +158,8 @@ async def _each(
             complain("nothing was done")
             return Code.FAILED
         try:
-            for start in range(0, len(chosen), _TOGETHER):
-                for done in await asyncio.gather(*(one(store, each) for each in chosen[start : start + _TOGETHER])):
+            for start in range(0, len(chosen), TOGETHER):
+                for done in await asyncio.gather(*(one(store, each) for each in chosen[start : start + TOGETHER])):
                     counts[done.what] += 1
                     worst = max(worst, done.code or Code.OK)
                     if json:

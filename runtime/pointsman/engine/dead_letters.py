@@ -33,7 +33,10 @@ from pointsman_schemas.log import TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["DeadLetters", "Letter", "NotReplayable", "Replay"]
+__all__ = ["TOGETHER", "DeadLetters", "Letter", "NotReplayable", "Replay", "letter_of"]
+
+TOGETHER = 16
+"""Letters dealt with at a time: a replay waits for a supervisor, and those need not wait for each other."""
 
 _SHOWN = 100_000  # characters of an unreadable body that `decoded` repeats
 
@@ -120,7 +123,7 @@ class DeadLetters:
                 f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
                 "aged out; `pointsman dead list` shows the ones there are"
             )
-        return _letter(stored)
+        return letter_of(stored)
 
     async def discard(self, letter: Letter) -> bool:
         """Remove it for good. False when it was gone already.
@@ -268,10 +271,11 @@ class DeadLetters:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_of(origin=origin, workflow=workflow)):
             if stored.body:
                 with suppress(ContractError):  # somebody else's
-                    yield _letter(stored)
+                    yield letter_of(stored)
 
 
-def _letter(stored: Stored) -> Letter:
+def letter_of(stored: Stored) -> Letter:
+    """The letter that a message of the dead-letter stream holds. Raises `ContractError` when it holds none."""
     _, body = decode(stored.headers, stored.body)
     return Letter(stored.sequence, stored.subject, parse(DeadLetter, body))
 

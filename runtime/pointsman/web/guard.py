@@ -14,8 +14,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -133,7 +132,7 @@ def _name_of(host: str) -> str:
     return host.rpartition(":")[0].lower() if host.rpartition(":")[2].isdigit() and ":" in host else host.lower()
 
 
-def _address(name: str) -> Any:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(name)
     except ValueError:

@@ -11,9 +11,9 @@ from pointsman.core.approvals import unanswered
 from pointsman.engine.dead_letters import Letter
 from pointsman.errors import ContractError
 from pointsman.ports import QueueDepth
-from pointsman.web.index import AgentRecord
+from pointsman.web.rows import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import Progress
+from pointsman_schemas.events import DeadLetter, Progress
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import (
     Entry,
@@ -23,7 +23,9 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["agents", "letter", "letters", "workflow"]
+__all__ = ["agents", "letter", "letter_row", "workflow"]
+
+_CAUSE = 400  # characters of a cause in the list; the whole stands in the letter
 
 
 def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str, Any]:
@@ -146,22 +148,19 @@ def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None
     return "working" if depth and depth.in_flight else "ready"
 
 
-def letters(of: Sequence[Letter]) -> list[dict[str, Any]]:
-    """The dead letters, newest first, without their bodies."""
-    return [
-        {
-            "id": it.id,
-            "origin": it.origin,
-            "workflow": it.workflow_id,
-            "task": it.task_id,
-            "kind": it.cause.kind,
-            "message": it.cause.message[:400],
-            "attempts": it.attempts,
-            "subject": it.subject,
-            "at": it.at,
-        }
-        for it in (letter.content for letter in reversed(of))
-    ]
+def letter_row(of: DeadLetter) -> dict[str, Any]:
+    """A dead letter in the list, without its body."""
+    return {
+        "id": of.id,
+        "origin": of.origin,
+        "workflow": of.workflow_id,
+        "task": of.task_id,
+        "kind": of.cause.kind,
+        "message": of.cause.message[:_CAUSE],
+        "attempts": of.attempts,
+        "subject": of.subject,
+        "at": of.at,
+    }
 
 
 def letter(of: Letter) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from support.memory import on_memory
 from support.system import planner_of, until
 
 from pointsman.agent import Agent, agent
-from pointsman.web.server import Dashboard
+from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.team import Supervisor, Team
 
 TEAM = Team(name="bank", strategy=Supervisor(synthesizer=None))
@@ -30,7 +30,7 @@ async def test_what_waits_is_listed_and_an_edited_yes_lets_it_go_on() -> None:
     agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), payer(paid)]
     async with on_memory(TEAM, agents) as client:
         dashboard = Dashboard(client)
-        folding = asyncio.create_task(dashboard.index.run())
+        folding = asyncio.create_task(dashboard.fold())
         workflow = await client.submit("bank", {"amount": 900})
         await until(client.approvals)
         async with events(dashboard.app, "/api/live/approvals") as page:

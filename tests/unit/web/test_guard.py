@@ -10,8 +10,9 @@ from support.asgi import HOST, ask
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
 from pointsman.errors import ConfigurationError
+from pointsman.web.dashboard import Dashboard
 from pointsman.web.guard import COOKIE, is_loopback, session_of
-from pointsman.web.server import Dashboard, serve
+from pointsman.web.server import serve
 
 TOKEN = "correct-horse-battery"
 PATHS = ["/", "/workflows/wf_1", "/agents", "/dead-letters", "/login", "/static/app.js", "/api/nothing", "/nowhere"]

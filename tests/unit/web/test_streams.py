@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from starlette.requests import Request as HttpRequest
 from support.asgi import ask, events
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
 from support.system import until
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
-from pointsman.web.server import Dashboard
+from pointsman.errors import BusUnavailable
+from pointsman.ports import Stored, StreamKind
+from pointsman.web.dashboard import Dashboard
+from pointsman.web.index import WorkflowIndex
+from pointsman.web.rows import Search
+from pointsman.web.streams import Streams
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Event, Request
@@ -26,7 +32,7 @@ NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
 @asynccontextmanager
 async def watching(bus: MemoryBus) -> AsyncIterator[Dashboard]:
     dashboard = Dashboard(Client(bus))
-    folding = asyncio.create_task(dashboard.index.run())
+    folding = asyncio.create_task(dashboard.fold())
     try:
         yield dashboard
     finally:
@@ -73,6 +79,57 @@ async def test_a_page_that_comes_back_gets_what_it_missed_and_no_more() -> None:
 
     assert (missed.name, missed.id) == ("rows", 3)
     assert [row["id"] for row in missed.data["rows"]] == ["wf_3"]
+
+
+async def test_what_changes_while_a_page_is_sent_is_in_the_next_one() -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        streams = Streams(dashboard.client, dashboard.index, dashboard.letters)
+        rows = streams.workflows(HttpRequest({"type": "http", "headers": [], "query_string": b""}))
+        first = await anext(rows)
+        await store(bus, started("wf_2"), workflow="wf_2")
+        await until_read(dashboard, 2)
+        second = await anext(rows)
+        await rows.aclose()
+
+    assert first.startswith(b"id: 1\nevent: page")
+    assert second.startswith(b"id: 2\nevent: rows")
+
+
+async def test_a_log_that_was_made_anew_while_the_broker_was_away_is_read_from_its_beginning() -> None:
+    old, new = MemoryBus(), MemoryBus()
+    for number in range(1, 4):
+        await store(old, started(f"wf_{number}"), workflow=f"wf_{number}")
+    await store(new, started("wf_9"), workflow="wf_9")
+
+    class Restored(MemoryBus):
+        """A bus whose log is another one after it was away."""
+
+        here = old
+
+        async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+            return await self.here.last(stream, subject)
+
+        async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+            async for stored in self.here.follow(stream, subjects, after=after):
+                yield stored
+                if self.here is old and stored.sequence == 3:
+                    self.here = new
+                    raise BusUnavailable("away")
+
+    bus = Restored()
+    index = WorkflowIndex(bus, Client(bus).subjects)
+    folding = asyncio.create_task(index.run())
+
+    async def anew() -> bool:
+        return index.epoch == 1 and index.sequence == 1
+
+    await until(anew)
+    folding.cancel()
+
+    assert [row.id for row in index.page(Search()).rows] == ["wf_9"]
 
 
 async def test_what_was_seen_of_another_log_counts_for_nothing() -> None:
@@ -318,7 +375,7 @@ async def test_streams_end_when_the_dashboard_does() -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard, events(dashboard.app, "/api/live/agents") as page:
         await page.until("agents")
-        dashboard.stopping.set()
+        dashboard.stop()
 
 
 async def test_the_status_has_what_needs_a_look() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import pointsman.web.server as server
+import pointsman.web.dashboard as dashboard
 
-STATIC = Path(server.__file__).with_name("static")
+STATIC = Path(dashboard.__file__).with_name("static")
 STYLE = (STATIC / "style.css").read_text()
 TEXT = ("text", "muted", "accent", "running", "good", "warn", "bad")
 GROUNDS = ("ground", "surface", "raised")

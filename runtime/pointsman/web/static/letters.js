@@ -3,6 +3,7 @@
 import { arrange, empty, h, note, setText } from "./dom.js";
 import { ago, clock, number, pretty } from "./format.js";
 import { follow, get, post } from "./live.js";
+import { pager } from "./pager.js";
 
 const CAUSES = {
   handler_error: "The agent failed",
@@ -19,63 +20,79 @@ const CAUSES = {
 
 export function lettersPage(main) {
   document.title = "Dead letters · Pointsman";
-  const search = h("input", { type: "search", "aria-label": "Search cause, origin, workflow", placeholder: "Search cause, origin, workflow  ( / )" });
-  const replayAll = h("button", { type: "button", onclick: () => all("Replay", replay) });
-  const discardAll = h("button", { type: "button", class: "danger", onclick: () => all("Discard", discard) });
+  const asked = new URLSearchParams(location.search);
+  const search = h("input", { type: "search", "aria-label": "Search cause, origin, workflow", placeholder: "Search cause, origin, workflow  ( / )", value: asked.get("text") || "" });
+  const replayAll = h("button", { type: "button", onclick: () => all("Replay") });
+  const discardAll = h("button", { type: "button", class: "danger", onclick: () => all("Discard") });
   const list = h("ol", { class: "letters", "aria-label": "Dead letters, newest first" });
   const nothing = h("div", {});
   const tools = h("div", { class: "filters" }, search, replayAll, discardAll);
-  const more = h("p", { class: "muted" });
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Dead letters" }), h("p", { class: "muted", text: "Events that nobody could process. Nothing here is lost: replay it once the cause is mended." })), tools, more, list, nothing);
+  const pages = pager(ask);
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Dead letters" }), h("p", { class: "muted", text: "Events that nobody could process. Nothing here is lost: replay it once the cause is mended." })), tools, list, nothing, pages.element);
   const elements = new Map();
-  let letters = [];
+  let text = asked.get("text") || "";
+  let offset = Number(asked.get("offset") || 0);
+  let shown = { letters: [], count: 0, size: 1, until: 0 };
 
-  search.addEventListener("input", draw);
-  const fitting = () => letters.filter((one) => !search.value || [one.id, one.origin, one.workflow, one.kind, one.message].join(" ").toLowerCase().includes(search.value.toLowerCase()));
+  let typing = 0;
+  search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(ask, 200, 0); });
 
-  async function all(word, act) {
-    const chosen = fitting();
-    if (!(await agree(`${word} ${number(chosen.length)} dead letter${chosen.length === 1 ? "" : "s"}?`, word, word === "Discard"))) return;
-    let done = 0;
-    for (const one of chosen) done += await act(one, true);
-    note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done)} of ${number(chosen.length)}.`, done === chosen.length ? "plain" : "bad");
+  function ask(from = offset) {
+    offset = from;
+    text = search.value.trim();
+    const query = new URLSearchParams();
+    if (text) query.set("text", text);
+    if (offset) query.set("offset", offset);
+    const words = query.size ? `?${query}` : "";
+    history.replaceState({}, "", `/dead-letters${words}`);
+    follow(`/api/live/dead-letters${words}`, { letters: draw });
   }
 
-  async function replay(letter, quiet = false, asNew = false) {
+  async function all(word) {
+    const count = shown.count;
+    const chosen = { text, until: shown.until };
+    if (!(await agree(`${word} ${number(count)} dead letters${text ? ` that fit “${text}”` : ""}?`, word, word === "Discard"))) return;
+    replayAll.disabled = discardAll.disabled = true;
+    const done = await post(`/api/dead-letters/${word.toLowerCase()}`, chosen);
+    replayAll.disabled = discardAll.disabled = false;
+    if (!done.ok) { note(done.error, "bad"); return; }
+    const whole = done.done === done.of;
+    note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done.done)} of ${number(done.of)}.${whole || word !== "Replay" ? "" : " The workflows of the others have ended: Replay on one of them asks whether to send its request anew."}`, whole ? "plain" : "bad");
+  }
+
+  async function replay(letter, asNew = false) {
     const done = await post(`/api/dead-letters/${letter.id}/replay`, { as_new: asNew });
-    if (done.ok) {
-      if (!quiet) note(`Replayed: ${done.action === "request" ? "sent again as" : "goes on in"} ${done.workflow}.`);
-      return 1;
-    }
-    if (done.status === 409 && !quiet && !asNew && letter.workflow) {
-      if (await agree("Its workflow has ended, so the task cannot go on. Send the whole request again, as a new workflow?", "Send again")) return replay(letter, quiet, true);
-    } else if (!quiet) note(done.error, "bad");
-    return 0;
+    if (done.ok) note(`Replayed: ${done.action === "request" ? "sent again as" : "goes on in"} ${done.workflow}.`);
+    else if (done.status === 409 && !asNew && letter.workflow) {
+      if (await agree("Its workflow has ended, so the task cannot go on. Send the whole request again, as a new workflow?", "Send again")) await replay(letter, true);
+    } else note(done.error, "bad");
   }
 
-  async function discard(letter, quiet = false) {
-    if (!quiet && !(await agree("Discard this dead letter for good?", "Discard", true))) return 0;
+  async function discard(letter) {
+    if (!(await agree("Discard this dead letter for good?", "Discard", true))) return;
     const done = await post(`/api/dead-letters/${letter.id}/discard`);
-    if (!done.ok && !quiet) note(done.error, "bad");
-    return done.ok ? 1 : 0;
+    if (!done.ok) note(done.error, "bad");
   }
 
-  function draw() {
-    const shown = fitting();
-    for (const id of elements.keys()) if (!letters.some((one) => one.id === id)) elements.delete(id);
-    arrange(list, shown.map((one) => {
+  function draw(got) {
+    shown = got;
+    if (offset && !got.letters.length) { ask(Math.max(0, offset - got.size)); return; } // its page is gone
+    for (const id of elements.keys()) if (!got.letters.some((one) => one.id === id)) elements.delete(id);
+    arrange(list, got.letters.map((one) => {
       if (!elements.has(one.id)) elements.set(one.id, letterElement(one, replay, discard));
       return elements.get(one.id);
     }));
-    tools.hidden = !letters.length;
-    setText(more, letters.length >= 500 ? "These are the oldest 500; the others come when some of them are dealt with." : "");
-    replayAll.hidden = discardAll.hidden = shown.length < 2;
-    setText(replayAll, `Replay all ${number(shown.length)}`);
-    setText(discardAll, `Discard all ${number(shown.length)}`);
-    nothing.replaceChildren(...(shown.length ? [] : [letters.length ? empty("No dead letter fits.") : empty("No dead letters.", "What cannot be processed comes here with its cause, and its workflow still ends.")]));
+    tools.hidden = !got.count && !text;
+    replayAll.hidden = discardAll.hidden = got.count < 2;
+    setText(replayAll, `Replay all ${number(got.count)}`);
+    setText(discardAll, `Discard all ${number(got.count)}`);
+    nothing.replaceChildren(...(got.count ? [] : [text ? empty("No dead letter fits.", "Search for something else.") : empty("No dead letters.", "What cannot be processed comes here with its cause, and its workflow still ends.")]));
+    pages.show(offset, got.size, got.count);
   }
 
-  follow("/api/live/dead-letters", { letters: (got) => { letters = got.letters; draw(); } });
+  ask();
+  const clockTick = setInterval(() => { for (const element of elements.values()) element.tick(); }, 1000);
+  return () => { clearInterval(clockTick); clearTimeout(typing); };
 }
 
 function letterElement(letter, replay, discard) {
@@ -92,11 +109,12 @@ function letterElement(letter, replay, discard) {
     await act(letter);
     button.disabled = false;
   };
-  return h("li", { class: "letter" },
+  const when = h("time", { class: "muted number", datetime: letter.at, title: clock(letter.at) });
+  const element = h("li", { class: "letter" },
     h("div", { class: "letter-head" },
       h("span", { class: "status bad", title: letter.kind, text: CAUSES[letter.kind] || letter.kind }),
       h("b", { text: letter.task ? `${letter.origin} · ${letter.task}` : letter.origin }),
-      h("time", { class: "muted number", datetime: letter.at, title: clock(letter.at), text: ago(letter.at) }),
+      when,
       h("span", { class: "muted number", text: `${letter.attempts} ${letter.attempts === 1 ? "try" : "tries"}` }),
       letter.workflow ? h("a", { href: `/workflows/${letter.workflow}`, class: "number", text: letter.workflow }) : ""),
     h("p", { class: "cause", text: letter.message }),
@@ -104,6 +122,9 @@ function letterElement(letter, replay, discard) {
       h("p", { class: "buttons" },
         h("button", { type: "button", text: "Replay", "aria-label": `Replay ${letter.id}`, onclick: busy(replay) }),
         h("button", { type: "button", class: "danger", text: "Discard", "aria-label": `Discard ${letter.id}`, onclick: busy(discard) }))));
+  element.tick = () => setText(when, ago(letter.at));
+  element.tick();
+  return element;
 }
 
 function agree(question, word, danger = false) {

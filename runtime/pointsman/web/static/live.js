@@ -98,6 +98,6 @@ function status({ broker, read, letters, stuck, approvals, namespace, teams: nam
 function badge(id, count, what) {
   const element = document.getElementById(id);
   element.hidden = !count;
-  element.textContent = count >= 500 ? "500+" : count || "";
+  element.textContent = count > 999 ? "999+" : count || "";
   element.title = count ? `${count} ${what}` : "";
 }

@@ -3,6 +3,7 @@
 import { arrange, command, empty, h, setText } from "./dom.js";
 import { ago, clock, compact, money, number, seconds, span, tone, word } from "./format.js";
 import { follow } from "./live.js";
+import { pager } from "./pager.js";
 
 const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
 const STATES = ["running", "waiting for approval", "completed", "partial", "failed", "cancelled"];
@@ -21,17 +22,14 @@ export function workflowsPage(main) {
   const totals = h("dl", { class: "totals" });
   const list = h("ol", { class: "rows workflows", "aria-label": "Workflows" });
   const nothing = h("div", {});
-  const newer = h("button", { type: "button", text: "Newer", onclick: () => turn(-1) });
-  const older = h("button", { type: "button", text: "Older", onclick: () => turn(1) });
-  const where = h("span", { class: "muted number" });
-  const pager = h("nav", { class: "pager", "aria-label": "Pages of the list" }, newer, where, older);
+  const pages = pager(ask);
   main.append(
     h("h1", { class: "unseen", text: "Workflows" }),
     h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, search, team, status, time),
     totals,
     h("div", { class: "row head workflow-row", "aria-hidden": "true" },
       ["Status", "Request", "Team", "Tasks", "Started", "Took", "Tokens", "Cost"].map((name) => h("span", { text: name }))),
-    list, nothing, pager);
+    list, nothing, pages.element);
 
   let typing = 0;
   search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(ask, 200, 0); });
@@ -43,11 +41,6 @@ export function workflowsPage(main) {
     const next = step > 0 ? row.nextElementSibling : row.previousElementSibling;
     if (next) { event.preventDefault(); next.querySelector("a").focus(); }
   });
-
-  function turn(by) {
-    ask(Math.max(0, offset + by * size));
-    scrollTo(0, 0);
-  }
 
   function ask(from = offset) {
     offset = from;
@@ -107,10 +100,7 @@ export function workflowsPage(main) {
     nothing.replaceChildren(...(shown.length ? [] : [filtered
       ? empty("No workflow fits.", "Take a filter away, or search for something else.")
       : empty("No workflows yet.", h("span", {}, "Ask a team with ", h("b", { text: "New request" }), ", or from a terminal:"), command('pointsman submit customer-service "I was charged twice"'))]));
-    pager.hidden = sums.count <= size && !offset;
-    newer.disabled = !offset;
-    older.disabled = offset + size >= sums.count;
-    setText(where, `${number(Math.min(offset + 1, sums.count))} to ${number(Math.min(offset + size, sums.count))} of ${number(sums.count)}`);
+    pages.show(offset, size, sums.count);
   }
 
   ask();

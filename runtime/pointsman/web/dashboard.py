@@ -1,0 +1,214 @@
+"""The dashboard's pages, streams and actions over one client.
+
+| Path | What it is |
+|---|---|
+| `/`, `/workflows/ID`, `/agents`, `/approvals`, `/dead-letters` | the page, which draws itself from the streams |
+| `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
+| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events: how it is now |
+| `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one event, one dead letter, whole |
+| POST `/api/requests`, `/api/workflows/ID/cancel` | what `submit` and `cancel` of the command line do |
+| POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | what `approve` and `reject` do |
+| POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | what `dead replay` and `dead discard` do |
+| POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same to all that fit a search |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from pointsman.client import Client
+from pointsman.engine.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
+from pointsman.errors import ContractError, NotFound, PointsmanError
+from pointsman.ports import Stored
+from pointsman.web import views
+from pointsman.web.answers import answer, asked, explained
+from pointsman.web.guard import COOKIE, Guard, same, session_of
+from pointsman.web.index import WorkflowIndex
+from pointsman.web.letters import LetterIndex
+from pointsman.web.streams import Chunks, Streams
+from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["Dashboard"]
+
+_STATIC = Path(__file__).with_name("static")
+
+
+class Dashboard:
+    """The application over `client`. With a `token`, visitors must know it; `hosts` are names it may be opened by."""
+
+    def __init__(self, client: Client, *, token: str | None = None, hosts: Sequence[str] = ()) -> None:
+        self.client = client
+        self.index = WorkflowIndex(client.bus, client.subjects)
+        self.letters = LetterIndex(client.bus, client.subjects)
+        self._streams = Streams(client, self.index, self.letters)
+        self._token = token
+        self._store = DeadLetters(client.bus, client.subjects)
+        self.app: ASGIApp = Guard(
+            Starlette(routes=self._routes(), exception_handlers={PointsmanError: explained}), token=token, hosts=hosts
+        )
+
+    async def fold(self) -> None:
+        """Keep what the pages show current, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.index.run())
+            group.create_task(self.letters.run())
+
+    def stop(self) -> None:
+        """End all streams."""
+        self._streams.stopping.set()
+
+    def _routes(self) -> list[Route | Mount]:
+        streams = self._streams
+        pages = ("/", "/workflows/{id}", "/agents", "/approvals", "/dead-letters")
+        return [
+            *(Route(path, self._page) for path in pages),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+            Route("/login", self._login_form, methods=["GET"]),
+            Route("/login", self._login, methods=["POST"]),
+            Route("/api/live/workflows", self._live(streams.workflows)),
+            Route("/api/live/workflows/{id}", self._live(streams.workflow)),
+            Route("/api/live/agents", self._live(streams.agents)),
+            Route("/api/live/approvals", self._live(streams.approvals)),
+            Route("/api/live/dead-letters", self._live(streams.dead_letters)),
+            Route("/api/events/{sequence:int}", self._event),
+            Route("/api/dead-letters/{id}", self._letter),
+            Route("/api/requests", self._submit, methods=["POST"]),
+            Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
+            Route("/api/approvals/{id}/{action}", self._decide, methods=["POST"]),
+            Route("/api/dead-letters/{id}/replay", self._replay, methods=["POST"]),
+            Route("/api/dead-letters/{id}/discard", self._discard, methods=["POST"]),
+            Route("/api/dead-letters/replay", self._replay_all, methods=["POST"]),
+            Route("/api/dead-letters/discard", self._discard_all, methods=["POST"]),
+        ]
+
+    # Pages
+
+    async def _page(self, request: Request) -> Response:
+        return FileResponse(_STATIC / "index.html")
+
+    async def _login_form(self, request: Request) -> Response:
+        return FileResponse(_STATIC / "login.html")
+
+    async def _login(self, request: Request) -> Response:
+        given = (await asked(request)).get("token")
+        if self._token is None or not isinstance(given, str) or not same(given, self._token):
+            return answer({"error": "that is not the token"}, 401)
+        response = answer({"ok": True})
+        response.set_cookie(COOKIE, session_of(self._token), httponly=True, samesite="strict", path="/")
+        return response
+
+    def _live(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
+        async def streamed(request: Request) -> Response:
+            if (name := request.path_params.get("id")) is not None:
+                token(name, "workflow")
+            return StreamingResponse(self._streams.until_stopped(chunks(request)), media_type="text/event-stream")
+
+        return streamed
+
+    # One thing whole
+
+    async def _event(self, request: Request) -> Response:
+        sequence = request.path_params["sequence"]
+        stored = await self.client.bus.get("log", sequence) if 0 < sequence < 2**63 else None
+        if stored is None:
+            raise NotFound(f"the log holds no message {sequence}: it has aged out")
+        return answer({"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_body(stored)})
+
+    async def _letter(self, request: Request) -> Response:
+        return answer(views.letter(await self._found(request.path_params["id"])))
+
+    # Actions: what the command line does, by the same calls
+
+    async def _submit(self, request: Request) -> Response:
+        given = await asked(request, self.client.bus.max_payload)
+        workflow = await self.client.submit(
+            str(given.get("team", "")),
+            given.get("input", ""),
+            request_id=given.get("request_id"),
+            deadline=given.get("deadline"),
+        )
+        return answer({"id": workflow.id, "team": workflow.team})
+
+    async def _cancel(self, request: Request) -> Response:
+        given = await asked(request)
+        workflow = await self.client.workflow(request.path_params["id"])
+        ended = await workflow.cancel(str(given.get("reason", "")), by="the dashboard")
+        if ended is not None:
+            return answer({"error": f"it has ended already: {ended.status}"}, 409)
+        return answer({"id": workflow.id})
+
+    async def _decide(self, request: Request) -> Response:
+        given, approval = await asked(request, self.client.bus.max_payload), request.path_params["id"]
+        match request.path_params["action"]:
+            case "approve":
+                said = await self.client.approve(approval, input=given.get("input"), by="the dashboard")
+            case "reject":
+                reason = str(given.get("reason", ""))
+                said = await self.client.reject(approval, reason=reason, by="the dashboard")
+            case other:
+                raise NotFound(f"{other!r} is no answer; there are approve and reject")
+        self._streams.look_again()
+        return answer({"counted": said.counted, "said": said.said})
+
+    async def _replay(self, request: Request) -> Response:
+        given = await asked(request)
+        letter = await self._found(request.path_params["id"])
+        done = await self._store.replay(letter, as_new=given.get("as_new") is True)
+        return answer(done)
+
+    async def _discard(self, request: Request) -> Response:
+        await asked(request)
+        gone = await self._store.discard(await self._found(request.path_params["id"]))
+        return answer({"discarded": gone})
+
+    async def _replay_all(self, request: Request) -> Response:
+        return await self._deal(request, self._store.replay)
+
+    async def _discard_all(self, request: Request) -> Response:
+        return await self._deal(request, self._store.discard)
+
+    async def _deal(self, request: Request, act: Callable[[Letter], Awaitable[object]]) -> Response:
+        """Do it to all that fit `text` and stand no later than `until`: what the page counted, not what came since."""
+        given = await asked(request)
+        text, until = str(given.get("text", "")).casefold(), given.get("until")
+        if not isinstance(until, int):
+            raise ContractError("the body has no number `until`: up to which letter the page had seen")
+        chosen = self.letters.fitting(text, until=until)
+        done = 0
+        for start in range(0, len(chosen), TOGETHER):
+            some = chosen[start : start + TOGETHER]
+            done += sum(await asyncio.gather(*(self._dealt(row.id, act) for row in some)))
+        return answer({"done": done, "of": len(chosen)})
+
+    async def _dealt(self, name: str, act: Callable[[Letter], Awaitable[object]]) -> bool:
+        try:
+            await act(await self._found(name))
+        except (NotReplayable, NotFound):
+            return False
+        return True
+
+    async def _found(self, name: str) -> Letter:
+        try:
+            return await self._store.get(name)
+        except NotFound:
+            self.letters.gone(name)
+            raise
+
+
+def _body(stored: Stored) -> dict[str, Any]:
+    """The event as JSON data where it is JSON; a log's other releases are shown as they are."""
+    try:
+        return {"body": parse_json(stored.body)}
+    except ContractError:
+        return {"body": stored.body.decode("utf-8", "replace")}

@@ -1,0 +1,250 @@
+"""What each page is told while it is open: all of it at first, then what changes, as server-sent events.
+
+Every event carries, as `live`, what stands around all pages: whether the broker is there, the teams, what needs a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from time import monotonic
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+
+from pointsman.client import Client
+from pointsman.engine.history import closeable, commit_of
+from pointsman.errors import ContractError, PointsmanError
+from pointsman.ports import QueueDepth, Stored
+from pointsman.telemetry import get_logger
+from pointsman.web import views
+from pointsman.web.answers import number
+from pointsman.web.index import WorkflowIndex
+from pointsman.web.letters import LetterIndex
+from pointsman.web.live import IDLE, Polled, batches, sse
+from pointsman.web.rows import Row, Search
+from pointsman.web.story import Line, Story
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Progress
+from pointsman_schemas.log import Entry, WorkflowStarted
+from pointsman_schemas.strict_json import parse
+
+__all__ = ["Chunks", "Streams"]
+
+Chunks: TypeAlias = AsyncGenerator[bytes, None]
+
+_log = get_logger(__name__)
+
+_TICK = 0.2  # seconds in which changes are gathered before they are sent: a person sees no difference
+_LONGEST_PAUSE = 1.0  # seconds between two drawings of a plan, however large it is
+_LOOK = 2.0  # seconds between two looks at queues, cards and approvals, while a page is open
+_PAGE = 100  # rows of a page
+_TOO_MANY = 200  # changed rows at once: then the page is sent anew
+_LONGEST_SEARCH = 200  # characters
+
+
+class Streams:
+    """The streams over `client` and what is folded of it."""
+
+    def __init__(self, client: Client, index: WorkflowIndex, letters: LetterIndex) -> None:
+        self._client = client
+        self._index = index
+        self._letters = letters
+        self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
+        self._approvals_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_approvals, _LOOK)
+        self.stopping = asyncio.Event()
+
+    async def until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
+        """`chunks`, and the status whenever it has changed, until the dashboard ends."""
+        stopping = asyncio.ensure_future(self.stopping.wait())
+        coming = asyncio.ensure_future(anext(chunks))
+        told: Mapping[str, Any] = {}
+        try:
+            async with self._agents_seen.watched(), self._approvals_seen.watched():
+                yield b"retry: 1000\n\n"
+                while not stopping.done():
+                    await asyncio.wait({coming, stopping}, timeout=_TICK * 2, return_when=asyncio.FIRST_COMPLETED)
+                    if coming.done():
+                        try:
+                            yield coming.result()
+                        except StopAsyncIteration:
+                            return
+                        except PointsmanError as error:  # the browser comes back, and says what it saw last
+                            _log.info("stream_ended", error=str(error))
+                            return
+                        coming = asyncio.ensure_future(anext(chunks))
+                    elif (status := await self._status()) != told:
+                        told = status
+                        yield sse("status", status)
+        finally:
+            for waiting in (coming, stopping):
+                waiting.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration, PointsmanError):
+                await coming
+            await chunks.aclose()
+
+    async def workflows(self, request: Request) -> Chunks:
+        """The page that is asked for, then the rows that change, each with whether it still fits."""
+        index, search, offset = self._index, _search(request), _offset(request)
+        seen, epoch = _last_event_id(request), index.epoch
+        if not 0 < seen <= index.sequence:  # new here, or what it saw is gone
+            seen = -1
+        while True:
+            changes, until = index.changes, index.sequence
+            changed = [] if seen < 0 else _at_most(index.changed_since(seen), _TOO_MANY)
+            if seen < 0 or changed is None or epoch != index.epoch:
+                epoch = index.epoch
+                page = index.page(search, offset=offset, limit=_PAGE)
+                content: dict[str, Any] = {
+                    "rows": [row.shown() for row in page.rows],
+                    "totals": page.totals,
+                    "size": _PAGE,
+                }
+                yield sse("page", {**content, **await self._status()}, id=page.sequence)
+            elif changed:
+                page = index.page(search, limit=0)
+                rows = [{**row.shown(), "fits": search.fits(row)} for row in changed]
+                yield sse("rows", {"rows": rows, "totals": page.totals, **await self._status()}, id=page.sequence)
+            else:
+                yield sse("status", await self._status())
+            seen = until  # more may have been folded while that was sent
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE):
+                    await index.news(changes)
+            await asyncio.sleep(_TICK)
+
+    async def workflow(self, request: Request) -> Chunks:
+        """One workflow from its beginning: its lines, and after each batch how it stands then."""
+        name, seen = request.path_params["id"], _last_event_id(request)
+        bus, subjects = self._client.bus, self._client.subjects
+        if await bus.last("log", subjects.log_anywhere(name)) is None:
+            yield sse("absent", {"id": name, **await self._status()})
+        story, pause = Story(), _TICK / 2
+        entries: list[Entry] = []
+        reports: list[Progress] = []
+        followed = closeable(bus.follow("log", [subjects.log_anywhere(name), subjects.events_of(name)]))
+        async with aclosing(batches(followed, lambda: pause)) as grouped:
+            async for batch in grouped:
+                lines = []
+                for stored in batch:
+                    try:
+                        lines += self._fold(stored, story, entries, reports)
+                    except ContractError as error:
+                        yield sse("broken", {"error": str(error)})
+                        return
+                if new := [line for line in lines if line.sequence > seen]:
+                    yield sse("lines", new, id=batch[-1].sequence)
+                began = monotonic()
+                if batch and entries and isinstance(entries[0], WorkflowStarted):
+                    yield sse("view", {**views.workflow(entries, reports), **await self._status()})
+                else:
+                    yield sse("status", await self._status())
+                # A large plan costs more to draw: the page gets it less often.
+                pause = min(_LONGEST_PAUSE, max(_TICK / 2, 3 * (monotonic() - began)))
+
+    async def agents(self, request: Request) -> Chunks:
+        """All agents, as they are now."""
+        async for chunk in self._polled("agents", self._agents_seen):
+            yield chunk
+
+    async def approvals(self, request: Request) -> Chunks:
+        """All that waits for a person, as it is now."""
+        async for chunk in self._polled("approvals", self._approvals_seen):
+            yield chunk
+
+    async def dead_letters(self, request: Request) -> Chunks:
+        """The page that is asked for, anew whenever a letter came or went. `until` is the newest it counts."""
+        letters, offset = self._letters, _offset(request)
+        text = _text(request)
+        while True:
+            changes = letters.changes
+            rows, count = letters.page(text, offset=offset, limit=_PAGE)
+            shown = {"letters": [row.shown for row in rows], "count": count, "size": _PAGE, "until": letters.sequence}
+            yield sse("letters", {**shown, **await self._status()})
+            while letters.changes == changes:
+                try:
+                    async with asyncio.timeout(IDLE):
+                        await letters.news(changes)
+                except TimeoutError:
+                    yield sse("status", await self._status())
+            await asyncio.sleep(_TICK)
+
+    def look_again(self) -> None:
+        """What waits for a person was answered."""
+        self._approvals_seen.look_again()
+
+    def _fold(self, stored: Stored, story: Story, entries: list[Entry], reports: list[Progress]) -> list[Line]:
+        if stored.subject.startswith(f"{self._client.subjects.namespace}.event."):
+            report = _report(stored)
+            if report is None:
+                return []
+            reports.append(report)
+            return [story.of_report(stored, report)]
+        found = commit_of(stored).entries
+        entries.extend(found)
+        return list(story.of_commit(stored, found))
+
+    async def _polled(self, event: str, seen: Polled[list[dict[str, Any]]]) -> Chunks:
+        async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
+            async for batch in grouped:
+                if batch:
+                    yield sse(event, {event: batch[-1], **await self._status()})
+                else:
+                    yield sse("status", await self._status())
+
+    async def _status(self) -> dict[str, Any]:
+        return {
+            "live": {
+                "namespace": self._client.subjects.namespace,
+                "broker": self._client.bus.connected,
+                "teams": sorted({*self._index.teams, *(card.name for card in await self._client.teams())}),
+                "read": round(self._index.read, 3),
+                "approvals": len(self._approvals_seen.value or ()),
+                "letters": len(self._letters),
+                "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents_seen.value or ()),
+            }
+        }
+
+    async def _look_at_agents(self) -> list[dict[str, Any]]:
+        cards = await self._client.agents()
+        names = sorted({*(card.name for card in cards), *self._index.agents})
+        depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue(name) for name in names))
+        return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents)
+
+    async def _look_at_approvals(self) -> list[dict[str, Any]]:
+        return [approval.model_dump(mode="json") for approval in await self._client.approvals()]
+
+
+def _search(request: Request) -> Search:
+    asked = request.query_params
+    minutes = asked.get("minutes", "")
+    since = datetime.now(UTC) - timedelta(minutes=int(minutes)) if minutes.isdigit() and len(minutes) < 8 else None
+    return Search(asked.get("team", ""), asked.get("status", ""), _text(request), since)
+
+
+def _text(request: Request) -> str:
+    return request.query_params.get("text", "")[:_LONGEST_SEARCH].casefold()
+
+
+def _offset(request: Request) -> int:
+    return number(request.query_params.get("offset", ""))
+
+
+def _last_event_id(request: Request) -> int:
+    return number(request.headers.get("last-event-id", ""))
+
+
+def _at_most(rows: Iterable[Row], most: int) -> list[Row] | None:
+    """All of them; None when there are more than `most`."""
+    found = list(islice(rows, most + 1))
+    return found if len(found) <= most else None
+
+
+def _report(stored: Stored) -> Progress | None:
+    try:
+        return parse(Progress, decode(stored.headers, stored.body)[1])
+    except ContractError:
+        return None
