@@ -79,9 +79,11 @@ class McpTools:
 
     async def close(self) -> None:
         """End the connection, and the server's process if it has one."""
-        living, stop, self._client, self._living = self._living, self._stop, None, None
+        living, stop, client, self._client, self._living = self._living, self._stop, self._client, None, None
         if living is None or stop is None or self._loop is not asyncio.get_running_loop():
             return
+        if client is None:  # it has not begun to wait for the end
+            living.cancel()
         stop.set()
         await asyncio.wait({living}, timeout=_END)
         living.cancel()
@@ -111,6 +113,8 @@ class McpTools:
             raise
         if ready.done():
             return ready.result()
+        if living.cancelled():
+            raise TaskError(f"the connection to {self._name} was closed before it was there", retryable=True)
         living.cancel()
         ended = living.exception() if living.done() and not living.cancelled() else None
         error = _innermost(ended) if ended is not None else None

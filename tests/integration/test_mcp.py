@@ -116,6 +116,25 @@ async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: 
     await ended(pid)
 
 
+async def test_a_connection_that_is_closed_while_it_starts_is_over_at_once(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.mcp._END", 60.0)  # as long as the server would take to be there
+    source = mcp_tools(command, env={"SLOW": "60"})
+    asking = asyncio.create_task(source.tools())
+
+    async def begun() -> bool:
+        return (tmp_path / "pids").exists()
+
+    await found(begun, "the server")
+    async with asyncio.timeout(30):
+        await source.close()
+
+    with pytest.raises(TaskError, match="closed before it was there"):
+        await asking
+    await ended(pids(tmp_path)[0])
+
+
 async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command: list[str]) -> None:
     source = mcp_tools(command, idempotent=["fail"])
 

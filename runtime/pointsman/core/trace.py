@@ -195,6 +195,7 @@ class _Task:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     span_id: str = ""
+    waits_for: str = ""  # an approval
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
     def hand(self, number: int, agent: str, at: datetime, team: bool) -> None:
@@ -304,15 +305,17 @@ class _View:
             case ApprovalRequested():
                 waits = f"waits for the approval {entry.approval}"
                 if entry.task_id is None:
-                    self._of_planner(waits)
+                    asking = self._of_planner(waits)
                 else:
-                    task = self._task(entry.task_id, entry.agent or "")
-                    task.status, task.detail = "waiting for approval", waits
+                    asking = self._task(entry.task_id, entry.agent or "")
+                    asking.status, asking.detail = "waiting for approval", waits
+                if asking is not None:
+                    asking.waits_for = entry.approval
             case ApprovalDecided():
                 said = f"{entry.verdict}{' by ' + entry.by if entry.by else ''}"
                 for task in self.tasks.values():
-                    if task.detail.endswith(entry.approval):
-                        task.detail = said
+                    if task.waits_for == entry.approval:
+                        task.detail, task.waits_for = said, ""
             case TaskRefined():
                 task = self._task(entry.task_id, "")
                 task.intent = entry.intent or task.intent
@@ -358,11 +361,13 @@ class _View:
             children=(workflow,),
         )
 
-    def _of_planner(self, detail: str) -> None:
-        """A plan belongs to the newest task that makes plans: the entries do not say which."""
+    def _of_planner(self, detail: str) -> _Task | None:
+        """A plan belongs to the newest task that makes plans, if any does: the entries do not say which."""
         planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
-        if planners:
-            planners[-1].detail = detail
+        if not planners:
+            return None
+        planners[-1].detail = detail
+        return planners[-1]
 
     def _task(self, task_id: str, agent: str) -> _Task:
         return self.tasks.setdefault(task_id, _Task(task_id, Role.WORK, agent, ""))

@@ -18,14 +18,17 @@ from pydantic import ValidationError
 from pointsman.core.metering import Allowance, ModelLimits, give, take
 from pointsman.engine.handlers import on_loop
 from pointsman.engine.insisting import insist
-from pointsman.errors import Conflict, ModelError
+from pointsman.errors import Conflict, ModelError, PointsmanError, describe_error
 from pointsman.metering import Admission
 from pointsman.ports import Bus, Clock, Model
+from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusMeters"]
+
+_log = get_logger(__name__)
 
 _LONGEST_CALL = 300.0  # seconds after which a call that nobody gave back has died with its process
 _GIVING = 0.5  # seconds, when leaving, for what is being given back
@@ -58,12 +61,16 @@ class BusMeters:
         if meter is None:
             return None
         call = uuid4().hex[:12]
-        await on_loop(self._loop, self._take(meter, call, tokens, patience, f"{model.provider}:{model.name}"))
 
         def done(used: int, retry_after: float | None) -> None:
             with suppress(RuntimeError):  # the worker is gone
                 self._loop.call_soon_threadsafe(self._give, meter, call, tokens - used, retry_after)
 
+        try:
+            await on_loop(self._loop, self._take(meter, call, tokens, patience, f"{model.provider}:{model.name}"))
+        except asyncio.CancelledError:
+            done(0, None)  # its place may be taken already, at the broker
+            raise
         return Admission(done)
 
     async def close(self) -> None:
@@ -104,7 +111,17 @@ class BusMeters:
 
     def _give(self, meter: _Meter, call: str, tokens: int, closed: float | None) -> None:
         async def back() -> None:
-            await self._change(meter, lambda known: give(known, meter.limits, self._clock.now(), call, tokens, closed))
+            try:
+                await self._change(
+                    meter, lambda known: give(known, meter.limits, self._clock.now(), call, tokens, closed)
+                )
+            except PointsmanError as error:
+                _log.warning(
+                    "model_limit_not_given_back",
+                    subject=meter.subject,
+                    error=describe_error(error),
+                    hint=f"its place is free again in {_LONGEST_CALL:g} s",
+                )
 
         task = self._loop.create_task(back())
         self._giving.add(task)

@@ -69,12 +69,12 @@ class Spans:
             with suppress(PointsmanError):  # then the spans have no events
                 log = self._subjects.log(self._team, state.workflow_id)
                 history = [entry async for stored in self._bus.read("log", log) for entry in commit_of(stored).entries]
-        _record(state, entries, history, await self._bus.registry.cards() if tracing() else ())
+        _record(state, entries, history, await self._cards())
 
     async def left_behind(self, workflow: str, event_ids: Container[str]) -> None:
         """A span for each end that was committed for one of `event_ids` by a supervisor that did not acknowledge it."""
         history: list[Entry] = []
-        cards = await self._bus.registry.cards()
+        cards = await self._cards()
         state: State | None = None
         with suppress(PointsmanError):
             async for stored in self._bus.read("log", self._subjects.log(self._team, workflow)):
@@ -86,6 +86,13 @@ class Spans:
                 causes |= {getattr(entry, "event_id", None) for entry in commit.entries}
                 if any(cause is not None and cause in event_ids for cause in causes):
                     _record(state, commit.entries, history, cards)
+
+    async def _cards(self) -> Sequence[AgentCard]:
+        """What the tasks' spans say of their agents, as far as it can be had."""
+        if tracing():
+            with suppress(PointsmanError):
+                return await self._bus.registry.cards()
+        return ()
 
     def processed(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
         """A span for inputs that were dealt with together, or came again: it links to each of them.

@@ -112,8 +112,9 @@ def _pipeline(as_json: bool) -> list[Processor]:
         _add_name_and_trace,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _format_exception,
+        _scrub_event,
         _send_event,
-        *([_scrub_event, structlog.processors.JSONRenderer()] if as_json else [_escape_event, _console()]),
+        *([structlog.processors.JSONRenderer()] if as_json else [_escape_event, _console()]),
     ]
 
 
@@ -151,7 +152,7 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
     if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):  # it would feed itself
-        said = _clean_mapping(event, scrub, 0)
+        said = dict(event)
         taken = {key: str(said.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
         said.pop("timestamp", None)
         with suppress(Exception):  # what cannot be sent is still written
@@ -199,7 +200,7 @@ def _text(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    return _UNPRINTABLE.sub(_escape, scrub(text))
+    return _UNPRINTABLE.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from support.history import at, completed, failing, started, tool
 
 from pointsman.core.trace import TraceNode, build
 from pointsman_schemas.ids import span_id_for
-from pointsman_schemas.log import TaskReopened
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, TaskReopened
 
 
 def names(node: TraceNode) -> list[object]:
@@ -95,6 +95,18 @@ def test_a_planned_task_waits_until_it_is_dispatched() -> None:
     task = find(build(completed()[:5]), "invoke_agent fitter")
 
     assert (task.status, task.started_at, task.children) == ("waiting", None, ())
+
+
+def test_an_answer_is_shown_at_the_task_that_waited_for_it_whatever_else_waits() -> None:
+    def asked(approval: str, task: str) -> ApprovalRequested:
+        return ApprovalRequested(at=at(1), approval=approval, about="task", task_id=task, expires_at=at(60))
+
+    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="approved", by="ann")
+
+    root = build([*completed()[:5], asked("1", "t1"), asked("11", "t2"), answer])
+
+    assert find(root, "invoke_agent fitter").detail == "approved by ann"
+    assert find(root, "invoke_agent tester").detail == "waits for the approval 11"
 
 
 def test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other() -> None:

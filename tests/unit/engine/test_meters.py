@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 from support.workers import Desk, running
 
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.core.metering import Allowance, ModelLimits
+from pointsman.core.metering import _BURST, Allowance, ModelLimits
 from pointsman.engine.meters import BusMeters
 from pointsman.engine.worker import Worker
-from pointsman.errors import ModelError, UnknownOutcome
+from pointsman.errors import ModelError, PeerError, UnknownOutcome
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import Bus, Clock, ModelReply, ModelRequest
 from pointsman.settings import Settings
@@ -156,3 +157,55 @@ async def test_a_provider_s_pause_holds_back_every_worker() -> None:
 
     assert [result.status for result in results] == ["succeeded", "succeeded"]
     assert min(calls[1:]) - calls[0] >= 0.59
+
+
+async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> None:
+    broker = MemoryBroker()
+    stored = asyncio.Event()
+
+    class Slow(MemoryBus):
+        async def publish(self, *args: object, **kwargs: object) -> int:
+            sequence = await super().publish(*args, **kwargs)  # type: ignore[arg-type]
+            if not stored.is_set():
+                stored.set()
+                await asyncio.Event().wait()
+            return sequence
+
+    limited = meters(Slow(broker=broker), concurrency=1, tokens=100)
+    asking = asyncio.create_task(limited.admit(ScriptedModel(), 30, 10))
+    await stored.wait()
+    assert len((await left(broker.connect())).calls) == 1
+
+    asking.cancel()
+    await asyncio.wait({asking})
+    await asyncio.sleep(0)  # what is given back is a task of its own
+    await limited.close()
+
+    there = await left(broker.connect())
+    assert there.calls == {}
+    assert there.tokens == pytest.approx(ModelLimits(tokens=100).tokens * _BURST, rel=0.01)  # type: ignore[operator]
+
+
+async def test_what_cannot_be_given_back_is_said_in_one_line() -> None:
+    class Refusing(MemoryBus):
+        refuses = False
+
+        async def publish(self, *args: object, **kwargs: object) -> int:
+            if self.refuses:
+                raise PeerError("the broker refuses it")
+            return await super().publish(*args, **kwargs)  # type: ignore[arg-type]
+
+    bus = Refusing()
+    limited = meters(bus, concurrency=1)
+    admission = await limited.admit(ScriptedModel(), 1, 10)
+    assert admission is not None
+    bus.refuses = True
+
+    with capture_logs() as lines:
+        admission.done(1, None)
+        await asyncio.sleep(0)
+        await limited.close()
+
+    assert [(line["event"], line["error"]) for line in lines] == [
+        ("model_limit_not_given_back", "the broker refuses it")
+    ]

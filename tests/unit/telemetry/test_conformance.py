@@ -18,7 +18,9 @@ from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import Context, LLMAgent, agent, tool
 from pointsman.agent import Agent
-from pointsman.ports import ModelRequest
+from pointsman.engine.spans import Spans
+from pointsman.errors import BusUnavailable
+from pointsman.ports import Bus, ModelRequest
 from pointsman.telemetry import content, traces
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.card import Role
@@ -142,6 +144,34 @@ async def test_every_span_of_a_run_is_what_the_conventions_say(exported: InMemor
         assert {key.split(".")[0] for key in attributes} <= {"gen_ai", "messaging", "cloudevents", "pointsman", "error"}
     assert met >= {rule.name for rule in RULES if "inbox" not in rule.name}
     assert seen == [True]  # instrumented SDKs make no second span of the model call
+
+
+async def test_cards_that_cannot_be_had_leave_a_span_without_them_and_fail_nothing(
+    exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(self: Spans) -> None:
+        raise BusUnavailable("no answer")
+
+    class _Registry:
+        cards = away
+
+    class _Blind:
+        def __init__(self, bus: Bus) -> None:
+            self._bus = bus
+
+        registry = _Registry()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._bus, name)
+
+    before = Spans.__init__
+    monkeypatch.setattr(Spans, "__init__", lambda self, bus, *more: before(self, _Blind(bus), *more))  # type: ignore[arg-type]
+
+    outcome = await run(thinker([]))
+
+    (task,) = [span for span in exported.get_finished_spans() if span.name == "invoke_agent thinker"]
+    assert outcome.status == "completed"
+    assert "gen_ai.provider.name" not in (task.attributes or {})
 
 
 async def test_each_attempt_has_a_span_and_each_retry_an_event(exported: InMemorySpanExporter) -> None:

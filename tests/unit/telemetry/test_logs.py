@@ -324,3 +324,21 @@ def test_a_sender_that_fails_does_no_harm_and_the_sdks_own_lines_are_not_sent() 
         logs.send_to(None)
 
     assert [line.event for line in sent] == ["it_failed"]
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_line_that_is_written_and_sent_is_scrubbed_once(fresh: pytest.MonkeyPatch, form: str) -> None:
+    stream = start(fresh, form=form)
+    scrubbed: list[str] = []
+    fresh.setattr(logs, "scrub", lambda text: scrubbed.append(text) or scrub(text))
+    sent: list[logs.Line] = []
+    logs.send_to(sent.append)
+    try:
+        get_logger("x").info("asked", header="Bearer abcdefgh12345678", rows="a\nb")
+    finally:
+        logs.send_to(None)
+
+    assert scrubbed.count("Bearer abcdefgh12345678") == 1
+    assert sent[0].attributes["header"] == "[hidden]"
+    assert sent[0].attributes["rows"] == "a\nb"
+    assert "abcdefgh12345678" not in stream.getvalue()
