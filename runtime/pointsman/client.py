@@ -18,6 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 
 from pointsman.core import trace
+from pointsman.core.circuits import Circuit
 from pointsman.engine.approvals import Answer, answer
 from pointsman.engine.history import arrival, closeable, commit_of, entries_of, newest_commit, publish, started_of
 from pointsman.errors import ContractError, NotFound, OversizeEvent
@@ -252,6 +253,12 @@ class Client:
     async def teams(self) -> Sequence[AgentCard]:
         """The card of every live supervisor, sorted by its team's name and instance."""
         return [card for card in await self.bus.registry.cards() if card.team]
+
+    async def circuits(self) -> Mapping[str, Circuit]:
+        """The agents that keep failing and are sent no work before their time, by name."""
+        from pointsman.engine.circuits import circuits_of
+
+        return await circuits_of(self.bus, self.subjects)
 
     async def queue(self, agent: str) -> QueueDepth | None:
         """What waits for an agent and what it works on, over all its instances; None when it has never run here."""

@@ -43,6 +43,12 @@ class Settings(BaseSettings):
     """How often an agent refreshes its card; it counts as gone after three times that."""
     grace: Annotated[float, Field(ge=0)] = 10.0
     """How long running work may go on after the first SIGTERM."""
+    circuit_failures: Annotated[int, Field(ge=0)] = 5
+    """Tasks in a row that may fail at an agent, as one supervisor sees it, before the agent is sent no more: one task
+    in ten failing by chance opens a circuit once in 100,000 tasks. 0: it is sent work whatever happens."""
+    circuit_open: Annotated[float, Field(gt=0)] = 10.0
+    """How long it is then sent nothing, before one task is a probe; twice as long after each that fails, up to five
+    minutes. A worker that was restarted, or a provider's minute that is over, is found out about soon."""
     max_running: Annotated[int, Field(ge=1)] = 1000
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0

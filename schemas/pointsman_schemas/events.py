@@ -123,6 +123,7 @@ class ErrorKind(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     OUTCOME_UNKNOWN = "outcome_unknown"
     TEAM = "team_failed"
+    CIRCUIT = "circuit_open"
 
 
 class AttemptError(Part):

@@ -35,6 +35,7 @@ __all__ = [
     "TaskAdded",
     "TaskDispatched",
     "TaskFailed",
+    "TaskHeld",
     "TaskRefined",
     "TaskReopened",
     "TaskSkipped",
@@ -130,7 +131,7 @@ class PlanRejected(Part):
 
 class TaskDispatched(Part):
     """An attempt at a task was handed to an agent. `fallback` is who gets the task when this agent is exhausted; the
-    agent may be a `team`."""
+    agent may be a `team`. It stands in for `instead_of`, whose circuit was open."""
 
     kind: Literal["task_dispatched"] = "task_dispatched"
     at: AwareDatetime
@@ -141,6 +142,17 @@ class TaskDispatched(Part):
     span_id: str
     fallback: AgentName | None = None
     team: bool = False
+    instead_of: AgentName | None = None
+
+
+class TaskHeld(Part):
+    """Nobody may be sent the task: its agent's circuit is open. It is looked at again at `until`."""
+
+    kind: Literal["task_held"] = "task_held"
+    at: AwareDatetime
+    task_id: TaskId
+    until: AwareDatetime
+    reason: str = ""
 
 
 class TaskSucceeded(Part):
@@ -321,6 +333,7 @@ Entry: TypeAlias = Annotated[
     | PlanAccepted
     | PlanRejected
     | TaskDispatched
+    | TaskHeld
     | TaskSucceeded
     | AttemptFailed
     | RetryScheduled

@@ -27,7 +27,8 @@ RequestInput: TypeAlias = str | dict[str, JsonValue]
 
 
 class MenuItem(BaseModel):
-    """An agent as the planner sees it: the part of its card that helps to choose it and to write its input."""
+    """An agent as the planner sees it: the part of its card that helps to choose it and to write its input.
+    `note` is what else there is to know of it now."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,6 +38,7 @@ class MenuItem(BaseModel):
     intents: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
     input_schema: dict[str, JsonValue] = {}
+    note: str = ""
 
 
 class PlannerInput(BaseModel):

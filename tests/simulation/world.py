@@ -127,8 +127,14 @@ class World:
         self.faults = Faults(
             Random(f"{self.seed}/faults"), rates, until=_QUIET, crashes=chance.choice([0, 3, 12]), note=self.note
         )
+        ill = Random(f"{self.seed}/circuits").choice([(0, 10.0), (1, 2.0), (2, 2.0), (5, 10.0)])
         self.settings = _SETTINGS.model_copy(
-            update={"grace": chance.choice([0.0, 2.0]), "max_running": chance.choice([1, 2, 1000, 1000])}
+            update={
+                "grace": chance.choice([0.0, 2.0]),
+                "max_running": chance.choice([1, 2, 1000, 1000]),
+                "circuit_failures": ill[0],
+                "circuit_open": ill[1],
+            }
         )
         self.team, self.below = _teams(chance)
         self.crew = Crew(self.seed, self._crash)

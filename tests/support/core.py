@@ -6,11 +6,12 @@ state survives a snapshot, every message of the outbox has a subject of its own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
+from pointsman.core.circuits import Circuit
 from pointsman.core.decide import decide
 from pointsman.core.evolve import apply
 from pointsman.core.inputs import (
@@ -116,6 +117,7 @@ class Story:
     agents: Literal["*"] | tuple[str, ...] = "*"
     refiner: str | None = "refiner"
     judge: str | None = "judge"
+    circuits: Mapping[str, Circuit] = field(default_factory=dict)
     now: datetime = T0
     commits: list[Commit] = field(default_factory=list)
     current: State | None = None
@@ -157,7 +159,7 @@ class Story:
 
     def feed(self, *inputs: Input) -> tuple[Entry, ...]:
         """Decide on `inputs` together and commit what follows."""
-        entries = decide(self.current, inputs, Circumstances(self.now, self.cards))
+        entries = decide(self.current, inputs, Circumstances(self.now, self.cards, self.circuits))
         if entries:
             commit = Commit(number=len(self.commits) + 1, entries=entries)
             assert parse(Commit, dump(commit)) == commit
@@ -240,7 +242,7 @@ def check_step(state: State) -> None:
             )
     assert state.open_work == sum(1 for each in state.work() if not each.settled)
     if state.phase is Phase.RUNNING:
-        assert state.approvals or any(each.live for each in state.tasks.values()), "somebody is waited for"
+        assert state.approvals or any(each.live or each.held for each in state.tasks.values()), "somebody is waited for"
         for each in state.work():
             if each.status is TaskStatus.WAITING:
                 assert any(not state.tasks[name].settled for name in each.depends_on), f"{each.id} waits for nothing"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 from typing import Any
 
+from pointsman.core.circuits import Circuit
 from pointsman.core.evolve import apply, evolve
 from pointsman.core.inputs import ControlReceived, Input, ResultReceived, TimerFired
 from pointsman.core.state import State, from_snapshot, to_snapshot
@@ -41,6 +43,8 @@ AGENTS = (
     card("selfish", fallback="selfish"),
     card("plain", reacts_to=("a", "c")),
 )
+
+_ILL = (*(agent.name for agent in AGENTS), "planner", "synthesizer")
 
 _NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
 
@@ -115,10 +119,21 @@ class World:
         """Let one thing happen."""
         self._work()
         happening = self.chance.choices(
-            [self._deliver, self._repeat, self._stray, self._timer, self._pause, self._replay, self._cancel],
-            [12, 3, 1, 2, 3, 2, 0.2],
+            [
+                *(self._deliver, self._repeat, self._stray, self._timer, self._pause, self._replay, self._cancel),
+                self._health,
+            ],
+            [12, 3, 1, 2, 3, 2, 0.2, 1],
         )[0]
         happening()
+
+    def _health(self) -> None:
+        """Some agents keep failing from now on, and the others are well."""
+        now, chance = self.story.now, self.chance
+        until = {
+            name: now + timedelta(seconds=chance.choice([-1, 3, 15, 400])) for name in _ILL if chance.random() < 0.3
+        }
+        self.story.circuits = {name: Circuit(since=now, until=moment) for name, moment in until.items()}
 
     def drain(self) -> None:
         """Let time pass, and nothing else happen, until the workflow has ended."""

@@ -195,8 +195,7 @@ class MemoryBroker:
             del self._waiting[changed]
             if timer is not None:
                 timer.cancel()
-                with suppress(asyncio.CancelledError):
-                    await timer
+                await asyncio.wait({timer})  # and not `await timer`: its cancellation is not the caller's
 
     def wake(self, durable: Durable | None = None) -> None:
         self._changed(None if durable is None else [durable])

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.cli.output import Code, console, emit, hint, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
+from pointsman.core.circuits import Circuit
 from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.loading import installed_agents
@@ -51,11 +52,13 @@ def agents(*, url: str | None, namespace: str | None, json: bool) -> Code:
         async with session(url, namespace) as client:
             grouped = _by_name(await client.agents())
             queues = await asyncio.gather(*(client.queue(name) for name in grouped))
+            circuits = await client.circuits()
         if json:
             for (name, cards), queue in zip(grouped.items(), queues, strict=True):
-                emit({"name": name, "instances": len(cards), "queue": queue, "card": cards[0]})
+                circuit = circuits.get(name)
+                emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit, "card": cards[0]})
         elif grouped:
-            console().print(_table(grouped, queues))
+            console().print(_table(grouped, queues, circuits))
         else:
             print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
         return Code.OK
@@ -105,6 +108,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncIterator
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
+            yield await _circuits(client)
             yield await _dead(client)
     except NotFound as error:
         advice = "a supervisor or a worker that starts makes it; --namespace or POINTSMAN_NAMESPACE names another"
@@ -214,6 +218,19 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
     return checks
 
 
+async def _circuits(client: Client) -> Check:
+    circuits = await client.circuits()
+    seen = ", ".join(f"{name}: {_circuit(circuit)}" for name, circuit in sorted(circuits.items()))
+    advice = "look at its errors: `pointsman dead list`; it is sent work again when a probe succeeds"
+    return Check("circuits", not circuits, seen or "every agent is sent work", advice)
+
+
+def _circuit(circuit: Circuit) -> str:
+    if circuit.probe:
+        return "keeps failing, is being probed"
+    return f"keeps failing, is sent no work before {circuit.until:%H:%M:%S} UTC"
+
+
 def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
     grouped: dict[str, list[AgentCard]] = defaultdict(list)
     for card in cards:
@@ -221,13 +238,16 @@ def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
     return dict(grouped)
 
 
-def _table(grouped: dict[str, list[AgentCard]], queues: Sequence[QueueDepth | None]) -> Table:
+def _table(
+    grouped: dict[str, list[AgentCard]], queues: Sequence[QueueDepth | None], circuits: Mapping[str, Circuit]
+) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in ("agent", "role", "instances", "waiting", "in work", "model", "what it does"):
         table.add_column(column, overflow="fold")
     for (name, cards), queue in zip(grouped.items(), queues, strict=True):
         card = cards[0]
         depth = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
-        described = Text(one_line(card.description, limit=80))
+        described = Text(f"{_circuit(circuits[name])}; " if name in circuits else "", style="red")
+        described.append(one_line(card.description, limit=80), style="default")
         table.add_row(name, card.role.value, str(len(cards)), *depth, Text(one_line(card.model or "")), described)
     return table

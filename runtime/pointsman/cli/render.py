@@ -34,6 +34,7 @@ from pointsman_schemas.log import (
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskHeld,
     TaskRefined,
     TaskReopened,
     TaskSkipped,
@@ -109,7 +110,12 @@ class Story:
             case TaskDispatched():
                 self._agents[event.task_id] = event.agent
                 nth = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+                nth += f", in place of {event.instead_of}" if event.instead_of else ""
                 yield self._line(event.at, "→", event.agent, self._task(event.task_id) + nth, "cyan")
+            case TaskHeld():
+                held = seconds((event.until - event.at).total_seconds())
+                said = f"{self._task(event.task_id)} is held for {held}: {event.reason}"
+                yield self._line(event.at, "‖", self._agents.get(event.task_id, "?"), said, "yellow")
             case TaskSucceeded():
                 took = (event.result.ended_at - event.result.started_at).total_seconds()
                 said = f"{self._task(event.task_id)} in {seconds(took)}{_tokens(event.result.usage, ', ')}"

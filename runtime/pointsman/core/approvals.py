@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from pointsman.core.draft import Draft, dispatch
+from pointsman.core.routing import choose
 from pointsman.core.state import Pending, Task
 from pointsman_schemas.events import ApprovalWanted, AttemptError, ErrorKind
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
@@ -17,8 +18,9 @@ __all__ = ["ask_about_calls", "ask_about_plan", "ask_about_task", "must_be_appro
 def start(draft: Draft, task_id: str) -> None:
     """Hand a task to its agent, once a person has allowed it where one must."""
     task = draft.open().tasks[task_id]
-    if must_be_approved(draft, task, task.agent):
-        return ask_about_task(draft, task, task.agent)
+    choice = choose(draft, task)
+    if choice.until is None and must_be_approved(draft, task, choice.agent):
+        return ask_about_task(draft, task, choice.agent)
     return dispatch(draft, task_id)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import timedelta
 from typing import assert_never
 
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.approvals import ask_about_task, must_be_approved
-from pointsman.core.draft import LAST_WORD, Draft, end, task_deadline
+from pointsman.core.draft import Draft, end, hold, note_probe, task_deadline
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import keep_plan, route_to_fallback
 from pointsman.core.refining import ask_refiner, may_be_refined, refined_task
 from pointsman.core.retry import Retry, next_try
-from pointsman.core.state import State, Task
+from pointsman.core.routing import choose, free
+from pointsman.core.state import Task
 from pointsman.core.transitions import Phase
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
@@ -29,8 +30,10 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
         )
     )
     retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
-    if retry is None or draft.now + retry.delay >= _horizon(state, task):
+    if retry is None or draft.now + retry.delay >= draft.horizon(task.role):
         return task_failed(draft, task, error)
+    if (retry := _rerouted(draft, task, error, retry)) is None:
+        return None
     if retry.agent != task.agent and must_be_approved(draft, task, retry.agent):
         return ask_about_task(draft, task, retry.agent)
     if retry.agent == task.agent and may_be_refined(draft, task):
@@ -43,13 +46,37 @@ def try_refined(draft: Draft, task: Task) -> None:
     error = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
     state = draft.open()
     retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
-    if retry is None or draft.now + retry.delay >= _horizon(state, task):
+    if retry is None or draft.now + retry.delay >= draft.horizon(task.role):
         return task_failed(draft, task, error)
+    if (retry := _rerouted(draft, task, error, retry)) is None:
+        return None
     return _try_again(draft, task, retry)
+
+
+def _rerouted(draft: Draft, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
+    """`retry`, or another in its place while its agent keeps failing; None when there is none now: the task is held,
+    or, if it was its last, has failed."""
+    if not draft.around.circuits:
+        return retry
+    if retry.agent != task.agent:
+        if free(draft, retry.agent, task):
+            return retry
+        said = f"{error.message}; its fallback {retry.agent} keeps failing, too, and is sent no work"
+        task_failed(draft, task, error.model_copy(update={"message": said}))
+        return None
+    choice = choose(draft, task)
+    if choice.until is not None:
+        hold(draft, task, choice.until)
+        return None
+    if choice.agent == task.agent:
+        return retry
+    return Retry(choice.agent, timedelta(), f"{retry.reason}; {task.agent} keeps failing, {choice.agent} stands in")
 
 
 def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
     not_before = draft.now + retry.delay
+    deadline = task_deadline(draft, task.role, retry.agent, not_before)
+    note_probe(draft, retry.agent, task, deadline)
     draft.add(
         RetryScheduled(
             at=draft.now,
@@ -57,7 +84,7 @@ def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
             attempt=task.attempt + 1,
             agent=retry.agent,
             not_before=not_before,
-            deadline=task_deadline(draft, task.role, retry.agent, not_before),
+            deadline=deadline,
             reason=retry.reason,
             team=_is_team(draft, task, retry.agent),
         )
@@ -101,8 +128,3 @@ def _is_team(draft: Draft, task: Task, agent: str) -> bool:
     """What the agent says of itself; of one that says nothing now, what it said when it got the task."""
     card = draft.around.card(agent)
     return card.team if card else task.team and agent == task.agent
-
-
-def _horizon(state: State, task: Task) -> datetime:
-    """From when on a new attempt at `task` is pointless."""
-    return state.deadline + LAST_WORD if task.role is Role.SYNTHESIZE else state.deadline

@@ -18,6 +18,7 @@ from pointsman.core.approvals import ask_about_calls, start
 from pointsman.core.attempts import attempt_failed, try_refined
 from pointsman.core.choreography import react
 from pointsman.core.draft import Draft, end
+from pointsman.core.holding import release
 from pointsman.core.inputs import (
     EARLY,
     Circumstances,
@@ -81,6 +82,7 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
     if draft.state is not None and not draft.state.ended:
         _told_the_time(draft)
         check_limits(draft)
+        release(draft)
         _advance(draft)
         arm_timer(draft)
     return draft

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 
+from pointsman.core.circuits import probe_name
 from pointsman.core.evolve import evolve
 from pointsman.core.inputs import Circumstances
 from pointsman.core.outcome import outcome_of
+from pointsman.core.routing import choose
 from pointsman.core.state import State, Task
-from pointsman.core.transitions import Phase
+from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
@@ -20,16 +22,41 @@ from pointsman_schemas.log import (
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
+    TaskHeld,
     WorkflowEnded,
 )
 from pointsman_schemas.roles import ClassifierInput, JudgeInput, PlannerInput, RefinerInput, SynthesizerInput
 
-__all__ = ["LAST_WORD", "Draft", "abandon", "add_role_task", "dispatch", "end", "free_id", "free_ids", "task_deadline"]
+__all__ = [
+    "LAST_WORD",
+    "LATE",
+    "Draft",
+    "Probe",
+    "abandon",
+    "add_role_task",
+    "dispatch",
+    "end",
+    "free_id",
+    "free_ids",
+    "hold",
+    "note_probe",
+    "task_deadline",
+]
 
+LATE = timedelta(seconds=1)
+"""How long past a task's deadline its result is waited for: the agent ends its own work then, and says so."""
 LAST_WORD = timedelta(seconds=30)
 """What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
 
 _LONGEST = 64  # characters of a token, which an id of a task is
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An attempt that is to show whether its agent is well again, and when nobody waits for it any more."""
+
+    name: str
+    until: datetime
 
 
 @dataclass(slots=True)
@@ -42,6 +69,8 @@ class Draft:
     moved: list[str] = field(default_factory=list)
     """Tasks of the plan that may now start or be skipped, to be looked at by `_advance`."""
     fired: set[str] = field(default_factory=set)
+    probes: dict[str, Probe] = field(default_factory=dict)
+    """By agent, the attempts that are to show whether it is well again."""
 
     @property
     def now(self) -> datetime:
@@ -56,6 +85,10 @@ class Draft:
         self.entries.append(entry)
         self.state = evolve(self.state, entry)
         return self.state
+
+    def horizon(self, role: Role) -> datetime:
+        """From when on a new attempt at a task of `role` is pointless."""
+        return self.open().deadline + (LAST_WORD if role is Role.SYNTHESIZE else timedelta())
 
 
 def add_role_task(
@@ -93,22 +126,47 @@ def free_ids(state: State, wanted: Iterable[str]) -> list[str]:
 
 
 def dispatch(draft: Draft, task_id: str) -> None:
-    """Hand the next attempt at a task to its agent."""
+    """Hand the next attempt at a task to its agent, or to who stands in for it; hold it while there is nobody."""
     state = draft.open()
     task = state.tasks[task_id]
-    card = draft.around.card(task.agent)
+    choice = choose(draft, task)
+    if choice.until is not None:
+        return hold(draft, task, choice.until)
+    card = draft.around.card(choice.agent)
+    fallback = card.fallback if card else None
+    if choice.instead_of is not None:
+        fallback = None  # one may stand in for another, and nobody for both
+    elif task.status is TaskStatus.HELD and task.attempt:
+        fallback = task.fallback  # it may have been there before
+    deadline = task_deadline(draft, task.role, choice.agent, draft.now)
+    note_probe(draft, choice.agent, task, deadline)
     draft.add(
         TaskDispatched(
             at=draft.now,
             task_id=task_id,
             attempt=task.attempt + 1,
-            agent=task.agent,
-            deadline=task_deadline(draft, task.role, task.agent, draft.now),
+            agent=choice.agent,
+            deadline=deadline,
             span_id=span_id_for(state.workflow_id, task_id),
-            fallback=card.fallback if card else None,
+            fallback=fallback,
             team=card.team if card else False,
+            instead_of=choice.instead_of,
         )
     )
+    return None
+
+
+def hold(draft: Draft, task: Task, until: datetime) -> None:
+    """Keep the task until somebody may be sent it."""
+    reason = f"{task.agent} keeps failing and is sent no work"
+    draft.add(TaskHeld(at=draft.now, task_id=task.id, until=until, reason=reason))
+
+
+def note_probe(draft: Draft, agent: str, task: Task, deadline: datetime) -> None:
+    """The next attempt at `task` goes to `agent`; if that keeps failing, it is its probe."""
+    if agent in draft.around.circuits:
+        name = probe_name(draft.open().workflow_id, task.id, task.attempt + 1)
+        draft.probes[agent] = Probe(name, deadline + LATE)
 
 
 def task_deadline(draft: Draft, role: Role, agent: str, start: datetime) -> datetime:

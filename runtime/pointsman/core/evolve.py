@@ -28,6 +28,7 @@ from pointsman_schemas.log import (
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskHeld,
     TaskRefined,
     TaskReopened,
     TaskSkipped,
@@ -85,20 +86,22 @@ def evolve(state: State | None, entry: Entry) -> State:
         case PlanRejected():
             return changed(state, rejections=state.rejections + 1)
         case TaskDispatched():
+            task = _task(state, entry.task_id)
             return _with_task(
                 state,
-                entry.task_id,
+                task.id,
                 TaskStatus.RUNNING,
                 agent=entry.agent,
                 attempt=entry.attempt,
                 since=entry.at,
-                started_at=_task(state, entry.task_id).started_at or entry.at,
+                started_at=task.started_at or entry.at,
                 deadline=entry.deadline,
                 span_id=entry.span_id,
                 commit=state.commits + 1,
                 not_before=None,
                 fallback=entry.fallback,
                 team=entry.team,
+                detoured=task.detoured or entry.instead_of is not None,
             )
         case TaskSucceeded():
             return _task_succeeded(state, entry)
@@ -119,6 +122,8 @@ def evolve(state: State | None, entry: Entry) -> State:
                 fallback=task.fallback if entry.agent == task.agent else None,
                 team=entry.team,
             )
+        case TaskHeld():
+            return _with_task(state, entry.task_id, TaskStatus.HELD, not_before=entry.until, detoured=True)
         case RefinementAsked():
             return _with_task(state, entry.task_id, TaskStatus.REFINING, refined_by=entry.by)
         case TaskRefined():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from pointsman.core.circuits import Circuit
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Control, Request, Result
 from pointsman_schemas.log import Parent, TraceOrigin
@@ -75,10 +77,11 @@ Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlRe
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The time, and the agents that are alive."""
+    """The time, the agents that are alive, and those that keep failing."""
 
     now: datetime
     cards: tuple[AgentCard, ...] = ()
+    circuits: Mapping[str, Circuit] = field(default_factory=dict)
 
     def card(self, name: str) -> AgentCard | None:
         """The card of one live instance of the agent `name`."""

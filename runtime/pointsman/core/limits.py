@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from pointsman.core.attempts import attempt_failed
-from pointsman.core.draft import Draft, abandon
+from pointsman.core.draft import LATE, Draft, abandon
+from pointsman.core.holding import held
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase
@@ -17,13 +16,11 @@ from pointsman_schemas.log import (
     LimitReached,
     RetryScheduled,
     TaskDispatched,
+    TaskHeld,
     TimerArmed,
 )
 
 __all__ = ["arm_timer", "check_limits"]
-
-_LATE = timedelta(seconds=1)
-"""How long past a task's deadline its result is waited for: the agent ends its own work then, and says so."""
 
 
 def check_limits(draft: Draft) -> None:
@@ -39,7 +36,7 @@ def check_limits(draft: Draft) -> None:
     if state.timer_due is None or draft.now < state.timer_due:
         return None  # no deadline comes before the timer that was armed for the first of them
     for task in tuple(state.tasks.values()):
-        if task.live and task.deadline and draft.now >= task.deadline + _LATE and not draft.open().ended:
+        if task.live and task.deadline and draft.now >= task.deadline + LATE and not draft.open().ended:
             attempt_failed(draft, task, _overdue(draft, task), f"overdue-{task.id}-{task.attempt}")
     return None
 
@@ -50,13 +47,15 @@ def arm_timer(draft: Draft) -> None:
     if state.ended:
         return
     fired = state.timer in draft.fired
-    started = [entry.deadline + _LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled)]
+    started = [entry.deadline + LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled)]
     started += [entry.expires_at for entry in draft.entries if isinstance(entry, ApprovalRequested)]
+    started += [entry.until for entry in draft.entries if isinstance(entry, TaskHeld)]
     if any(isinstance(entry, ApprovalDecided) for entry in draft.entries):
         started.append(state.deadline)  # it runs again
     if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
         return
-    deadlines = [task.deadline + _LATE for task in state.tasks.values() if task.live and task.deadline]
+    deadlines = [task.deadline + LATE for task in state.tasks.values() if task.live and task.deadline]
+    deadlines += [task.not_before for task in held(state) if task.not_before]
     deadlines += first_expiry(draft)
     if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
         deadlines.append(state.deadline)
@@ -88,5 +87,5 @@ def _stop_work(draft: Draft, limit: str, detail: str) -> None:
         return
     for task in tuple(state.tasks.values()):
         if not task.settled:
-            abandon(draft, task, detail)
+            abandon(draft, task, f"{detail}; {task.agent} kept failing and was sent no work" if task.held else detail)
     finish(draft)

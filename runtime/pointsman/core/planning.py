@@ -8,6 +8,7 @@ from pointsman.core.approvals import ask_about_plan
 from pointsman.core.draft import Draft, add_role_task, end, free_id, free_ids
 from pointsman.core.outcome import NOT_SERVED, could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
+from pointsman.core.routing import allowed
 from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _SAID = 500  # characters of a request that are an intent, too: longer ones would be in the log twice
+_NOT_WELL = "It keeps failing, and work for it waits: choose another agent where one will do."
 _FAILED = "the plan repeats tasks that have failed for good; choose other agents or another way"
 _REPEATED = "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
 
@@ -231,15 +233,11 @@ def _route(draft: Draft, chosen: Sequence[SelectedAgent], unserved: str = "") ->
 
 
 def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...]:
-    """The live agents this workflow may use, one item a name. Where teams may not be nested deeper, there is none."""
+    """The live agents this workflow may use, one item a name."""
     state = draft.open()
-    named = (only or ()) if state.agents == "*" else state.agents
     items: dict[str, MenuItem] = {}
-    for card in draft.around.cards:
-        allowed = card.role is Role.WORK and (card.name in named or (state.agents == "*" and not card.team))
-        if card.team and state.depth >= state.limits.nesting:
-            continue
-        if allowed and card.name not in items and (only is None or card.name in only):
+    for card in allowed(state, draft.around.cards, only or ()):
+        if card.name not in items and (only is None or card.name in only):
             items[card.name] = MenuItem(
                 name=card.name,
                 description=card.description,
@@ -247,6 +245,7 @@ def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...
                 intents=card.intents,
                 examples=card.examples,
                 input_schema=card.input_schema,
+                note=_NOT_WELL if card.name in draft.around.circuits else "",
             )
     return tuple(items.values())
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import zip_longest
 
 from pydantic import JsonValue
 
+from pointsman.core.circuits import Circuit
 from pointsman.core.decide import decide
 from pointsman.core.evolve import apply
 from pointsman.core.inputs import (
@@ -25,7 +27,7 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.state import State
+from pointsman.core.state import State, Task
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
 from pointsman_schemas.log import (
@@ -42,6 +44,8 @@ from pointsman_schemas.log import (
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
+    TaskFailed,
+    TaskHeld,
     TaskReopened,
     TaskSucceeded,
     WorkflowEnded,
@@ -53,6 +57,9 @@ __all__ = ["Difference", "rehearse"]
 
 _SHORTEST = 0.001  # seconds: what a timeout is taken to be where an attempt's deadline was in the past already
 _CANCELLED = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", re.DOTALL)
+
+_LONG = timedelta(days=1)  # longer than any circuit stays open
+_FALLBACK_TOO = re.compile(r"; its fallback (\S+) keeps failing, too, and is sent no work$")
 
 _NOT_ONE_OF = re.compile(r"which is not one of: (.+)$", re.MULTILINE)  # what a planner is told of a name nobody has
 
@@ -82,7 +89,8 @@ def rehearse(commits: Iterable[Commit], results: Mapping[str, Result] | None = N
     for commit in commits:
         menu = _menu(commit.entries) or menu
         inputs = tuple(_inputs(state, commit.entries, results or {}))
-        around = Circumstances(commit.entries[0].at, _cards(state, commit.entries, menu))
+        cards = _cards(state, commit.entries, menu)
+        around = Circumstances(commit.entries[0].at, cards, _circuits(state, commit.entries, cards))
         differing = _differing(commit.entries, decide(state, inputs, around))
         if differing is not None and inputs and inputs[-1] == TimerFired(state.timer if state else ""):
             # No entry says what came: it may as well have been something that meant nothing, at a time that did.
@@ -231,3 +239,54 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
             case _:
                 pass
     return tuple(cards.values())
+
+
+def _circuits(state: State | None, entries: Sequence[Entry], cards: Sequence[AgentCard]) -> dict[str, Circuit]:
+    """The agents that were sent no work: whom a planner was warned of, whose place another took, for whom a task is
+    held. One that got a task all the same was probed with it."""
+    at = entries[0].at
+    tasks = state.tasks if state is not None else {}
+    found: dict[str, Circuit] = {}
+
+    def until(moment: datetime, *agents: str | None) -> None:
+        found.update({agent: Circuit(since=at, until=moment) for agent in agents if agent is not None})
+
+    for entry in entries:
+        match entry:
+            case TaskAdded(input=dict() as given) if isinstance(menu := given.get("agents"), list):
+                until(at + _LONG, *(str(item["name"]) for item in menu if isinstance(item, dict) and item.get("note")))
+            case TaskDispatched(instead_of=str() as agent):
+                until(at + _LONG, agent)
+            case TaskFailed() if (told := _FALLBACK_TOO.search(entry.error.message)) is not None:
+                until(at + _LONG, told[1])
+            case _:
+                pass
+    for entry in entries:
+        match entry:
+            case TaskHeld():
+                task = tasks.get(entry.task_id)
+                name = _agent_of(entry.task_id, task, entries)
+                card = next((card for card in cards if card.name == name), None)
+                stand_in = task.fallback if task is not None and task.attempt else card.fallback if card else None
+                until(entry.until, name, stand_in)
+            case _:
+                pass
+    for entry in entries:
+        if isinstance(entry, TaskDispatched | RetryScheduled) and entry.agent in found:
+            until(at, entry.agent)
+    return found
+
+
+def _agent_of(task_id: str, task: Task | None, entries: Iterable[Entry]) -> str | None:
+    """The agent of a task, which may be as new as `entries`."""
+    for entry in entries:
+        match entry:
+            case TaskAdded() if entry.task_id == task_id:
+                return entry.agent
+            case PlanAccepted():
+                for planned in entry.plan.tasks:
+                    if planned.id == task_id:
+                        return planned.agent
+            case _:
+                pass
+    return task.agent if task is not None else None

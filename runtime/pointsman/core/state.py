@@ -66,6 +66,8 @@ class Task:
     """The attempts that ended with such a question."""
     team: bool = False
     """The agent is a team, which works in a workflow of its own."""
+    detoured: bool = False
+    """It was held, or went to who stands in for its agent."""
     result: Result | None = None
     event_id: str = ""
     error: AttemptError | None = None
@@ -77,6 +79,11 @@ class Task:
     @property
     def settled(self) -> bool:
         return self.status in SETTLED
+
+    @property
+    def held(self) -> bool:
+        """Nobody may be sent it yet."""
+        return self.status is TaskStatus.HELD
 
     @property
     def live(self) -> bool:

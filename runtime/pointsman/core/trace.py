@@ -39,6 +39,7 @@ from pointsman_schemas.log import (
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskHeld,
     TaskRefined,
     TaskReopened,
     TaskSkipped,
@@ -268,6 +269,11 @@ class _View:
                 task = self._task(entry.task_id, entry.agent)
                 task.hand(entry.attempt, entry.agent, entry.at, entry.team)
                 task.span_id = task.span_id or entry.span_id
+                if entry.instead_of is not None:
+                    task.detail = f"in place of {entry.instead_of}, which kept failing"
+            case TaskHeld():
+                task = self._task(entry.task_id, "")
+                task.status, task.detail = "held", entry.reason
             case RetryScheduled():
                 self._task(entry.task_id, entry.agent).hand(entry.attempt, entry.agent, entry.not_before, entry.team)
             case TaskSucceeded():

@@ -22,13 +22,14 @@ class Phase(StrEnum):
 
 class TaskStatus(StrEnum):
     """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a
-    person, `refining` for better words."""
+    person, `refining` for better words, `held` for an agent that may be sent work."""
 
     WAITING = "waiting"
     AWAITING_APPROVAL = "awaiting_approval"
     RUNNING = "running"
     BACKING_OFF = "backing_off"
     REFINING = "refining"
+    HELD = "held"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -47,14 +48,23 @@ PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.WAITING: frozenset(
-        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.SKIPPED, TaskStatus.ABANDONED}
+        {
+            TaskStatus.RUNNING,
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.HELD,
+            TaskStatus.SKIPPED,
+            TaskStatus.ABANDONED,
+        }
     ),
-    TaskStatus.AWAITING_APPROVAL: frozenset({TaskStatus.RUNNING, TaskStatus.FAILED, TaskStatus.ABANDONED}),
+    TaskStatus.AWAITING_APPROVAL: frozenset(
+        {TaskStatus.RUNNING, TaskStatus.HELD, TaskStatus.FAILED, TaskStatus.ABANDONED}
+    ),
     TaskStatus.RUNNING: frozenset(
         {
             TaskStatus.AWAITING_APPROVAL,
             TaskStatus.BACKING_OFF,
             TaskStatus.REFINING,
+            TaskStatus.HELD,
             TaskStatus.SUCCEEDED,
             TaskStatus.FAILED,
             TaskStatus.ABANDONED,
@@ -66,13 +76,23 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.SUCCEEDED,
             TaskStatus.REFINING,
             TaskStatus.BACKING_OFF,
+            TaskStatus.HELD,
             TaskStatus.FAILED,
             TaskStatus.ABANDONED,
         }
     ),
-    TaskStatus.REFINING: frozenset({TaskStatus.BACKING_OFF, TaskStatus.FAILED, TaskStatus.ABANDONED}),
+    TaskStatus.REFINING: frozenset({TaskStatus.BACKING_OFF, TaskStatus.HELD, TaskStatus.FAILED, TaskStatus.ABANDONED}),
+    TaskStatus.HELD: frozenset(
+        {
+            TaskStatus.RUNNING,
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.HELD,
+            TaskStatus.FAILED,
+            TaskStatus.ABANDONED,
+        }
+    ),
     TaskStatus.FAILED: frozenset(
-        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL}
+        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.HELD}
     ),  # only by replaying its dead letter
     TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only with the task it was skipped for
     TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an answer that was refused for good, such as a plan

@@ -28,7 +28,9 @@ from pointsman_schemas.log import (
     RetryScheduled,
     TaskAbandoned,
     TaskAdded,
+    TaskDispatched,
     TaskFailed,
+    TaskHeld,
     TaskReopened,
     TaskSucceeded,
     TraceOrigin,
@@ -137,7 +139,8 @@ def _eventful(state: State, entries: Iterable[Entry]) -> bool:
     for entry in entries:
         match entry:
             case TaskSucceeded() | TaskFailed() | TaskAbandoned():
-                if state.tasks[entry.task_id].attempt > 1:
+                task = state.tasks[entry.task_id]
+                if task.attempt > 1 or task.detoured:
                     return True
             case WorkflowEnded():
                 if state.revision > 1 or state.limit or state.rejections:
@@ -181,6 +184,15 @@ def _of_task(history: Iterable[Entry], task_id: str) -> list[Happening]:
                     "pointsman.delay": max(0.0, (entry.not_before - entry.at).total_seconds()),
                 }
                 found.append(Happening(names.RETRIED, entry.at, retry))
+            case TaskHeld():
+                held: names.Attributes = {
+                    "pointsman.delay": (entry.until - entry.at).total_seconds(),
+                    names.REASON: entry.reason,
+                }
+                found.append(Happening(names.HELD, entry.at, held))
+            case TaskDispatched(instead_of=str() as other):
+                stood: names.Attributes = {names.AGENT_NAME: entry.agent, "pointsman.instead_of": other}
+                found.append(Happening(names.STOOD_IN, entry.at, stood))
             case TaskReopened():
                 found.append(Happening(names.REOPENED, entry.at, {}))
             case ResultIgnored():

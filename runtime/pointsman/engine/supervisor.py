@@ -33,6 +33,7 @@ from pointsman.core.state import State, changed
 from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.burial import bury
+from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
@@ -112,6 +113,9 @@ class SupervisorEngine:
         self._sender = Sender(bus, self._subjects, clock, team.name)
         self._spans = Spans(bus, self._subjects, clock, team.name)
         self._watch = LogWatch(bus, self._subjects, clock, settings, team.name)
+        self._circuits = SharedCircuits(
+            bus, self._subjects, clock, failures=settings.circuit_failures, seconds=settings.circuit_open
+        )
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[_Arrival]] = {}
@@ -143,6 +147,7 @@ class SupervisorEngine:
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
         card = team_card(self._team, self._clock.now(), self.instance)
         await self._look_for_losses()
+        await self._circuits.load()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
         ended = self._subjects.outcomes_of(name)
         async with await self._bus.listen(ended, self._heard_outcome), asyncio.TaskGroup() as turns:
@@ -151,6 +156,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._pull_inbox(inbox, turns)),
                 asyncio.create_task(self._pull_handoffs(handoffs, turns)),
                 asyncio.create_task(self._watch.run()),
+                asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(keep_announced(self._bus, [card], self._settings.heartbeat, self._clock)),
                 asyncio.create_task(self._keep_time()),
             ]
@@ -367,7 +373,8 @@ class SupervisorEngine:
         """The head after the inputs, the entries committed for them, and whether what was sent before is unknown."""
         raced = False
         for _ in range(_RACES):
-            around = Circumstances(self._clock.now(), tuple(await self._bus.registry.cards()))
+            cards = tuple(await self._bus.registry.cards())
+            around = Circumstances(self._clock.now(), cards, self._circuits.open)
             inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
             draft = consider(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.state
@@ -381,9 +388,13 @@ class SupervisorEngine:
                     return head, (), raced
                 head, raced = newer, True
                 continue
+            if draft.probes and not await self._circuits.claim(draft.probes):
+                continue  # another supervisor was faster
+            before = head.state
             try:
                 head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
                 self._watch.wrote(head.sequence)
+                self._circuits.saw(before, workflow, entries)
                 passed("supervisor.committed")
                 return head, entries, raced
             except (Conflict, UnknownOutcome) as error:

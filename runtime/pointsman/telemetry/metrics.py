@@ -40,6 +40,10 @@ _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     names.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
 _GAUGES: Final[dict[str, tuple[str, str]]] = {
+    names.CIRCUIT_STATE: (
+        "{state}",
+        "Whether an agent is sent work: 0 yes (closed), 1 one task (half open), 2 no (open).",
+    ),
     names.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)

@@ -18,6 +18,7 @@ __all__ = [
     "AGENT_NAME",
     "ATTEMPT",
     "ATTEMPT_FAILED",
+    "CIRCUIT_STATE",
     "COMMIT_CONFLICTS",
     "CONSUMED_MESSAGES",
     "CONVERSATION_ID",
@@ -26,6 +27,7 @@ __all__ = [
     "DELIVERED",
     "ERROR_TYPE",
     "HANDOFFS_ACTIVE",
+    "HELD",
     "LIMIT_REACHED",
     "MODEL_COST",
     "MODEL_DURATION",
@@ -53,6 +55,7 @@ __all__ = [
     "SERVER_PORT",
     "SIGNAL",
     "STATUS",
+    "STOOD_IN",
     "TASK_DURATION",
     "TASK_ID",
     "TEAM",
@@ -119,6 +122,8 @@ COST: Final = "pointsman.usage.cost"
 
 # Span events
 ATTEMPT_FAILED: Final = "pointsman.attempt_failed"
+HELD: Final = "pointsman.held"
+STOOD_IN: Final = "pointsman.stood_in"
 RETRIED: Final = "pointsman.retried"
 REOPENED: Final = "pointsman.reopened"
 REDELIVERED: Final = "pointsman.redelivered"
@@ -139,6 +144,7 @@ TASK_DURATION: Final = "gen_ai.invoke_agent.duration"
 TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 QUEUE_DURATION: Final = "pointsman.queue.duration"
 QUEUE_DEPTH: Final = "pointsman.queue.depth"
+CIRCUIT_STATE: Final = "pointsman.circuit.state"
 HANDOFFS_ACTIVE: Final = "pointsman.handoffs.active"
 MODEL_COST: Final = "pointsman.model.cost"
 TELEMETRY_DROPPED: Final = "pointsman.telemetry.dropped"

@@ -26,6 +26,7 @@ from pointsman_schemas.log import (
     TaskAdded,
     TaskDispatched,
     TaskFailed,
+    TaskHeld,
     TaskReopened,
     TaskSkipped,
     TaskSucceeded,
@@ -98,7 +99,12 @@ class Story:
             case TaskDispatched():
                 self._agents[entry.task_id] = entry.agent
                 nth = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
+                nth += f", in place of {entry.instead_of}" if entry.instead_of else ""
                 return "busy", entry.agent, f"is handed {self._task(entry.task_id)}{nth}"
+            case TaskHeld():
+                wait = _seconds(entry.at, entry.until)
+                said = f"{self._task(entry.task_id)} is held for {wait}: {entry.reason}"
+                return "warn", self._agent(entry.task_id), said
             case TaskSucceeded():
                 took = _seconds(entry.result.started_at, entry.result.ended_at)
                 return "good", entry.result.agent, f"finished {self._task(entry.task_id)} in {took}"

@@ -212,7 +212,8 @@ class Streams:
         cards = await self._client.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue(name) for name in names))
-        return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents)
+        circuits = await self._client.circuits()
+        return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
     async def _look_at_approvals(self) -> list[dict[str, Any]]:
         return [approval.model_dump(mode="json") for approval in await self._client.approvals()]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pointsman.core import trace
 from pointsman.core.approvals import unanswered
+from pointsman.core.circuits import Circuit
 from pointsman.engine.dead_letters import Letter
 from pointsman.errors import ContractError
 from pointsman.ports import QueueDepth
@@ -108,7 +109,10 @@ def _needs(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, lis
 
 
 def agents(
-    cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | None], records: Mapping[str, AgentRecord]
+    cards: Sequence[AgentCard],
+    depths: Mapping[str, QueueDepth | None],
+    records: Mapping[str, AgentRecord],
+    circuits: Mapping[str, Circuit],
 ) -> list[dict[str, Any]]:
     """Every agent that is alive, or that the log knows: what it is, what waits for it, how quick it was."""
     alive: dict[str, list[AgentCard]] = {}
@@ -132,6 +136,7 @@ def agents(
                 "working": depth.in_flight if depth else None,
                 "health": _health(len(here), depth, record),
                 "record": record.shown() if record else None,
+                "circuit": circuits.get(name),
             }
         )
     return found

@@ -37,6 +37,7 @@ function agentRow(agent) {
   return h("tr", {},
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
     h("th", { scope: "row" }, h("b", { text: agent.name }), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
+      agent.circuit ? h("span", { class: "tag", title: "It keeps failing. One task at a time is sent to find out whether it is well again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
       h("p", { class: "muted", text: agent.description || (agent.health === "gone" ? "Worked here before." : "") })),
     cell(agent.instances ? number(agent.instances) : "0"),
     cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),

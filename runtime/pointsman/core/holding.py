@@ -1,0 +1,38 @@
+"""Tasks that are held because nobody may be sent them: each is looked at again when its time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pointsman.core.approvals import start
+from pointsman.core.attempts import task_failed
+from pointsman.core.draft import Draft, dispatch
+from pointsman.core.state import State, Task
+from pointsman.core.transitions import Phase
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, ErrorKind
+
+__all__ = ["held", "release"]
+
+
+def held(state: State) -> Sequence[Task]:
+    """The tasks that wait for an agent. While a plan is made that may take its place, what has not begun waits for that
+    alone."""
+    running = state.phase is Phase.RUNNING
+    return [task for task in state.tasks.values() if task.held and (running or task.attempt or task.role != Role.WORK)]
+
+
+def release(draft: Draft) -> None:
+    """Start what may be started now; what is still held when it is too late to begin has failed."""
+    if draft.open().ended:
+        return
+    for task in held(draft.open()):
+        if draft.open().ended or (task.not_before and draft.now < task.not_before):
+            continue
+        if draft.now >= draft.horizon(task.role) and not draft.open().approvals:
+            message = f"{task.agent} keeps failing and was sent no work; the deadline has passed"
+            task_failed(draft, task, AttemptError(kind=ErrorKind.CIRCUIT, message=message, retryable=True))
+        elif task.role is Role.WORK:
+            start(draft, task.id)
+        else:
+            dispatch(draft, task.id)

@@ -1,0 +1,176 @@
+"""The circuits of a namespace's agents, as its supervisors share them: one message, of those that are not closed.
+
+Each supervisor counts the failures it sees. Only what comes of it is shared: a circuit that opens, the one probe, and
+a circuit that closes again. While every agent is well nothing is read or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from pointsman.core.circuits import Circuit, Circuits, blames, closed, opened, probe_name, probed, released
+from pointsman.core.draft import Probe
+from pointsman.core.state import State
+from pointsman.engine.insisting import insist
+from pointsman.errors import BusUnavailable, Conflict
+from pointsman.ports import Bus, Clock, Stored
+from pointsman.telemetry import get_logger, metrics, names
+from pointsman_schemas.log import AttemptFailed, Entry, TaskAbandoned, TaskSucceeded
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "SharedCircuits", "circuits_of"]
+
+CLOSED, HALF_OPEN, OPEN = 0, 1, 2
+"""What the gauge shows."""
+
+_NAME = "circuits"
+_AGAIN = 1.0  # seconds before a broker that went away is listened to again
+
+_log = get_logger(__name__)
+
+
+async def circuits_of(bus: Bus, subjects: Subjects) -> Mapping[str, Circuit]:
+    """The agents that are sent no work now, or one task to find out."""
+    return _read(await bus.last("limits", subjects.limit(_NAME))).agents
+
+
+class SharedCircuits:
+    """What one supervisor knows of the agents that keep failing, and tells the others. After `failures` different tasks
+    in a row have failed at an agent it is sent nothing for `seconds`; with 0 it is sent work whatever happens."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, *, failures: int, seconds: float) -> None:
+        self._bus = bus
+        self._subject = subjects.limit(_NAME)
+        self._clock = clock
+        self._failures = failures
+        self._seconds = seconds
+        self._known = Circuits()
+        self._sequence = 0
+        self._failing: dict[str, set[str]] = {}
+        self._changes: asyncio.Queue[Callable[[Circuits], Circuits]] = asyncio.Queue()
+
+    @property
+    def open(self) -> Mapping[str, Circuit]:
+        """Every circuit that is not closed, by agent."""
+        return self._known.agents
+
+    async def run(self) -> None:
+        """Hear of the others' changes and tell them of those here, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear())
+            group.create_task(self._tell())
+
+    async def load(self) -> None:
+        """Know what there is."""
+        self._stands_at(await self._bus.last("limits", self._subject))
+
+    async def claim(self, probes: Mapping[str, Probe]) -> bool:
+        """Whether every one of `probes` may be sent, by agent: no other is on its way there, from any supervisor."""
+        for agent, probe in probes.items():
+            if not await self._claim(agent, probe):
+                return False
+        return True
+
+    def saw(self, before: State | None, workflow_id: str, entries: Iterable[Entry]) -> None:
+        """Learn from what was committed; `before` is the workflow before it."""
+        for entry in entries:
+            match entry:
+                case TaskSucceeded():
+                    self._succeeded(entry.result.agent)
+                case AttemptFailed() | TaskAbandoned():
+                    task = before.tasks.get(entry.task_id) if before is not None else None
+                    if task is not None and task.attempt:
+                        blamed = isinstance(entry, AttemptFailed) and blames(entry.error)
+                        probe = probe_name(workflow_id, task.id, task.attempt)
+                        self._ended(task.agent, f"{workflow_id}/{task.id}", probe, blamed=blamed)
+                case _:
+                    pass
+
+    def _succeeded(self, agent: str) -> None:
+        self._failing.pop(agent, None)
+        if agent in self.open:
+            self._changes.put_nowait(lambda known: closed(known, agent))
+
+    def _ended(self, agent: str, task: str, probe: str, *, blamed: bool) -> None:
+        if agent in self.open:
+            self._changes.put_nowait(lambda known: self._probe_ended(known, agent, probe, blamed=blamed))
+        elif blamed and self._failures:
+            failing = self._failing.setdefault(agent, set())
+            failing.add(task)
+            if len(failing) >= self._failures:
+                del self._failing[agent]
+                hint = f"{self._failures} tasks in a row failed there; it is sent one again in {self._seconds:g} s"
+                _log.warning("circuit_opened", agent=agent, hint=hint)
+                self._changes.put_nowait(lambda known: self._opened(known, agent))
+
+    def _opened(self, known: Circuits, agent: str) -> Circuits:
+        return known if agent in known.agents else opened(known, agent, self._clock.now(), self._seconds)
+
+    def _probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
+        circuit = known.agents.get(agent)
+        if circuit is None or circuit.probe != probe:
+            return known  # it was sent before the circuit opened, and tells nothing new
+        now = self._clock.now()
+        return opened(known, agent, now, self._seconds) if blamed else released(known, agent, now)
+
+    async def _claim(self, agent: str, probe: Probe) -> bool:
+        lost = False
+
+        def claim(known: Circuits) -> Circuits:
+            nonlocal lost
+            claimed = probed(known, agent, self._clock.now(), probe.name, probe.until)
+            lost = claimed is None
+            return known if claimed is None else claimed
+
+        await self._change(claim)
+        return not lost
+
+    async def _hear(self) -> None:
+        while True:
+            with suppress(BusUnavailable):
+                async for stored in self._bus.follow("limits", [self._subject], after=self._sequence):
+                    if stored.sequence > self._sequence:
+                        self._stands_at(stored)
+            await self._clock.sleep(_AGAIN)
+
+    async def _tell(self) -> None:
+        while True:
+            change = await self._changes.get()
+            # Another supervisor may have sent the probe, and this one not have heard of it yet: look first.
+            await insist(self.load, self._clock)
+            await insist(lambda: self._change(change), self._clock)  # noqa: B023  # it is awaited here
+
+    async def _change(self, change: Callable[[Circuits], Circuits]) -> None:
+        while (wanted := change(self._known)) != self._known:
+            try:
+                sequence = await self._bus.publish(self._subject, dump(wanted), {}, expect=self._sequence)
+            except Conflict:
+                await self.load()
+            else:
+                if sequence > self._sequence:
+                    self._now(wanted, sequence)
+                return
+
+    def _stands_at(self, stored: Stored | None) -> None:
+        self._now(_read(stored), stored.sequence if stored else 0)
+
+    def _now(self, circuits: Circuits, sequence: int) -> None:
+        gone = self._known.agents.keys() - circuits.agents.keys()
+        self._known, self._sequence = circuits, sequence
+        for agent in gone:
+            _log.info("circuit_closed", agent=agent)
+            metrics.show(names.CIRCUIT_STATE, CLOSED, {names.AGENT_NAME: agent})
+        for agent, circuit in circuits.agents.items():
+            metrics.show(names.CIRCUIT_STATE, HALF_OPEN if circuit.probe else OPEN, {names.AGENT_NAME: agent})
+
+
+def _read(stored: Stored | None) -> Circuits:
+    try:
+        return Circuits.model_validate_json(stored.body) if stored else Circuits()
+    except ValidationError:  # another release's: it is written anew
+        return Circuits()

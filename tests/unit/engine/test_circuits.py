@@ -1,0 +1,262 @@
+"""Circuits over the in-memory bus: who opens them, who probes, and what a restart remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.prometheus import exposing, samples
+from support.system import echo, until
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client
+from pointsman.core import routing
+from pointsman.core.draft import Probe
+from pointsman.engine.circuits import SharedCircuits
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.errors import NotFound, Refused, TaskError
+from pointsman.settings import Settings
+from pointsman_schemas.log import TaskDispatched, TaskHeld
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+
+ONE = Team(
+    name="crew", strategy=Pipeline(stages=(Stage(agent="worker"),)), limits=Limits(attempts=1, deadline=30, replans=0)
+)
+SETTINGS = Settings(ack_wait=2, circuit_failures=3, circuit_open=0.2)
+
+
+@dataclass
+class Patient:
+    """An agent that is ill until it is mended."""
+
+    error: Exception | None = field(default_factory=lambda: TaskError("the provider is down", retryable=True))
+    calls: int = 0
+    at_once: int = 0
+    most: int = 0
+
+    def agent(self, fallback: str | None = None) -> Agent:
+        @agent(name="worker", description="Works when it is well", fallback=fallback)
+        async def work(request: str) -> str:
+            self.calls += 1
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await asyncio.sleep(0.02)
+            self.at_once -= 1
+            if self.error is not None:
+                raise self.error
+            return "done"
+
+        return work
+
+
+@asynccontextmanager
+async def crew(
+    broker: MemoryBroker, agents: Sequence[Agent], *, supervisors: int = 1, settings: Settings = SETTINGS
+) -> AsyncIterator[Client]:
+    stop, client = asyncio.Event(), Client(broker.connect())
+    parts = [SupervisorEngine(broker.connect(), ONE, settings, SystemClock()) for _ in range(supervisors)]
+    tasks = [asyncio.create_task(part.run(stop)) for part in (*parts, Worker(broker.connect(), agents, settings))]
+
+    async def announced() -> bool:
+        return len(await client.agents()) == len(agents) and len(await client.teams()) == supervisors
+
+    await until(announced)
+    try:
+        yield client
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+
+
+async def fail_at(client: Client, times: int) -> None:
+    for _ in range(times):
+        assert (await (await client.submit("crew", "work")).outcome(10)).status == "failed"
+
+
+async def opened(client: Client) -> None:
+    async def there() -> bool:
+        return "worker" in await client.circuits()
+
+    await until(there)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "HOLD", timedelta(seconds=0.1))
+
+
+async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again() -> None:
+    patient, never = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=1.0)
+    async with crew(MemoryBroker(), [patient.agent()], settings=never) as client:
+        await fail_at(client, 3)
+        await opened(client)
+        held = [await client.submit("crew", "work") for _ in range(5)]
+
+        async def all_held() -> bool:
+            with suppress(NotFound):  # it has not begun
+                logs = [await client.entries(workflow.id) for workflow in held]
+                return all(any(isinstance(entry, TaskHeld) for entry in log) for log in logs)
+            return False
+
+        await until(all_held)
+        sent_while_open = patient.calls - 3
+        patient.error = None
+        outcomes = [await workflow.outcome(20) for workflow in held]
+
+        async def well() -> bool:
+            return not await client.circuits()
+
+        await until(well)
+
+    assert sent_while_open == 0
+    assert {outcome.status for outcome in outcomes} == {"completed"}, "held, and not burnt"
+    assert patient.calls == 3 + 5
+
+
+async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
+    patient = Patient()
+    async with crew(MemoryBroker(), [patient.agent()]) as client:
+        await fail_at(client, 3)
+        await opened(client)
+        await fail_at(client, 1)
+
+        async def again() -> bool:
+            circuits = await client.circuits()
+            return circuits["worker"].opened == 2
+
+        await until(again)
+        circuit = (await client.circuits())["worker"]
+
+    assert patient.calls == 4
+    assert (circuit.until - circuit.since).total_seconds() > 0.2 + 2 * 0.2 - 0.05
+
+
+async def test_three_supervisors_send_one_probe_between_them() -> None:
+    broker, patient = MemoryBroker(), Patient()
+    async with crew(broker, [patient.agent()], supervisors=3) as client:
+        while "worker" not in await client.circuits():
+            await fail_at(client, 1)
+        patient.most = before = 0
+        before = patient.calls
+        waiting = [await client.submit("crew", "work") for _ in range(12)]
+
+        async def probed_twice() -> bool:
+            return patient.calls >= before + 2
+
+        await until(probed_twice)
+        most, patient.error = patient.most, None
+        for workflow in waiting:
+            await workflow.outcome(20)
+
+    assert most == 1
+
+
+async def test_a_supervisor_that_begins_anew_knows_what_is_open() -> None:
+    broker, patient = MemoryBroker(), Patient()
+    long = Settings(ack_wait=2, circuit_failures=3, circuit_open=60)
+    async with crew(broker, [patient.agent()], settings=long) as client:
+        await fail_at(client, 3)
+        await opened(client)
+
+    async with crew(broker, [patient.agent()], settings=long) as client:
+        workflow = await client.submit("crew", "work", deadline=1)
+        outcome = await workflow.outcome(10)
+
+    assert patient.calls == 3
+    assert "worker kept failing and was sent no work" in outcome.gaps[0].reason
+
+
+async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() -> None:
+    patient = Patient()
+    async with crew(MemoryBroker(), [patient.agent(fallback="spare"), echo("spare")]) as client:
+        for _ in range(3):
+            await (await client.submit("crew", "work")).outcome(10)
+        await opened(client)
+        patient.calls = 0
+        workflow = await client.submit("crew", "work")
+        outcome = await workflow.outcome(10)
+        sent = [entry for entry in await client.entries(workflow.id) if isinstance(entry, TaskDispatched)]
+
+    assert outcome.status == "completed"
+    assert [(entry.agent, entry.instead_of) for entry in sent] == [("spare", "worker")] or patient.calls == 1
+
+
+@pytest.mark.parametrize(
+    "error", [Refused("not for me"), TaskError("what was asked makes no sense"), TaskError("no", kind="invalid_input")]
+)
+async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> None:
+    patient = Patient(error=error)
+    async with crew(MemoryBroker(), [patient.agent()]) as client:
+        await fail_at(client, 6)
+        circuits = await client.circuits()
+
+    assert (patient.calls, circuits) == (6, {})
+
+
+async def test_one_task_that_fails_again_and_again_opens_nothing() -> None:
+    patient = Patient()
+    broker, team = MemoryBroker(), ONE.model_copy(update={"limits": Limits(attempts=6, backoff=0.01, deadline=30)})
+    stop, client = asyncio.Event(), Client(broker.connect())
+    parts = [SupervisorEngine(broker.connect(), team, SETTINGS, SystemClock()).run(stop)]
+    parts.append(Worker(broker.connect(), [patient.agent()], SETTINGS).run(stop))
+    tasks = [asyncio.create_task(part) for part in parts]
+    await fail_at(client, 1)
+    circuits = await client.circuits()
+    stop.set()
+    await asyncio.gather(*tasks)
+
+    assert (patient.calls, circuits) == (6, {})
+
+
+async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None:
+    patient = Patient()
+    async with crew(MemoryBroker(), [patient.agent()], settings=Settings(ack_wait=2, circuit_failures=0)) as client:
+        await fail_at(client, 8)
+        circuits = await client.circuits()
+
+    assert (patient.calls, circuits) == (8, {})
+
+
+async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> None:
+    async def shows(figure: float) -> None:
+        async def seen() -> bool:
+            return [value for _, value in samples(figures).get("pointsman_circuit_state", ())] == [figure]
+
+        await until(seen)
+
+    patient = Patient()
+    with exposing() as figures:
+        async with crew(MemoryBroker(), [patient.agent()], settings=SETTINGS) as client:
+            await fail_at(client, 3)
+            await shows(2)
+            patient.error = None
+            await (await client.submit("crew", "work")).outcome(10)
+            await shows(0)
+
+
+async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -> None:
+    broker = MemoryBroker()
+    now = datetime.now(UTC)
+
+    def shared() -> SharedCircuits:
+        return SharedCircuits(broker.connect(), Subjects(), SystemClock(), failures=1, seconds=0.001)
+
+    first, second = shared(), shared()
+    await first._change(lambda known: first._opened(known, "worker"))
+    await second.load()
+    await asyncio.sleep(0.01)
+    claims = [{"worker": Probe(f"wf_{n}/t1/1", now + timedelta(seconds=60))} for n in (1, 2)]
+
+    assert await first.claim(claims[0])
+    assert not await second.claim(claims[1])
+    assert await first.claim(claims[0])
+    assert first.open == second.open
