@@ -14,7 +14,7 @@ from pointsman_agents.customer_service import SAMPLE_REQUEST
 from pointsman_agents.customer_service.account import account
 from pointsman_agents.customer_service.billing import billing
 from pointsman_agents.customer_service.technical import technical
-from pointsman_agents.entries import fitting
+from pointsman_agents.samples import USE_TOOLS, fitting
 from pointsman_schemas.card import Role
 from pointsman_schemas.roles import Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Router, Supervisor, Team
@@ -47,8 +47,7 @@ policy = LLMAgent(
     description="Policies and terms: refund policy, privacy and deleted data, service level, reselling, acceptable use",
     skills=["policy", "terms", "privacy", "service level"],
     examples=["What is your refund policy?", "When is the data of a closed account deleted?"],
-    instructions="Look the policy up with your tool, and say in one or two sentences what it says, figures exactly as "
-    "they stand. What it does not say, you do not know.",
+    instructions=USE_TOOLS,
     tools=[find_policy],
 )
 response = LLMAgent(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from pointsman.llm.matching import FITS, Described, Matcher
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "analyst", "researcher", "team", "writer"]
@@ -19,7 +20,7 @@ SAMPLE_REQUEST: Final = (
     "Compare the market capitalization of the top 3 cloud providers, growth rates, competitive positioning"
 )
 
-_HOW: Final = "Use your tools before you answer, and copy what they say exactly. It is sample data: say so."
+_HOW: Final = f"{USE_TOOLS} It is sample data: say so."
 
 # Sample data: invented companies; their capitalization this year and last year in billions of dollars.
 _COMPANIES: Final = (("Northwind", 900, 750), ("Contoso", 800, 500), ("Fabrikam", 400, 320), ("Tailspin", 90, 100))

@@ -10,15 +10,13 @@ from pydantic import BaseModel
 from pointsman.context import Context
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
-from pointsman_agents.entries import fitting
+from pointsman_agents.samples import USE_TOOLS, fitting
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "documenter", "escalator", "team", "troubleshooter"]
 
 SAMPLE_REQUEST: Final = "My script keeps timing out"
-
-_HOW: Final = "Use your tool before you answer, and say only what it says. Two to four sentences."
 
 # Sample data.
 _CAUSES: Final = (
@@ -62,7 +60,7 @@ troubleshooter = LLMAgent(
     description="Diagnoses what goes wrong: scripts that time out or hang, crashes, errors, permission denied",
     skills=["diagnosis", "errors"],
     examples=["My script keeps timing out", "The program crashes with a memory error"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[diagnose],
 )
 documenter = LLMAgent(
@@ -70,7 +68,7 @@ documenter = LLMAgent(
     description="Explains how to do something, step by step: set up an environment, export to Excel, change settings",
     skills=["how-to", "guides"],
     examples=["How do I set up a virtual environment?", "How can I export a report to Excel?"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[find_guide],
 )
 escalator = LLMAgent(
@@ -78,7 +76,7 @@ escalator = LLMAgent(
     description="Hands over to a person: complaints, data loss, security incidents, whoever asks for a human",
     skills=["escalation", "human"],
     examples=["I want to talk to a human", "All our data is lost", "Our account was hacked"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[open_ticket],
 )
 

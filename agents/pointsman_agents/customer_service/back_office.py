@@ -21,7 +21,7 @@ from pydantic import Field
 
 from pointsman.errors import NotFound
 
-__all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "money", "status_page"]
+__all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 
 DEFAULT_CUSTOMER: Final = "C-1001"
 """Who is asking when neither the request nor its metadata says so: there is no login in front of a demo."""
@@ -33,6 +33,7 @@ CustomerId = Annotated[
 _DIRECTORY: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
 _PATIENCE: Final = 10.0  # seconds one process waits for another's write; a write here takes milliseconds
 
+# The twin of a charge is the first other one for the same thing, of the same amount, on the same day.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS customers (
     id TEXT PRIMARY KEY, email TEXT NOT NULL, plan TEXT NOT NULL, price INTEGER NOT NULL, renews TEXT NOT NULL,
@@ -43,6 +44,10 @@ CREATE TABLE IF NOT EXISTS charges (
     id TEXT PRIMARY KEY, customer TEXT NOT NULL REFERENCES customers, day TEXT NOT NULL, amount INTEGER NOT NULL,
     what TEXT NOT NULL
 );
+CREATE VIEW IF NOT EXISTS charges_and_twins AS SELECT this.*, (
+    SELECT MIN(other.id) FROM charges AS other WHERE other.customer = this.customer AND other.day = this.day
+    AND other.amount = this.amount AND other.what = this.what AND other.id < this.id
+) AS twin FROM charges AS this;
 CREATE TABLE IF NOT EXISTS refunds (
     charge TEXT PRIMARY KEY REFERENCES charges, id TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL,
     idempotency_key TEXT NOT NULL
@@ -107,10 +112,6 @@ def status_page() -> dict[str, Any]:
     """What the public status page says now."""
     page: dict[str, Any] = json.loads((_directory() / "status.json").read_text(encoding="utf-8"))
     return page
-
-
-def money(cents: int) -> str:
-    return f"${cents / 100:,.2f}"
 
 
 def _directory() -> Path:

@@ -16,8 +16,8 @@ from pointsman_agents.customer_service.back_office import (
     CustomerId,
     back_office,
     customer,
-    money,
 )
+from pointsman_agents.samples import money
 
 __all__ = ["billing", "find_charges", "request_refund", "subscription"]
 
@@ -66,23 +66,17 @@ class Subscription(BaseModel):
     renews: str
 
 
-_TWIN = """
-SELECT MIN(other.id) FROM charges AS other, charges AS this WHERE this.id = ? AND other.customer = this.customer
-AND other.day = this.day AND other.amount = this.amount AND other.what = this.what AND other.id < this.id
-"""
-
-
 @tool(idempotent=True)
 def find_charges(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Charges:
     """List what a customer was billed: charges, payments, invoices, with refunds, and which of them are duplicates."""
     with back_office() as office:
         customer(office, customer_id)
         rows = office.execute(
-            "SELECT charges.*, refunds.id AS refund, refunds.status FROM charges "
-            "LEFT JOIN refunds ON refunds.charge = charges.id WHERE customer = ? ORDER BY charges.id",
+            "SELECT found.*, refunds.id AS refund, refunds.status FROM charges_and_twins AS found "
+            "LEFT JOIN refunds ON refunds.charge = found.id WHERE customer = ? ORDER BY found.id",
             (customer_id,),
         ).fetchall()
-        twins = {row["id"]: office.execute(_TWIN, (row["id"],)).fetchone()[0] for row in rows}
+    twins = {row["id"]: row["twin"] for row in rows}
     charges = [
         Charge(
             id=row["id"],
@@ -115,10 +109,10 @@ def request_refund(
     """Request a refund: the money back for what was charged twice, double or by mistake."""
     with back_office() as office:
         office.execute("BEGIN IMMEDIATE")
-        charge = office.execute("SELECT * FROM charges WHERE id = ?", (charge_id,)).fetchone()
+        charge = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (charge_id,)).fetchone()
         if charge is None:
             raise NotFound(f"there is no charge {charge_id}; find_charges lists those of a customer")
-        (twin,) = office.execute(_TWIN, (charge_id,)).fetchone()
+        twin = charge["twin"]
         office.execute(
             "INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)",
             (charge_id, f"rf-{charge_id[3:]}", "requested" if twin else "review", reason, context.idempotency_key),

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pydantic import BaseModel
 
 from pointsman.context import Context
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
 from pointsman_agents.engineering.services import ServiceName, service
+from pointsman_agents.samples import USE_TOOLS
 
 __all__ = ["code", "comms", "data", "ops"]
-
-_HOW: Final = (
-    "Use your tool before you say anything, and say only what it says: names, values and dates exactly as they are. "
-    "Two to four sentences. What is not yours, leave to others."
-)
 
 
 class Finding(BaseModel):
@@ -73,7 +67,7 @@ code = LLMAgent(
     description="Code: finds a bug in a service and proposes a fix",
     skills=["bugs", "fixes", "tests"],
     examples=["Find the bug in search", "Propose a fix"],
-    instructions=f"You look at code. {_HOW}",
+    instructions=f"You look at code. {USE_TOOLS}",
     tools=[inspect_code],
 )
 
@@ -82,7 +76,7 @@ data = LLMAgent(
     description="Data: metrics, error rates and latency of a service",
     skills=["metrics", "queries"],
     examples=["How many requests fail?"],
-    instructions=f"You look at numbers. {_HOW}",
+    instructions=f"You look at numbers. {USE_TOOLS}",
     tools=[read_metrics],
 )
 
@@ -91,7 +85,7 @@ ops = LLMAgent(
     description="Operations: configuration of a service, timeouts, limits, deployments",
     skills=["configuration", "deployments"],
     examples=["Is the configuration of checkout right?"],
-    instructions=f"You look at how services are run. {_HOW}",
+    instructions=f"You look at how services are run. {USE_TOOLS}",
     tools=[compare_configuration],
 )
 

@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from pointsman_agents.samples import known
+
 __all__ = ["Service", "ServiceName", "service"]
 
 
@@ -45,7 +47,5 @@ ServiceName = Annotated[
 
 
 def service(name: str) -> Service:
-    """Raises `LookupError` when nothing is known of it."""
-    if (found := _KNOWN.get(name.lower())) is None:
-        raise LookupError(f"there is no service {name}; there are {', '.join(_KNOWN)}")
-    return found
+    """Raises `NotFound` when nothing is known of it."""
+    return known(_KNOWN, name.lower(), "service")

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman_agents.entries import fitting
+from pointsman_agents.samples import fitting
 
 __all__ = ["Notes", "look_up"]
 

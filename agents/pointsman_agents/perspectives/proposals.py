@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from pointsman.errors import NotFound
+from pointsman_agents.samples import known
 
 __all__ = ["Proposal", "ProposalId", "View", "judged", "proposal"]
 
@@ -56,9 +56,7 @@ _KNOWN: Final = {
 
 def proposal(proposal_id: str) -> Proposal:
     """Raises `NotFound` when there is none of that id."""
-    if (found := _KNOWN.get(proposal_id)) is None:
-        raise NotFound(f"there is no proposal {proposal_id}; there are {', '.join(_KNOWN)}")
-    return found
+    return known(_KNOWN, proposal_id, "proposal")
 
 
 def judged(against: float, in_favour: float, summary: str) -> View:

@@ -13,20 +13,14 @@ from pydantic import BaseModel
 from pointsman.agent import agent
 from pointsman.context import Context
 from pointsman.errors import Refused
-from pointsman_agents.customer_service.back_office import back_office, money
+from pointsman_agents.customer_service.back_office import back_office
 from pointsman_agents.refunds.policy import refund_policy
+from pointsman_agents.samples import money
 from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["fraud", "notification", "policy", "verification"]
 
 _MANY = 2  # refunds within the books from which a person should look: a second one is no accident any more
-
-_DUPLICATE = """
-SELECT this.customer, this.day, this.amount, (
-    SELECT MIN(other.id) FROM charges AS other WHERE other.customer = this.customer AND other.day = this.day
-    AND other.amount = this.amount AND other.what = this.what AND other.id < this.id
-) AS twin FROM charges AS this WHERE this.id = ?
-"""
 
 
 class Asked(BaseModel):
@@ -55,7 +49,7 @@ async def verification(asked: Asked, context: Context) -> str:
     if named is None:
         raise Refused("the request names no charge; one looks like ch-5003")
     with back_office() as office:
-        row = office.execute(_DUPLICATE, (named[0],)).fetchone()
+        row = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (named[0],)).fetchone()
     if row is None:
         raise Refused(f"there is no charge {named[0]}")
     charge = Verified(

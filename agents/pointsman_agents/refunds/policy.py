@@ -8,7 +8,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field
 
 from pointsman.tools import tool
-from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer, money
+from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
+from pointsman_agents.samples import money
 
 __all__ = ["Decision", "refund_policy"]
 
@@ -18,12 +19,8 @@ TODAY: Final = date(2026, 11, 27)
 _OPEN_DAYS: Final = 14  # days after which a charge that is nobody's mistake stays: the usual right of withdrawal
 
 _CHARGES: Final = """
-SELECT this.id, this.day, this.amount, refunds.status AS refund, (
-    SELECT MIN(other.id) FROM charges AS other WHERE other.customer = this.customer AND other.day = this.day
-    AND other.amount = this.amount AND other.what = this.what AND other.id < this.id
-) AS twin
-FROM charges AS this LEFT JOIN refunds ON refunds.charge = this.id
-WHERE this.customer = ? ORDER BY twin IS NULL, this.id DESC
+SELECT found.*, refunds.status AS refund FROM charges_and_twins AS found
+LEFT JOIN refunds ON refunds.charge = found.id WHERE customer = ? ORDER BY twin IS NULL, found.id DESC
 """
 """Duplicates first, then the newest: what somebody who names no charge means."""
 

@@ -8,13 +8,12 @@ from pydantic import BaseModel, Field
 
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "features", "prices", "team"]
 
 SAMPLE_REQUEST: Final = "Compare our features with Fabrikam and compare the prices for 25 seats"
-
-_HOW: Final = "Use your tool before you answer, and copy its figures exactly. Name no rival that it does not."
 
 # Sample data: features, dollars a month, and dollars a month for each seat. The companies are fictional.
 _OURS: Final = "Northwind"
@@ -63,7 +62,7 @@ features = LLMAgent(
     description="Compares our features with those of a rival",
     skills=["features", "rival"],
     examples=["What does Fabrikam have that we lack?"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[compare_features],
     output=Features,
 )
@@ -72,7 +71,7 @@ prices = LLMAgent(
     description="Compares the prices of all products for a number of seats",
     skills=["prices", "seats"],
     examples=["Who is cheapest for 25 seats?"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[compare_prices],
     output=Prices,
 )

@@ -9,13 +9,12 @@ from pydantic import BaseModel, Field
 
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "schedule", "sequence", "team"]
 
 SAMPLE_REQUEST: Final = "Order the modules of statistics, and schedule the weeks at 6 hours a week"
-
-_HOW: Final = "Use your tool before you answer, and copy the order and the weeks exactly."
 
 # Sample data: hours a module takes, and the modules it requires.
 _SUBJECTS: Final[dict[str, dict[str, tuple[int, tuple[str, ...]]]]] = {
@@ -61,7 +60,7 @@ sequence = LLMAgent(
     name="sequence",
     description="Orders the modules of a subject by their prerequisites",
     skills=["modules", "order", "curriculum"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[order_modules],
     output=Order,
 )
@@ -69,7 +68,7 @@ schedule = LLMAgent(
     name="schedule",
     description="Schedules a subject: how many weeks it takes at some hours a week",
     skills=["schedule", "weeks"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[count_weeks],
     output=Weeks,
 )

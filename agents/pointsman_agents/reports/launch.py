@@ -11,13 +11,12 @@ from pydantic import BaseModel, Field
 from pointsman.errors import TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "checklist", "critical", "team"]
 
 SAMPLE_REQUEST: Final = "Date the checklist for the launch on 2027-03-15, and find the critical steps"
-
-_HOW: Final = "Use your tool before you answer, and copy its dates exactly."
 
 # Sample data: days a step takes, and the steps that wait for it.
 _STEPS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
@@ -71,7 +70,7 @@ checklist = LLMAgent(
     description="Dates the checklist of a launch back from its day",
     skills=["launch", "checklist", "dates"],
     examples=["When must each step start to launch on 2027-03-15?"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[date_checklist],
     output=Checklist,
 )
@@ -80,7 +79,7 @@ critical = LLMAgent(
     description="Finds the critical steps of a launch, those that cannot be late",
     skills=["critical", "steps"],
     examples=["Which steps are critical for a launch on 2027-03-15?", "What must not be late?"],
-    instructions=_HOW,
+    instructions=USE_TOOLS,
     tools=[find_critical],
     output=Critical,
 )

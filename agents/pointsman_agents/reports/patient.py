@@ -7,16 +7,16 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman.errors import NotFound
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS, known
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "history", "interactions", "team"]
 
 SAMPLE_REQUEST: Final = "Summarize the history of patient PT-1 and check the drugs for interactions"
 
-_HOW: Final = "Use your tool before you answer, and copy what it found exactly. This is no medical advice."
+_HOW: Final = f"{USE_TOOLS} This is no medical advice."
 
 PatientId = Annotated[str, Field(pattern=r"^PT-\d+$", description="The patient's id, such as PT-1")]
 
@@ -49,7 +49,7 @@ class Interactions(BaseModel):
 @tool(idempotent=True)
 def read_history(patient_id: PatientId) -> History:
     """Read the history of a patient, oldest finding first."""
-    findings, drugs = _case(patient_id)
+    findings, drugs = known(_CASES, patient_id, "patient")
     told = [f"{day} {finding}" for day, finding in sorted(findings.items())]
     summary = f"{patient_id} (a fictional case): {'; '.join(told)}. Takes {', '.join(drugs)}."
     return History(summary=summary, findings=told)
@@ -58,11 +58,12 @@ def read_history(patient_id: PatientId) -> History:
 @tool(idempotent=True)
 def check_interactions(patient_id: PatientId) -> Interactions:
     """Check each pair of a patient's drugs for interactions."""
-    _, drugs = _case(patient_id)
+    _, drugs = known(_CASES, patient_id, "patient")
     pairs = list(combinations(drugs, 2))
-    known = {f"{a} + {b}": why for a, b in pairs if (why := _INTERACTIONS.get(frozenset({a, b})))}
-    told = "; ".join(f"{pair}: {why}" for pair, why in known.items()) or "none is listed, which does not mean none is"
-    return Interactions(summary=f"Interactions of {patient_id}, pairs checked {len(pairs)}: {told}.", pairs=list(known))
+    listed = {f"{a} + {b}": why for a, b in pairs if (why := _INTERACTIONS.get(frozenset({a, b})))}
+    told = "; ".join(f"{pair}: {why}" for pair, why in listed.items()) or "none is listed, which does not mean none is"
+    summary = f"Interactions of {patient_id}, pairs checked {len(pairs)}: {told}."
+    return Interactions(summary=summary, pairs=list(listed))
 
 
 history = LLMAgent(
@@ -91,9 +92,3 @@ team = Team(
     strategy=Supervisor(),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )
-
-
-def _case(patient_id: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    if (found := _CASES.get(patient_id)) is None:
-        raise NotFound(f"there is no patient {patient_id}; there are {', '.join(_CASES)}")
-    return found

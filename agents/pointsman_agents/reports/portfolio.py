@@ -6,16 +6,16 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman.errors import NotFound
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS, known, money
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "team", "trades", "valuation"]
 
 SAMPLE_REQUEST: Final = "Value portfolio PF-1 and propose the trades that rebalance it"
 
-_HOW: Final = "Use your tool before you answer, and copy its figures exactly. This is a computation, no advice."
+_HOW: Final = f"{USE_TOOLS} This is a computation, no advice."
 
 PortfolioId = Annotated[str, Field(pattern=r"^PF-\d+$", description="The portfolio's id, such as PF-1")]
 
@@ -44,18 +44,18 @@ class Trades(BaseModel):
 @tool(idempotent=True)
 def value_portfolio(portfolio_id: PortfolioId) -> Valuation:
     """Compute what the positions of a portfolio are worth, and their shares."""
-    values = {name: units * price for name, (units, price, _) in _portfolio(portfolio_id).items()}
+    values = {name: units * price for name, (units, price, _) in known(_PORTFOLIOS, portfolio_id, "portfolio").items()}
     total = sum(values.values())
-    shares = "; ".join(f"{name} {_money(value)} ({value / total:.1%})" for name, value in values.items())
+    shares = "; ".join(f"{name} {money(value)} ({value / total:.1%})" for name, value in values.items())
     return Valuation(
-        summary=f"{portfolio_id} is worth {_money(total)} (sample data): {shares}.", total=total, values=values
+        summary=f"{portfolio_id} is worth {money(total)} (sample data): {shares}.", total=total, values=values
     )
 
 
 @tool(idempotent=True)
 def compute_trades(portfolio_id: PortfolioId) -> Trades:
     """Compute the trades that rebalance a portfolio to its targets, in whole units."""
-    held = _portfolio(portfolio_id)
+    held = known(_PORTFOLIOS, portfolio_id, "portfolio")
     total = sum(units * price for units, price, _ in held.values())
     units = {name: total * share // (100 * price) - have for name, (have, price, share) in held.items()}
     told = [f"{'buy' if count > 0 else 'sell'} {abs(count)} {name}" for name, count in units.items() if count]
@@ -88,13 +88,3 @@ team = Team(
     strategy=Supervisor(instructions="Trades needs valuation."),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )
-
-
-def _portfolio(portfolio_id: str) -> dict[str, tuple[int, int, int]]:
-    if (found := _PORTFOLIOS.get(portfolio_id)) is None:
-        raise NotFound(f"there is no portfolio {portfolio_id}; there are {', '.join(_PORTFOLIOS)}")
-    return found
-
-
-def _money(cents: int) -> str:
-    return f"${cents / 100:,.2f}"

@@ -11,14 +11,11 @@ from pointsman.tools import tool
 from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
 from pointsman_agents.customer_service.billing import find_charges, request_refund, subscription
 from pointsman_agents.customer_service.technical import rate_limits, service_status
+from pointsman_agents.samples import USE_TOOLS
 
 __all__ = ["api", "integration", "refund", "subscriptions", "webhook_deliveries"]
 
-_HOW: Final = (
-    "Do the task with your tools; another writes the final answer from yours. Answer in two to five sentences, with "
-    "ids, dates and amounts exactly as the tools gave them. What they did not say, you do not know. Without an id of a "
-    "customer in the task or the input, leave it out of your calls."
-)
+_HOW: Final = f"{USE_TOOLS} Without an id of a customer in the task or the input, leave it out of your calls."
 
 _DELIVERIES: Final = {
     "C-1001": (212, 40, "your endpoint answered 401: its signing secret was changed on 2026-11-26"),
