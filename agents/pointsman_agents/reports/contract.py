@@ -1,4 +1,5 @@
-"""Contract review: one agent finds the clauses of a contract, another what is risky in them."""
+"""Contract review: one agent finds the clauses of a contract, another what is risky in them. The contract is a sample,
+by its id, or comes with the request: `{"request": "Assess the risks", "text": "Liability: unlimited. Term: ..."}`."""
 
 from __future__ import annotations
 
@@ -7,20 +8,22 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman.errors import NotFound
+from pointsman.errors import Refused
 from pointsman.llm_agent import LLMAgent
 from pointsman.tools import tool
+from pointsman_agents.samples import USE_TOOLS, known
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "clauses", "risks", "team"]
 
 SAMPLE_REQUEST: Final = "List the clauses of contract CT-1 and assess its risks"
 
-_HOW: Final = "Use your tool before you answer, and quote what it found. This is no legal advice."
+_HOW: Final = f"{USE_TOOLS} This is no legal advice."
 _LONG_NOTICE: Final = 60
 """Days of notice above which a contract binds for too long: two months are usual in the sample contracts."""
 
-ContractId = Annotated[str, Field(pattern=r"^CT-\d+$", description="The contract's id, such as CT-1")]
+ContractId = Annotated[str | None, Field(pattern=r"^CT-\d+$", description="The contract's id, such as CT-1")]
+ContractText = Annotated[str | None, Field(description="The contract's own text, where the request has it")]
 
 # Sample data.
 _CONTRACTS: Final = {
@@ -44,27 +47,27 @@ class Risks(BaseModel):
 
 
 @tool(idempotent=True)
-def find_clauses(contract_id: ContractId) -> Clauses:
+def find_clauses(contract_id: ContractId = None, text: ContractText = None) -> Clauses:
     """Find the clauses of a contract, and which usual ones are missing."""
-    found = list(_clauses(contract_id))
-    missing = [name for name in _EXPECTED if name not in found]
-    told = f"{contract_id} has clauses on {', '.join(found)}; missing: {', '.join(missing) or 'none'}."
-    return Clauses(summary=told, found=found, missing=missing)
+    contract, clauses = _clauses(contract_id, text)
+    missing = [name for name in _EXPECTED if name not in clauses]
+    told = f"Clauses of {contract}: {', '.join(clauses)}; missing: {', '.join(missing) or 'none'}."
+    return Clauses(summary=told, found=list(clauses), missing=missing)
 
 
 @tool(idempotent=True)
-def assess(contract_id: ContractId) -> Risks:
+def assess(contract_id: ContractId = None, text: ContractText = None) -> Risks:
     """Assess the risks in a contract."""
-    text = _clauses(contract_id)
-    risks = [f"no clause on {name}" for name in _EXPECTED if name not in text]
-    if "unlimited" in text.get("Liability", ""):
+    contract, clauses = _clauses(contract_id, text)
+    risks = [f"no clause on {name}" for name in _EXPECTED if name not in clauses]
+    if "unlimited" in clauses.get("Liability", ""):
         risks.append("liability is unlimited")
-    if "automatically" in text.get("Term", ""):
+    if "automatically" in clauses.get("Term", ""):
         risks.append("it renews by itself")
-    notice = re.search(r"(\d+) days", text.get("Termination", ""))
+    notice = re.search(r"(\d+) days", clauses.get("Termination", ""))
     if notice is not None and int(notice[1]) > _LONG_NOTICE:
         risks.append(f"notice of {notice[1]} days, more than {_LONG_NOTICE}")
-    return Risks(summary=f"Risks of {contract_id}: {'; '.join(risks) or 'none found'}.", risks=risks)
+    return Risks(summary=f"Risks of {contract}: {'; '.join(risks) or 'none found'}.", risks=risks)
 
 
 clauses = LLMAgent(
@@ -95,7 +98,11 @@ team = Team(
 )
 
 
-def _clauses(contract_id: str) -> dict[str, str]:
-    if (text := _CONTRACTS.get(contract_id)) is None:
-        raise NotFound(f"there is no contract {contract_id}; there are {', '.join(_CONTRACTS)}")
-    return dict(re.findall(r"([A-Z][a-z ]+): ([^.]+)", text))
+def _clauses(contract_id: str | None, text: str | None) -> tuple[str, dict[str, str]]:
+    """What the contract is called here, and what each of its clauses says."""
+    if not text and contract_id is None:
+        raise Refused("no contract was given; name one, such as CT-1, or give its words in the `text` of the request")
+    found = dict(re.findall(r"([A-Z][a-z ]+): ([^.]+)", text or known(_CONTRACTS, str(contract_id), "contract")))
+    if not found:
+        raise Refused("the text has no clause; one looks like this: Termination: with 30 days notice.")
+    return "the contract" if text else str(contract_id), found

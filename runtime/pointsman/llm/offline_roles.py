@@ -316,10 +316,12 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
 
 
 def _wanted(request: RequestInput, matcher: Matcher) -> str:
-    """What is asked. A team that is handed a task has its part in the intent, beside the whole of the request."""
-    if isinstance(request, dict) and isinstance(intent := request.get("intent"), str):
-        if any(_best(matcher, clause, without=set()) for clause in clauses(intent)):
-            return intent
+    """What is asked: of an object its `request`, beside which may stand what it is about. A team that is handed a task
+    has its part in the `intent`, beside the whole of the request."""
+    if isinstance(request, dict):
+        for said in (request.get("intent"), request.get("request")):
+            if isinstance(said, str) and any(_best(matcher, clause, without=set()) for clause in clauses(said)):
+                return said
         request = {name: value for name, value in request.items() if name != "intent"} or request
     return _text(request)
 

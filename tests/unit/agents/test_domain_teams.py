@@ -86,12 +86,25 @@ async def test_trades_are_computed_from_what_is_held(request_: str, said: list[s
     [
         (contract.SAMPLE_REQUEST, ["missing: Confidentiality, Governing law", "unlimited", "90 days, more than 60"]),
         ("List the clauses of contract CT-2 and assess its risks", ["missing: none", "Risks of CT-2: none found"]),
+        (
+            {
+                "request": "List the clauses and assess the risks",
+                "text": "Termination: with 180 days notice. Liability: up to $5. Governing law: of Contoso.",
+            },
+            [
+                "Clauses of the contract: Termination, Liability, Governing law; missing: Confidentiality.",
+                "Risks of the contract: no clause on Confidentiality; notice of 180 days, more than 60.",
+            ],
+        ),
+        ({"request": "Assess the risks", "text": "We are friends."}, ["the text has no clause"]),
+        ("Assess the risks", ["no contract was given; name one, such as CT-1"]),
     ],
 )
-async def test_clauses_and_risks_are_found_in_the_text(request_: str, said: list[str]) -> None:
+async def test_clauses_and_risks_are_found_in_the_text(request_: str | dict[str, JsonValue], said: list[str]) -> None:
     outcome = await run_team(contract.team, (contract.clauses, contract.risks, planner, synthesizer), request_)
 
     assert [each for each in said if each not in str(outcome.answer)] == []
+    assert "Nobody here can help" not in str(outcome.answer)
 
 
 async def test_routing_that_cannot_be_read_falls_back_to_the_guides() -> None:

@@ -139,6 +139,12 @@ async def test_a_value_may_come_from_the_metadata_or_from_an_object_request() ->
     assert made["plate"] == "CD-456"
 
 
+async def test_what_an_object_request_is_about_asks_nobody_for_anything() -> None:
+    made = await plan({"request": "Cook some soup", "text": "The car was repaired. Flowers were planted."})
+
+    assert [(task.agent, task.intent) for task in made.tasks] == [("kitchen", "Cook some soup")]
+
+
 async def test_then_makes_the_next_task_wait() -> None:
     made = await plan("Grow vegetables, then cook dinner")
 
