@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from pydantic import JsonValue
 from pointsman.cli.output import Code, emit, one_line, write
 from pointsman.cli.session import session
 from pointsman.core.rehearsal import Difference, rehearse
-from pointsman.engine.archive import Archive, commits_of, export_workflow, import_workflow, read, results_of
+from pointsman.engine.archive import Archive, commits_of, export_workflow, import_workflow, read, results_of, tree
 from pointsman.errors import ConfigurationError
-from pointsman_schemas.log import Entry
+from pointsman_schemas.events import Result
+from pointsman_schemas.log import Commit, Entry
 
 __all__ = ["export", "import_", "replay"]
 
@@ -23,14 +25,16 @@ def export(workflow: str, file: str, *, url: str | None, namespace: str | None, 
     async def run() -> Code:
         async with session(url, namespace) as client:
             archive = await export_workflow(client.bus, client.subjects, workflow, datetime.now(UTC))
+        messages, others = sum(len(each.records) for each in tree(archive)), len(list(tree(archive))) - 1
         text = archive.model_dump_json(indent=1) + "\n"
         write(file, text)
         if file == "-":
             pass  # it is the output
         elif json:
-            emit({"workflow_id": workflow, "file": file, "messages": len(archive.records)})
+            emit({"workflow_id": workflow, "file": file, "messages": messages, "children": others})
         else:
-            print(f"{len(archive.records)} messages about {workflow} are in {file}. `pointsman replay {file}` judges "
+            below = f" and the {others} below it" if others else ""
+            print(f"{messages} messages about {workflow}{below} are in {file}. `pointsman replay {file}` judges "
                   "them by the present code; `pointsman import` puts them into another namespace.")  # fmt: skip
         return Code.OK
 
@@ -58,28 +62,34 @@ def import_(file: str, *, url: str | None, namespace: str | None, json: bool) ->
 
 def replay(file: str, *, json: bool) -> Code:
     found = read(_read(file))
-    results = results_of(found) if isinstance(found, Archive) else {}
-    commits = list(commits_of(found)) if isinstance(found, Archive) else list(found)
-    if not commits:
+    logs: list[tuple[str, list[Commit], Mapping[str, Result]]] = (
+        [(each.workflow_id, list(commits_of(each)), results_of(each)) for each in tree(found)]
+        if isinstance(found, Archive)
+        else [("", list(found), {})]
+    )
+    commits = [commit for _, log, _ in logs for commit in log]
+    if not logs[0][1]:
         raise ConfigurationError(f"{file} holds no log; export the workflow again, before its log has aged out")
-    differences = list(rehearse(commits, results))
+    differences = [(workflow, each) for workflow, log, results in logs for each in rehearse(log, results)]
     entries = sum(len(commit.entries) for commit in commits)
     if json:
-        for each in differences:
-            emit({"entry": each.entry, "commit": each.commit, "expected": each.expected, "got": each.got})
-        emit({"entries": entries, "commits": len(commits), "differences": len(differences)})
+        for workflow, each in differences:
+            emit({"workflow_id": workflow or None, "entry": each.entry, "commit": each.commit,
+                  "expected": each.expected, "got": each.got})  # fmt: skip
+        emit({"workflows": len(logs), "entries": entries, "commits": len(commits), "differences": len(differences)})
     else:
-        for each in differences:
-            print(_told(each))
+        for workflow, each in differences:
+            print(_told(each, workflow if len(logs) > 1 else ""))
         same = "the present code decides all of it as it was decided" if not differences else (
             f"the present code decides {len(differences)} of them otherwise")  # fmt: skip
-        print(f"{len(commits)} commits, {entries} entries; {same}.")
+        several = f"{len(logs)} workflows, " if len(logs) > 1 else ""
+        print(f"{several}{len(commits)} commits, {entries} entries; {same}.")
     return Code.FAILED if differences else Code.OK
 
 
-def _told(difference: Difference) -> str:
+def _told(difference: Difference, workflow: str) -> str:
     expected, got = difference.expected, difference.got
-    where = f"entry {difference.entry}, in commit {difference.commit}"
+    where = f"{workflow + ', ' if workflow else ''}entry {difference.entry}, in commit {difference.commit}"
     if expected is None or got is None or expected.kind != got.kind:
         return f"{where}: expected {_short(expected)}\n    got {_short(got)}"
     before, after = expected.model_dump(mode="json"), got.model_dump(mode="json")

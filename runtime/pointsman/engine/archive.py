@@ -1,4 +1,4 @@
-"""A whole workflow in one document, so that what went wrong here can be looked at elsewhere.
+"""A whole workflow and those its teams started for it, in one document: what went wrong is looked at elsewhere.
 
 It holds every message about the workflow that the streams still have: log, events, outcome, handoffs, results, controls
 and dead letters. Imported into another namespace it can be shown, traced and replayed, and nothing acts on it: what is
@@ -8,14 +8,16 @@ to be done is not put into a work stream, and a supervisor that is given an inpu
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
+from pointsman.core.trace import children_of
 from pointsman.engine.history import IMPORTED, newest_commit
-from pointsman.errors import ConfigurationError, Conflict, ContractError, PointsmanError
+from pointsman.errors import ConfigurationError, Conflict, ContractError, NotFound, PointsmanError
 from pointsman.ports import Bus, Stored, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Result
@@ -33,6 +35,7 @@ __all__ = [
     "import_workflow",
     "read",
     "results_of",
+    "tree",
 ]
 
 VERSION: Final = 1
@@ -74,10 +77,12 @@ class Archive(BaseModel):
     workflow_id: WorkflowId
     exported_at: AwareDatetime
     records: tuple[Record, ...]
+    children: tuple[Archive, ...] = ()
+    """The workflows that teams started for tasks of this one, as far as they had begun."""
 
 
 async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: datetime) -> Archive:
-    """Everything there is about the workflow. Raises `NotFound` when it has no log."""
+    """Everything there is about the workflow and those below it. Raises `NotFound` when it has no log."""
     team, _ = await newest_commit(bus, subjects, workflow)
     ns = subjects.namespace
     wanted: tuple[tuple[StreamKind, str], ...] = (
@@ -89,29 +94,24 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
         ("dead", subjects.dead_letters_of(workflow=workflow)),
     )
     records = [_record(stream, stored) for stream, subject in wanted async for stored in bus.read(stream, subject)]
-    return Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
+    found = Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
+    below: list[Archive] = []
+    for child in _children_of(found):
+        with suppress(NotFound):  # its team has not taken it yet, or its log has aged out
+            below.append(await export_workflow(bus, subjects, child, now))
+    return found.model_copy(update={"children": tuple(below)})
 
 
 async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int:
-    """Store the log, the events, the outcome and the dead letters; the number of messages.
+    """Store the log, the events, the outcome and the dead letters of each workflow; the number of messages.
 
     Raises:
-        AlreadyThere: a workflow of that id has a log here. Nothing was stored.
+        AlreadyThere: a workflow of one of the ids has a log here. Nothing was stored.
     """
-    log = subjects.log(archive.team, archive.workflow_id)
-    if await bus.last("log", subjects.log_anywhere(archive.workflow_id)) is not None:
-        raise _there(archive, subjects)
-    kept = [record for record in archive.records if record.stream != "work"]
-    end = 0
-    for record in kept:
-        subject = subjects.namespace + record.subject.removeprefix(archive.namespace)
-        headers = {**record.headers, IMPORTED: archive.namespace}
-        try:
-            sequence = await bus.publish(subject, record.data, headers, expect=end if subject == log else None)
-        except Conflict:
-            raise _there(archive, subjects) from None
-        end = sequence if subject == log else end
-    return len(kept)
+    for each in tree(archive):
+        if await bus.last("log", subjects.log_anywhere(each.workflow_id)) is not None:
+            raise _there(each, subjects)
+    return sum([await _import(bus, subjects, each) for each in tree(archive)])
 
 
 def read(text: bytes) -> Archive | tuple[Commit, ...]:
@@ -132,6 +132,13 @@ def read(text: bytes) -> Archive | tuple[Commit, ...]:
         raise ConfigurationError(f"this is no log: {error}") from None
 
 
+def tree(archive: Archive) -> Iterator[Archive]:
+    """The archive, and those of the workflows below it."""
+    yield archive
+    for child in archive.children:
+        yield from tree(child)
+
+
 def commits_of(archive: Archive) -> Iterator[Commit]:
     """The workflow's log. Raises `ContractError` for a commit that cannot be read."""
     prefix = f"{archive.namespace}.log."
@@ -150,6 +157,28 @@ def results_of(archive: Archive) -> Mapping[str, Result]:
             except ContractError:
                 continue  # what could not be read then cannot be read now
     return found
+
+
+async def _import(bus: Bus, subjects: Subjects, archive: Archive) -> int:
+    log = subjects.log(archive.team, archive.workflow_id)
+    kept = [record for record in archive.records if record.stream != "work"]
+    end = 0
+    for record in kept:
+        subject = subjects.namespace + record.subject.removeprefix(archive.namespace)
+        headers = {**record.headers, IMPORTED: archive.namespace}
+        try:
+            sequence = await bus.publish(subject, record.data, headers, expect=end if subject == log else None)
+        except Conflict:
+            raise _there(archive, subjects) from None
+        end = sequence if subject == log else end
+    return len(kept)
+
+
+def _children_of(archive: Archive) -> Sequence[str]:
+    try:
+        return children_of([entry for commit in commits_of(archive) for entry in commit.entries])
+    except (ContractError, ValueError):  # a log that cannot be read, or lost its beginning, does not say
+        return ()
 
 
 def _record(stream: StreamKind, stored: Stored) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from support.system import echo, in_memory, planner_of, synthesizer, until
@@ -10,8 +11,11 @@ from support.system import echo, in_memory, planner_of, synthesizer, until
 from pointsman import Context, agent
 from pointsman.agent import Agent
 from pointsman.bus.memory import MemoryBroker
+from pointsman.cli.archives import replay
+from pointsman.cli.output import Code
 from pointsman.client import Client
 from pointsman.core.rehearsal import rehearse
+from pointsman.core.trace import TraceNode
 from pointsman.engine.archive import (
     AlreadyThere,
     Archive,
@@ -20,10 +24,12 @@ from pointsman.engine.archive import (
     import_workflow,
     read,
     results_of,
+    tree,
 )
 from pointsman.engine.dead_letters import DeadLetters, NotReplayable
 from pointsman.errors import ConfigurationError, NotFound, TaskError
-from pointsman_schemas.team import Limits, Team
+from pointsman.testing import running_team
+from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30, attempts=1))
 
@@ -64,6 +70,78 @@ async def test_it_is_the_same_workflow_in_another_namespace(archive: Archive) ->
     assert (listed.id, listed.status) == (archive.workflow_id, "partial")
     root = await client.trace(archive.workflow_id)
     assert {child.name for child in root.children[0].children} >= {"invoke_agent a", "invoke_agent lost"}
+
+
+@pytest.fixture
+async def family() -> Archive:
+    """A workflow that handed a task to a team, whose workflow did so, too."""
+    desk = Team(name="desk", agents=("refunds",), strategy=Pipeline(stages=(Stage(agent="refunds"),)))
+    refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="books"), Stage(agent="a"))))
+    books = Team(name="books", strategy=Pipeline(stages=(Stage(agent="b"),)))
+    async with running_team([desk, refunds, books], [echo("a"), echo("b")]) as client:
+        workflow = await client.submit("desk", "charge 7")
+        assert (await workflow.outcome(20)).status == "completed"
+        return await export_workflow(client.bus, client.subjects, workflow.id, datetime.now(UTC))
+
+
+async def test_the_workflows_below_it_are_taken_along_and_drawn_as_they_were(family: Archive) -> None:
+    client = Client(MemoryBroker(namespace="elsewhere").connect(), namespace="elsewhere")
+    copy = read(family.model_dump_json().encode())
+    assert isinstance(copy, Archive)
+
+    await import_workflow(client.bus, client.subjects, copy)
+
+    assert [each.team for each in tree(copy)] == ["desk", "refunds", "books"]
+    assert {each.id for each in await client.list()} == {each.workflow_id for each in tree(family)}
+    assert {name for name in drawn(await client.trace(family.workflow_id)) if name.startswith("invoke_agent")} == {
+        "invoke_agent refunds", "invoke_agent books", "invoke_agent a", "invoke_agent b",
+    }  # fmt: skip
+    assert [list(rehearse(commits_of(each), results_of(each))) for each in tree(copy)] == [[], [], []]
+
+
+async def test_when_one_below_it_is_there_already_nothing_is_stored(family: Archive) -> None:
+    client = Client(MemoryBroker().connect())
+    child = family.children[0].children[0]
+    await import_workflow(client.bus, client.subjects, child)
+
+    with pytest.raises(AlreadyThere, match=child.workflow_id):
+        await import_workflow(client.bus, client.subjects, family)
+
+    assert [each.id for each in await client.list()] == [child.workflow_id]
+
+
+def test_a_file_from_before_children_were_taken_along_is_read(family: Archive) -> None:
+    before = read(family.model_dump_json(exclude={"children"}).encode())
+
+    assert isinstance(before, Archive)
+    assert list(tree(before)) == [before]
+
+
+def test_replay_judges_every_workflow_of_a_file_and_says_which_one_differs(
+    family: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "family.json"
+    file.write_text(family.model_dump_json())
+    same = replay(str(file), json=False)
+    told = capsys.readouterr().out
+    child = family.children[0]
+    edited = child.model_copy(update={"records": tuple(
+        record.model_copy(update={"body": record.body.replace('"agent":"a"', '"agent":"z"')})
+        if ".log." in record.subject else record for record in child.records
+    )})  # fmt: skip
+    file.write_text(family.model_copy(update={"children": (edited,)}).model_dump_json())
+
+    different = replay(str(file), json=False)
+
+    assert (same, different) == (Code.OK, Code.FAILED)
+    assert told.startswith("3 workflows, ")
+    told = capsys.readouterr().out
+    assert child.workflow_id in told
+    assert family.workflow_id not in told
+
+
+def drawn(node: TraceNode) -> list[str]:
+    return [node.name, *(name for child in node.children for name in drawn(child))]
 
 
 async def test_one_that_is_there_already_is_refused(archive: Archive) -> None:

@@ -123,7 +123,7 @@ def export(
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
-    """Write a workflow whole to a file. Log, events, handoffs, results, outcome, dead letters."""
+    """Write a workflow whole to a file, with those below it. Log, events, handoffs, results, outcome, dead letters."""
     from pointsman.cli import archives
 
     return archives.export(workflow, file, url=url, namespace=namespace, json=json)
