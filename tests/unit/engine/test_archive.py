@@ -125,10 +125,10 @@ def test_replay_judges_every_workflow_of_a_file_and_says_which_one_differs(
     same = replay(str(file), json=False)
     told = capsys.readouterr().out
     child = family.children[0]
-    edited = child.model_copy(update={"records": tuple(
-        record.model_copy(update={"body": record.body.replace('"agent":"a"', '"agent":"z"')})
-        if ".log." in record.subject else record for record in child.records
-    )})  # fmt: skip
+    last = [record for record in child.records if ".log." in record.subject][-1]
+    other = last.model_copy(update={"body": last.body.replace('"status":"completed"', '"status":"partial"')})
+    records = tuple(other if record is last else record for record in child.records)
+    edited = child.model_copy(update={"records": records})
     file.write_text(family.model_copy(update={"children": (edited,)}).model_dump_json())
 
     different = replay(str(file), json=False)
