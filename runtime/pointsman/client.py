@@ -112,7 +112,7 @@ class Client:
 
         Raises:
             ContractError: the input is empty, not strict JSON, or a value is out of range.
-            OversizeEvent: the request does not fit into one message of this broker. Nothing was sent.
+            OversizeEvent: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
             UnknownOutcome: the broker was silent, repeatedly. Submit again with the same `request_id`.
         """
         chosen_id = request_id or uuid4().hex

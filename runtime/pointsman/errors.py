@@ -4,8 +4,9 @@ PointsmanError
 ├── ContractError            an event or a value does not fit the wire contract (pointsman_schemas.errors)
 │   ├── InvalidToken         a name cannot stand in a subject
 │   ├── UndecodableEvent     headers or body cannot be read
+│   ├── LostBody             a body that is kept apart is gone, or is another one
 │   ├── UnknownEventType     a type or version this release does not know
-│   ├── OversizeEvent        larger than the broker accepts
+│   ├── OversizeEvent        larger than an event may be
 │   └── NotJson              a value that strict JSON cannot carry
 ├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
 ├── NotFound                 the workflow, agent or dead letter that was asked for does not exist
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 from pointsman_schemas.errors import (
     ContractError,
     InvalidToken,
+    LostBody,
     NotJson,
     OversizeEvent,
     PointsmanError,
@@ -47,6 +49,7 @@ __all__ = [
     "ContractError",
     "InvalidToken",
     "InvariantError",
+    "LostBody",
     "ModelError",
     "NeedsApproval",
     "NotFound",

@@ -33,7 +33,7 @@ __all__ = [
     "Watcher",
 ]
 
-StreamKind = Literal["work", "log", "dead", "limits"]
+StreamKind = Literal["work", "log", "dead", "limits", "artifacts"]
 
 
 class Server(NamedTuple):
@@ -144,6 +144,10 @@ class Bus(Protocol):
     """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`
     are its streams; the last keeps the newest message of each subject.
 
+    What is published is what is read, whether it fits into one message or not: a body that does not is kept in the
+    object store `{ns}_ARTIFACTS`, stored before the message that refers to it. Should it not be there any more when the
+    message is read, that has its `ce-dataref` and no body, which `decode` refuses as `LostBody`.
+
     Every method raises `BusUnavailable` when the broker does not answer within the configured time.
     """
 
@@ -164,7 +168,12 @@ class Bus(Protocol):
 
     @property
     def max_payload(self) -> int:
-        """Bytes that headers and body of one message may have together."""
+        """Bytes that headers and body of one message may have together; above, the body is kept apart."""
+        ...
+
+    @property
+    def max_body(self) -> int:
+        """Bytes that headers and body of one event may have together, wherever the body is kept."""
         ...
 
     @property
@@ -195,7 +204,7 @@ class Bus(Protocol):
 
         Raises:
             Conflict: the subject does not end at `expect`. Nothing was stored.
-            OversizeEvent: headers and body exceed `max_payload`. Nothing was sent.
+            OversizeEvent: headers and body exceed `max_body`. Nothing was sent.
             InvalidToken: the subject holds white space, control characters, wildcards or an empty token.
             UnknownOutcome: no answer in time; it may have been stored.
         """

@@ -53,6 +53,12 @@ class Settings(BaseSettings):
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
     """How long the log and the dead letters are kept. What is to be done is kept for 7 days at most."""
+    max_body: Annotated[int, Field(ge=1024)] = 8_388_608
+    """Bytes of headers and body that one event may have. What does not fit into one message of the broker is kept in
+    the object store. A process holds the bodies it works on, and reads JSON at some 50 MB a second."""
+    artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Bytes the object store may take when this process creates it; unset: as much as there is. When it is full, what
+    is large waits until something has aged out."""
     model_limits: dict[str, ModelLimits] = {}
     """What the model providers allow, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with

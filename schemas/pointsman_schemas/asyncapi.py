@@ -264,6 +264,8 @@ def document() -> dict[str, Any]:
             "buckets": {
                 "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
                 "refreshed as its heartbeat.",
+                "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20): the bodies that do not fit into a message, by the "
+                "SHA-256 of their content.",
             },
             "NAMESPACE": "The namespace in capitals.",
         },
@@ -333,6 +335,11 @@ def _headers() -> dict[str, Any]:
             "ce-dataschema": {"type": "string", "description": "The `$id` of the body's JSON Schema."},
             "ce-correlationid": {"type": "string", "description": "The caller's id, carried by every event."},
             "ce-causationid": {"type": "string", "description": "The id of the event that caused this one."},
+            "ce-dataref": {
+                "type": "string",
+                "pattern": "^nats-object://[^/]+/[^/?]+\\?size=[0-9]+&sha256=[0-9a-f]{64}$",
+                "description": "Where the body of a message that has none is kept, and what it must be.",
+            },
             "ce-traceparent": {"type": "string", "description": "W3C trace context of the origin."},
             "traceparent": {"type": "string", "description": "W3C trace context of this hop."},
             "tracestate": text,

@@ -17,7 +17,8 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import JsonValue
 
-from pointsman_schemas.errors import UndecodableEvent
+from pointsman_schemas.claim import DATAREF
+from pointsman_schemas.errors import LostBody, UndecodableEvent
 from pointsman_schemas.strict_json import compact, parse_json
 
 __all__ = ["Envelope", "decode", "encode", "encode_structured"]
@@ -130,8 +131,14 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
 
     Raises:
         UndecodableEvent: attributes are missing or malformed, or the content is not JSON.
+        LostBody: it has none, and names a place that nobody could fetch it from.
     """
     lower = {name.lower(): value for name, value in headers.items()} if headers else {}
+    if not body and (place := lower.get(DATAREF)) is not None:
+        raise LostBody(
+            f"the body is kept apart, at {place[:200]!r}, and is not to be had there: it has aged out, is damaged, too "
+            "large, or elsewhere; the log line body_lost of who read it says which; publish the event again"
+        )
     content_type = lower.get("content-type", "").strip().lower()
     if content_type.startswith("application/cloudevents"):
         return _decode_structured(lower, content_type, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "ContractError",
     "InvalidToken",
+    "LostBody",
     "NotJson",
     "OversizeEvent",
     "PointsmanError",
@@ -37,6 +38,12 @@ class UndecodableEvent(ContractError):
     kind = "undecodable"
 
 
+class LostBody(ContractError):
+    """The event's body is kept apart, and is not to be had there: it is gone, or is not what was stored."""
+
+    kind = "lost_body"
+
+
 class UnknownEventType(ContractError):
     """The type or its version is not one this release knows."""
 
@@ -44,7 +51,7 @@ class UnknownEventType(ContractError):
 
 
 class OversizeEvent(ContractError):
-    """Headers and body together are larger than the broker accepts."""
+    """Headers and body together are larger than an event may be."""
 
     kind = "oversize"
 

@@ -87,6 +87,10 @@ class Subjects:
     def agents_bucket(self) -> str:
         return f"{self._upper}_AGENTS"
 
+    @property
+    def artifacts_bucket(self) -> str:
+        return f"{self._upper}_ARTIFACTS"
+
     # One message
 
     def request(self, team: str) -> str:

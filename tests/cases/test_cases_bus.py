@@ -107,8 +107,13 @@ def _peak_memory(pid: int) -> int:
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
 
-async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_at_once(settings: Settings) -> None:
-    """The bound of a message, one more and one less, and the place at which only headers are too much."""
+@pytest.mark.parametrize("kept_apart", [False, True])
+async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_at_once(
+    settings: Settings, kept_apart: bool
+) -> None:
+    """The bound of a message, one more and one less, and the place at which only headers are too much. With the object
+    store none of it is a bound: there is a higher one, and the one result above that fails."""
+    settings = settings if kept_apart else settings.model_copy(update={"max_body": 1_048_576})
     runs: Counter[int] = Counter()
 
     @agent(name="a", description="Answers at length", concurrency=4)
@@ -127,9 +132,16 @@ async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_a
         async with running(settings, join, [planner, long]) as client:
             bound = client.bus.max_payload
             outcomes = await asyncio.gather(*(answered(bound, fewer) for fewer in lengths), answered(bound, bound - 9))
+            beyond = await answered(settings.max_body, -7)
     await remove_streams(settings)
 
     statuses = [outcome.status for outcome in outcomes]
+    assert beyond.status == "failed"
+    assert "bytes" in beyond.gaps[0].reason
+    if kept_apart:
+        assert set(statuses) == {"completed"}
+        assert [len(str(outcome.answer)) for outcome in outcomes] == [*(bound - fewer for fewer in lengths), 9]
+        return
     assert statuses == [*sorted(statuses[:-1]), "completed"]  # up to some length completed, beyond it failed
     assert (statuses[0], statuses[-2]) == ("completed", "failed")
     for outcome in outcomes:

@@ -392,6 +392,7 @@ async def test_a_damaged_log_closes_its_workflow_and_no_other(
 
 
 async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settings, bus: JetStreamBus) -> None:
+    settings = settings.model_copy(update={"max_body": bus.max_payload})
     big = "x" * (bus.max_payload // 3)
 
     @agent(name="a", description="Answers at length")

@@ -54,7 +54,7 @@ class Rest:
 
 def audit(world: World) -> list[str]:
     """Every promise that the world has broken, as sentences."""
-    held = [stored for stored in world.broker.stream("dead").select("sim.dead.>") if stored.body]
+    held = [stored for stored in world.broker.held("dead", "sim.dead.>") if stored.body]
     dead = [*world.broker.removed, *held]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = Rest(world, _logs(world), dead, letters)
@@ -65,7 +65,7 @@ def audit(world: World) -> list[str]:
 def check_head(world: World, workflow: str, head: Head) -> str | None:
     """What is wrong with the state a supervisor holds; it is the fold of the log up to where the supervisor is."""
     folded = None
-    for stored in world.broker.stream("log").select(world.subjects.log(world.team_of(workflow), workflow)):
+    for stored in world.broker.held("log", world.subjects.log(world.team_of(workflow), workflow)):
         if stored.sequence <= head.sequence:
             folded = apply(folded, commit_of(stored))
     return None if folded == head.state else f"{workflow}: a supervisor's state is not the fold of its log"
@@ -85,11 +85,11 @@ def _requests(rest: Rest) -> Iterator[str]:
     """An acknowledged request reaches exactly one outcome."""
     world, team = rest.world, rest.world.team.name
     for stored, workflow in world.requests():
-        outcomes = world.broker.stream("log").select(world.subjects.outcome(team, workflow))
+        outcomes = world.broker.held("log", world.subjects.outcome(team, workflow))
         if len(outcomes) != 1:
             yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
     asked = {workflow for _, workflow in world.requests()}
-    for stored in world.broker.stream("log").select(world.subjects.outcomes_of(team)):
+    for stored in world.broker.held("log", world.subjects.outcomes_of(team)):
         if stored.subject.split(".")[-1] not in asked:
             yield f"{stored.subject} is the outcome of nothing that was asked for"
 
@@ -104,7 +104,7 @@ def _workflows(rest: Rest) -> Iterator[str]:
         if len(ends) != 1 or entries[-1] is not ends[0]:
             yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
             continue
-        for stored in world.broker.stream("log").select(world.subjects.outcome(world.team_of(workflow), workflow)):
+        for stored in world.broker.held("log", world.subjects.outcome(world.team_of(workflow), workflow)):
             if parse(Outcome, stored.body) != ends[0].outcome:
                 yield f"{workflow}: its outcome is not the one in its log"
         # A task that was reopened is not given up on; whoever reopened it may have been faster than its letter.
@@ -181,7 +181,6 @@ def _story(entries: list[Entry]) -> Iterator[str]:
 def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     """At most one handoff and one result for each attempt; a handoff that was dealt with was answered."""
     world = rest.world
-    work = world.broker.stream("work")
     dispatched = {
         (workflow, entry.task_id, entry.attempt, entry.agent)
         for workflow, commits in rest.logs.items()
@@ -191,11 +190,11 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     }
     letters = rest.names
     counts: Counter[str] = Counter()
-    for stored in (*work.select("sim.handoff.>"), *work.select("sim.inbox.*.*.result.>")):
+    for stored in (*world.broker.held("work", "sim.handoff.>"), *world.broker.held("work", "sim.inbox.*.*.result.>")):
         if stored.sequence not in world.foreign:
             counts[stored.subject] += 1
     yield from (f"{subject} was sent {count} times" for subject, count in counts.items() if count > 1)
-    for stored in work.select("sim.handoff.>"):
+    for stored in world.broker.held("work", "sim.handoff.>"):
         address = world.subjects.parse_handoff(stored.subject)
         attempt = (address.workflow, address.task, address.attempt, address.agent)
         if stored.sequence not in world.foreign and attempt not in dispatched:
@@ -205,10 +204,10 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
         buried = dead_letter_id(address.workflow, world.subjects.work_stream, stored.sequence) in letters
-        if not work.ends_at(answer) and not buried:
+        if not world.broker.stream("work").ends_at(answer) and not buried:
             yield f"{stored.subject} was acknowledged and never answered"
     answers: dict[str, list[Result]] = defaultdict(list)
-    for stored in work.select("sim.inbox.*.*.result.>"):
+    for stored in world.broker.held("work", "sim.inbox.*.*.result.>"):
         with suppress(ContractError):
             answers[stored.subject].append(parse(Result, decode(stored.headers, stored.body)[1]))
     for workflow, commits in rest.logs.items():
@@ -225,7 +224,7 @@ def _inputs(rest: Rest) -> Iterator[str]:
     world = rest.world
     letters = {letter.sequence for letter in rest.letters if letter.sequence is not None}
     known = set(rest.logs)
-    for stored in world.broker.stream("work").select("sim.inbox.>"):
+    for stored in world.broker.held("work", "sim.inbox.>"):
         try:
             address = world.subjects.parse_inbox(stored.subject)
             read_inbox(stored, address)
@@ -242,7 +241,7 @@ def _inputs(rest: Rest) -> Iterator[str]:
 
 def _letters(rest: Rest) -> Iterator[str]:
     """Every dead letter says why, stands there once, and nothing died of a bug of ours."""
-    counts = Counter(stored.subject for stored in rest.world.broker.stream("dead").select("sim.dead.>") if stored.body)
+    counts = Counter(stored.subject for stored in rest.world.broker.held("dead", "sim.dead.>") if stored.body)
     yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
     for letter in rest.letters:
         if not letter.cause.kind or not letter.cause.message or letter.cause.kind == "bug":
@@ -251,6 +250,6 @@ def _letters(rest: Rest) -> Iterator[str]:
 
 def _logs(world: World) -> dict[str, list[tuple[Stored, Commit]]]:
     logs: dict[str, list[tuple[Stored, Commit]]] = defaultdict(list)
-    for stored in world.broker.stream("log").select(world.subjects.logs_of()):
+    for stored in world.broker.held("log", world.subjects.logs_of()):
         logs[stored.subject.split(".")[-1]].append((stored, commit_of(stored)))
     return logs

@@ -54,7 +54,7 @@ def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> No
     for seed in _SEEDS:
         world = World(seed)
         world.run()
-        below = world.broker.stream("log").select(world.subjects.outcomes_of("below"))
+        below = world.broker.held("log", world.subjects.outcomes_of("below"))
         ends |= {parse(Outcome, decode(stored.headers, stored.body)[1]).status for stored in below}
         if ends == wanted:
             break

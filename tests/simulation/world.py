@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import structlog
@@ -81,14 +81,28 @@ class Seen:
 class SimulatedBroker(MemoryBroker):
     """The in-memory broker, which remembers the dead letters that were removed from it."""
 
-    def __init__(self, namespace: str, clock: SimulatedClock) -> None:
-        super().__init__(namespace, clock, heartbeat=4.0)
+    def __init__(self, namespace: str, clock: SimulatedClock, max_body: int) -> None:
+        super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body)
         self.removed: list[Stored] = []
+
+    def held(self, kind: StreamKind, subject: str) -> list[Stored]:
+        """What `subject` holds, wherever the bodies are kept."""
+        reader = self.connect()
+        return [stored if stored.body else _now(reader.whole(stored)) for stored in self.stream(kind).select(subject)]
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
             self.removed.append(stored)
         return super().delete(kind, sequence)
+
+
+def _now(reading: Coroutine[Any, Any, Stored]) -> Stored:
+    """What a coroutine returns that waits for nothing."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return cast(Stored, done.value)
+    raise AssertionError("the in-memory broker had somebody wait for a body")
 
 
 class _Outside(MemoryBus):
@@ -120,7 +134,8 @@ class World:
         chance = self.chance = Random(f"{self.seed}/world")
         self.subjects = Subjects("sim")
         self.clock = SimulatedClock()
-        self.broker = SimulatedBroker("sim", self.clock)
+        # In every other world what does not fit into a message is kept apart; in the others it is refused.
+        self.broker = SimulatedBroker("sim", self.clock, [1_048_576, 8_388_608][self.seed % 2])
         self.outside = _Outside(self.broker, self.foreign)
         # Each world has faults of its own: one that meets everything a little never meets anything often.
         rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
@@ -240,7 +255,7 @@ class World:
 
     def requests(self) -> Iterator[tuple[Stored, str]]:
         """Every request that was stored, and the workflow it belongs to."""
-        for stored in self.broker.stream("work").select(self.subjects.request(self.team.name)):
+        for stored in self.broker.held("work", self.subjects.request(self.team.name)):
             if stored.sequence not in self._known:
                 self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
             yield stored, self._known[stored.sequence]
@@ -392,7 +407,7 @@ class World:
                 subject = self.subjects.result(team, workflow, agent, task, attempt)
                 body = dump(self._result(workflow, task, attempt, agent))
             case "again":
-                earlier = self.broker.stream("work").select(subject)
+                earlier = self.broker.held("work", subject)
                 body = earlier[0].body if earlier else dump(self._result(workflow, task, attempt, agent))
                 headers = dict(earlier[0].headers) if earlier else headers
             case "odd":

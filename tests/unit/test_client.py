@@ -135,8 +135,8 @@ async def test_a_broker_that_stays_silent_is_an_unknown_outcome() -> None:
         await Client(SilentBus(3)).submit("crew", "mend it")
 
 
-async def test_a_request_that_does_not_fit_into_a_message_is_refused_before_it_is_sent() -> None:
-    bus = MemoryBus(max_payload=2_000)
+async def test_a_request_larger_than_an_event_may_be_is_refused_before_it_is_sent() -> None:
+    bus = MemoryBus(max_body=2_000)
 
     with pytest.raises(OversizeEvent, match="too large"):
         await Client(bus).submit("crew", "x" * 3_000)

@@ -10,6 +10,7 @@ from pointsman.errors import ContractError, InvalidToken, OversizeEvent
 
 __all__ = [
     "EXPECTED_SEQUENCE",
+    "MAX_HEADERS",
     "MESSAGE_ID",
     "check_filter",
     "check_size",
@@ -24,7 +25,7 @@ MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 
 _MAX_SUBJECT = 1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
-_MAX_HEADERS = 65_535  # JetStream keeps a message's header length in 16 bits
+MAX_HEADERS = 65_535  # JetStream keeps a message's header length in 16 bits
 _SHOWN = 80  # characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
@@ -91,14 +92,14 @@ def header_size(headers: Mapping[str, str]) -> int:
 
 
 def check_size(subject: str, headers: int, body: int, limit: int) -> None:
-    """Raises `OversizeEvent` when the broker would refuse a message of so many bytes of headers and body."""
-    if headers > _MAX_HEADERS:
+    """Raises `OversizeEvent` when so many bytes of headers and body are more than `limit`, or the broker keeps."""
+    if headers > MAX_HEADERS:
         raise OversizeEvent(
-            f"the headers of {subject} take {headers} bytes; the broker keeps at most {_MAX_HEADERS}; shorten them"
+            f"the headers of {subject} take {headers} bytes; the broker keeps at most {MAX_HEADERS}; shorten them"
         )
     if headers + body > limit:
         raise OversizeEvent(
-            f"{subject} takes {headers + body} bytes, headers included; the broker accepts {limit}; "
+            f"{subject} takes {headers + body} bytes, headers included; {limit} are accepted; "
             "send less, or a reference to where it is"
         )
 

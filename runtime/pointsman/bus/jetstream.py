@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from pydantic_core import from_json
 
+from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
@@ -120,6 +121,7 @@ class JetStreamBus:
             "log": self._subjects.log_stream,
             "dead": self._subjects.dead_stream,
             "limits": self._subjects.limits_stream,
+            "artifacts": f"OBJ_{self._subjects.artifacts_bucket}",
         }
         self._nc = _Client()
         self._replies = Replies(f"_INBOX.{secrets.token_hex(11)}", self._timeout)
@@ -132,6 +134,7 @@ class JetStreamBus:
         self._set_up_once = False
         self._restoring: asyncio.Task[None] | None = None
         self._reader = StreamReader(self, self._timeout)
+        self._artifacts = Artifacts(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
         self._registry = KeyValueRegistry(
             self, self._reader, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock
         )
@@ -192,6 +195,10 @@ class JetStreamBus:
     @property
     def max_payload(self) -> int:
         return self._nc.max_payload
+
+    @property
+    def max_body(self) -> int:
+        return self._settings.max_body
 
     @property
     def registry(self) -> KeyValueRegistry:
@@ -372,7 +379,7 @@ class JetStreamBus:
         extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
         if message_id is not None:
             extra[MESSAGE_ID] = message_id
-        return await self.store(subject, body, wire_headers(headers, extra))
+        return await self.store(subject, *await self._artifacts.claimed(subject, body, wire_headers(headers, extra)))
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         check_subject(name)
@@ -386,7 +393,7 @@ class JetStreamBus:
             _EXPECTED_OF: target,
         }
         try:
-            await self.store(name, body, wire_headers(headers, orders))
+            await self.store(name, *await self._artifacts.claimed(target, body, wire_headers(headers, orders)))
         except Conflict:
             return False
         return True
@@ -402,10 +409,12 @@ class JetStreamBus:
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         check_filter(subject)
-        return await self._reader.from_leader(self._streams[stream], {"last_by_subj": subject})
+        found = await self._reader.from_leader(self._streams[stream], {"last_by_subj": subject})
+        return found and await self._artifacts.whole(found)
 
     async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
-        return await self._reader.from_leader(self._streams[stream], {"seq": sequence})
+        found = await self._reader.from_leader(self._streams[stream], {"seq": sequence})
+        return found and await self._artifacts.whole(found)
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         answer = await self.api(f"STREAM.MSG.DELETE.{self._streams[stream]}", {"seq": sequence, "no_erase": True})
@@ -417,12 +426,17 @@ class JetStreamBus:
 
     def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
         check_filter(subject)
-        return self._reader.read(self._streams[stream], subject, after)
+        return self._whole(self._reader.read(self._streams[stream], subject, after))
 
     def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
         for subject in subjects:
             check_filter(subject)
-        return self._reader.follow(self._streams[stream], subjects, after)
+        return self._whole(self._reader.follow(self._streams[stream], subjects, after))
+
+    async def _whole(self, messages: AsyncGenerator[Stored, None]) -> AsyncGenerator[Stored, None]:
+        async with aclosing(messages):
+            async for stored in messages:
+                yield stored if stored.body else await self._artifacts.whole(stored)
 
     # Consumers
 
@@ -437,7 +451,8 @@ class JetStreamBus:
             if self._watcher is not None:
                 self._watcher.received(subject, self._server, name, amount)
 
-        consumer = PullConsumer(self, self._streams[stream], config, self._consumers.discard, handed_out)
+        whole = self._artifacts.whole
+        consumer = PullConsumer(self, self._streams[stream], config, self._consumers.discard, handed_out, whole)
         await consumer.open()
         self._consumers.add(consumer)
         return consumer
@@ -468,7 +483,8 @@ class JetStreamBus:
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)
-        block = header_bytes(wire_headers(headers))
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
+        block = header_bytes(wire)
         check_size(subject, len(block), len(body), self.max_payload)
         if self._up.is_set():
             await self.send(subject, body, headers=block)
@@ -479,7 +495,9 @@ class JetStreamBus:
         check_filter(subject)
 
         async def arrived(message: Msg) -> None:
-            await heard(Stored(message.subject, message.data, own_headers(message.headers), 0, self._clock.now()))
+            sent = Stored(message.subject, message.data, own_headers(message.headers), 0, self._clock.now())
+            with suppress(BusUnavailable):  # who listens may always miss something
+                await heard(sent if sent.body else await self._artifacts.whole(sent))
 
         return await self._subscribed({subject: arrived})
 

@@ -15,6 +15,7 @@ from itertools import count
 
 import structlog
 
+from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
@@ -32,6 +33,7 @@ from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Clock, QueueDepth, Server, Service, Stored, StreamKind
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.ids import token
+from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MemoryBroker", "MemoryBus"]
 
@@ -60,10 +62,12 @@ class MemoryBroker:
         clock: Clock | None = None,
         max_payload: int = 1_048_576,
         heartbeat: float = 5.0,
+        max_body: int = 8_388_608,
     ) -> None:
         self.namespace = token(namespace, "namespace")
         self.clock: Clock = clock or SystemClock()
         self.max_payload = max_payload
+        self.max_body = max_body
         self.time_to_live = 3 * heartbeat
         self.services: list[Service] = []
         """Those served now, oldest first."""
@@ -74,6 +78,7 @@ class MemoryBroker:
             "log": Stream(),
             "dead": Stream(),
             "limits": Stream(),
+            "artifacts": Stream(),
         }
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
@@ -93,6 +98,8 @@ class MemoryBroker:
 
     def stream_of(self, subject: str) -> StreamKind:
         """Raises `BusUnavailable` when no stream takes `subject`: the real broker has nobody to answer, either."""
+        if subject.startswith(f"$O.{Subjects(self.namespace).artifacts_bucket}."):
+            return "artifacts"
         prefix = self.namespace + "."
         kind = _STREAM_OF.get(subject[len(prefix) :].split(".")[0]) if subject.startswith(prefix) else None
         if kind is None or subject.count(".") < 2:
@@ -320,6 +327,7 @@ class _Consumer:
             taken: list[_Delivery] = []
             while len(taken) < room and (sequence := self._durable.hand_out(broker.clock.monotonic())) is not None:
                 if (stored := stream.at(sequence)) is not None:
+                    stored = await self._bus.whole(stored)
                     taken.append(_Delivery(stored, self._durable.counts[sequence], broker, self._durable))
             if taken:
                 return taken
@@ -354,9 +362,12 @@ class MemoryBus:
         clock: Clock | None = None,
         max_payload: int = 1_048_576,
         *,
+        max_body: int = 8_388_608,
         broker: MemoryBroker | None = None,
     ) -> None:
-        self.broker = broker or MemoryBroker(namespace, clock, max_payload)
+        self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)
+        bucket = Subjects(self.broker.namespace).artifacts_bucket
+        self._artifacts = Artifacts(self, bucket, self.broker.max_body, self.broker.clock)
         self._registry = _Registry(self.broker)
         self._closed = False
 
@@ -375,6 +386,10 @@ class MemoryBus:
     @property
     def max_payload(self) -> int:
         return self.broker.max_payload
+
+    @property
+    def max_body(self) -> int:
+        return self.broker.max_body
 
     @property
     def registry(self) -> _Registry:
@@ -396,16 +411,16 @@ class MemoryBus:
         extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
         if message_id is not None:
             extra[MESSAGE_ID] = message_id
-        wire = wire_headers(headers, extra)
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers, extra))
         check_size(subject, header_size(wire), len(body), self.max_payload)
         self._open()
-        self.broker.broadcast(Stored(subject, bytes(body), wire_headers(headers), 0, self.broker.clock.now()))
+        self.broker.broadcast(Stored(subject, bytes(body), own_headers(wire), 0, self.broker.clock.now()))
         return self.broker.store(subject, body, wire)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         check_subject(name)
         check_subject(target)
-        wire = wire_headers(headers)
+        body, wire = await self._artifacts.claimed(target, body, wire_headers(headers))
         check_size(name, header_size(wire), len(body), self.max_payload)
         self._open()
         return self.broker.schedule(name, at, target, body, wire)
@@ -423,17 +438,18 @@ class MemoryBus:
         check_filter(subject)
         self._open()
         found = self.broker.stream(stream).select(subject)
-        return found[-1] if found else None
+        return await self._artifacts.whole(found[-1]) if found else None
 
     async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
         self._open()
-        return self.broker.stream(stream).at(sequence)
+        found = self.broker.stream(stream).at(sequence)
+        return found and await self._artifacts.whole(found)
 
     async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
         check_filter(subject)
         self._open()
         for stored in self.broker.stream(stream).select(subject, after):
-            yield stored
+            yield await self._artifacts.whole(stored)
 
     async def follow(
         self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
@@ -446,7 +462,7 @@ class MemoryBus:
             for sequence in range(after + 1, held.end + 1):
                 stored = held.at(sequence)
                 if stored is not None and any(matches(subject, stored.subject) for subject in subjects):
-                    yield stored
+                    yield await self._artifacts.whole(stored)
                 after = sequence
             if self.broker.stream(stream).end == after:
                 await self.broker.until_changed()
@@ -473,7 +489,7 @@ class MemoryBus:
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)
-        wire = wire_headers(headers)
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
         check_size(subject, header_size(wire), len(body), self.max_payload)
         if not self._closed:
             self.broker.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
@@ -483,7 +499,11 @@ class MemoryBus:
     ) -> AbstractAsyncContextManager[None]:
         check_filter(subject)
         self._open()
-        return self.broker.listening(subject, heard)
+
+        async def told(stored: Stored) -> None:
+            await heard(await self._artifacts.whole(stored))
+
+        return self.broker.listening(subject, told)
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
         self._open()
@@ -493,6 +513,10 @@ class MemoryBus:
     async def close(self) -> None:
         self._closed = True
         self.broker.wake()
+
+    async def whole(self, stored: Stored) -> Stored:
+        """`stored` with its body, wherever that is kept."""
+        return await self._artifacts.whole(stored)
 
     def _open(self) -> None:
         if self._closed:

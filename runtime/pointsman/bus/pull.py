@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
 
 from pointsman.bus.wire import Arrival, Connection, Inbox, Meta, as_stored, error_code, nanoseconds, said
 from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.ports import Stored
 
 __all__ = ["Pull", "PullConsumer", "PullDelivery", "durable"]
 
@@ -129,7 +130,8 @@ def durable(name: str, subject: str, ack_wait: float, max_in_flight: int) -> dic
 
 
 class PullConsumer:
-    """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable`."""
+    """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable`; `whole`
+    fetches the body of a message that came without."""
 
     def __init__(
         self,
@@ -138,9 +140,11 @@ class PullConsumer:
         config: dict[str, Any],
         on_close: Callable[[PullConsumer], None],
         handed_out: Callable[[int], None],
+        whole: Callable[[Stored], Awaitable[Stored]],
     ) -> None:
         self._on_close = on_close
         self._handed_out = handed_out
+        self._whole = whole
         self._bus = bus
         self._stream = stream
         self._name = config["name"]
@@ -185,7 +189,9 @@ class PullConsumer:
                     raise BusUnavailable(f"the consumer {self._name} is closed; open it again")
                 pull = self._pull
                 if pull.buffer:
-                    return await self._hand_out(pull, room)
+                    if taken := await self._hand_out(pull, room):
+                        return taken
+                    continue
                 if pull.lost:
                     await self._recover(pull.lost)
                     continue
@@ -207,7 +213,26 @@ class PullConsumer:
         taken = [PullDelivery(self._bus, pull.buffer.popleft()) for _ in range(min(room, len(pull.buffer)))]
         self._handed_out(len(taken))
         await pull.refill(room - len(taken))
-        return taken
+        if all(delivery.message.body for delivery in taken):
+            return taken
+        return await self._complete(taken)
+
+    async def _complete(self, taken: Sequence[PullDelivery]) -> list[PullDelivery]:
+        """Those that are whole, or never will be. What cannot be fetched now is handed back, to come again."""
+        complete: list[PullDelivery] = []
+        try:
+            for delivery in taken:
+                try:
+                    delivery.message = await self._whole(delivery.message)
+                    complete.append(delivery)
+                except BusUnavailable as error:
+                    _log.warning("body_not_fetched", subject=delivery.message.subject, reason=str(error))
+                    await delivery.nak(_RETRY)
+        except BaseException:  # nobody will settle them
+            for delivery in taken:
+                await delivery.nak()
+            raise
+        return complete
 
     async def _recover(self, reason: str) -> None:
         try:

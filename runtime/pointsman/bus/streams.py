@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from pointsman.bus.artifacts import FRESH
 from pointsman.bus.wire import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.settings import Settings
@@ -121,6 +122,16 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
             "max_age": nanoseconds(_DAY),
             "max_msgs_per_subject": 1,
             "subjects": [f"{ns}.limit.*"],
+        },
+        {
+            **common,
+            "name": f"OBJ_{subjects.artifacts_bucket}",
+            "subjects": [f"$O.{subjects.artifacts_bucket}.{part}.>" for part in ("C", "M")],
+            # Longer than any message that refers to it; see `FRESH`.
+            "max_age": max(kept, nanoseconds(_WORK_DAYS * _DAY)) + nanoseconds(FRESH),
+            "max_bytes": settings.artifacts_bytes or -1,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
         },
         {
             **common,

@@ -28,8 +28,9 @@ __all__ = [
     "write_answer",
 ]
 
-_BARE_KEPT = 262_144
-"""Bytes of results that an answer repeats as they are: a quarter of the broker's default bound for one message."""
+_BARE_PART = 2
+"""Of what one event may have, the part that results may take which an answer repeats as they are: the last of them may
+come in the commit that ends the workflow, which then has it twice."""
 
 
 def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | Choreography) -> None:
@@ -42,7 +43,7 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     told = state.plan.final_instruction if state.plan else ""
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
     if alone and not told:
-        return end(draft, verdict(state), bare_results(state))
+        return end(draft, verdict(state), bare_results(draft))
     if ask_judge(draft):
         return None
     return write_answer(draft)
@@ -75,7 +76,7 @@ def write_answer(draft: Draft) -> None:
     strategy = state.strategy
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
-        return end(draft, verdict(state), bare_results(state))
+        return end(draft, verdict(state), bare_results(draft))
     judged = isinstance(strategy, FanOut) or decisions(state)
     return ask_synthesizer(draft, synthesizer, found_disagreements(state) if judged else ())
 
@@ -106,11 +107,12 @@ def synthesized(draft: Draft, result: Result) -> None:
     end(draft, verdict(draft.open()), answer)
 
 
-def bare_results(state: State) -> JsonValue:
+def bare_results(draft: Draft) -> JsonValue:
     """The tasks' own outputs: the one there is, or each under its task's id."""
+    state = draft.open()
     done = {task.id: task.result.output for task in state.work() if task.result and task.status is TaskStatus.SUCCEEDED}
     bare: JsonValue = next(iter(done.values())) if len(done) == 1 else dict(done)
-    if len(compact(bare)) <= _BARE_KEPT:
+    if len(compact(bare)) <= draft.around.max_body // _BARE_PART:
         return bare
     return f"The results of {', '.join(done)} are too large for one event; read them with `pointsman show`."
 

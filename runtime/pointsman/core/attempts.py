@@ -112,7 +112,7 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
             write_answer(draft)
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
-            end(draft, Phase.FAILED if _turned_down(error) else Phase.PARTIAL, bare_results(state), reason)
+            end(draft, Phase.FAILED if _turned_down(error) else Phase.PARTIAL, bare_results(draft), reason)
         case _:
             assert_never(task.role)
     return None

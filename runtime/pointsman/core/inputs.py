@@ -77,11 +77,12 @@ Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlRe
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The time, the agents that are alive, and those that keep failing."""
+    """The time, the agents that are alive, those that keep failing, and the bytes that one event may have."""
 
     now: datetime
     cards: tuple[AgentCard, ...] = ()
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
+    max_body: int = 8_388_608
 
     def card(self, name: str) -> AgentCard | None:
         """The card of one live instance of the agent `name`."""

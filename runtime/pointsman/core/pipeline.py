@@ -46,7 +46,7 @@ def finish_pipeline(draft: Draft) -> None:
     done = stages[: stages.index(stuck)]
     if not done:
         return end(draft, Phase.FAILED, not_served(state), reason)
-    return end(draft, Phase.PARTIAL, bare_results(state), f"{reason}; done before it: {_timings(done)}")
+    return end(draft, Phase.PARTIAL, bare_results(draft), f"{reason}; done before it: {_timings(done)}")
 
 
 def insufficient(state: State, task: Task, output: JsonValue) -> str:

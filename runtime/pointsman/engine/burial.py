@@ -71,7 +71,7 @@ async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapp
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)
         except OversizeEvent:
-            await bus.publish(subject, dump(_truncated(letter, bus.max_payload)), headers, expect=0)
+            await bus.publish(subject, dump(_truncated(letter, bus.max_body)), headers, expect=0)
     except Conflict:
         return  # stored, and counted, before a crash
     metrics.count(names.DEAD_LETTERS, attributes={names.ORIGIN: letter.origin})

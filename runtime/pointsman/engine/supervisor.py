@@ -374,7 +374,7 @@ class SupervisorEngine:
         raced = False
         for _ in range(_RACES):
             cards = tuple(await self._bus.registry.cards())
-            around = Circumstances(self._clock.now(), cards, self._circuits.open)
+            around = Circumstances(self._clock.now(), cards, self._circuits.open, self._bus.max_body)
             inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
             draft = consider(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.state

@@ -416,7 +416,7 @@ class Worker:
                     "error": AttemptError(
                         kind=ErrorKind.OVERSIZE,
                         message=f"the result of {desk.name} is {len(body)} bytes with a limit of "
-                        f"{self._bus.max_payload} for headers and body; return less, or a reference to it",
+                        f"{self._bus.max_body} for headers and body; return less, or a reference to it",
                     ),
                 }
             )

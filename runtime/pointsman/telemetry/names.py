@@ -366,6 +366,8 @@ def execute_tool(
 def destination(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
     tokens = subject.split(".", 3)
+    if tokens[0] == "$O" and len(tokens) == 4:  # a part of an object store
+        return ".".join((*tokens[:3], "{object}"))
     known = _DESTINATIONS.get(tokens[1]) if len(tokens) > 2 else None
     return ".".join(tokens[: known[0]]) + known[1] if known else subject
 

@@ -231,6 +231,10 @@ class FaultyBus:
         return self._bus.max_payload
 
     @property
+    def max_body(self) -> int:
+        return self._bus.max_body
+
+    @property
     def registry(self) -> Registry:
         return self._registry
 

@@ -35,7 +35,7 @@ async def running_team(
     """
     teams = [team] if isinstance(team, Team) else list(team)
     chosen = settings or Settings(grace=0.0)
-    broker, stop = MemoryBroker(chosen.namespace), asyncio.Event()
+    broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
     worker = Worker(broker.connect(), agents, chosen)
     supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
     client = Client(broker.connect(), namespace=chosen.namespace)

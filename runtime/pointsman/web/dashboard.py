@@ -131,7 +131,7 @@ class Dashboard:
     # Actions: what the command line does, by the same calls
 
     async def _submit(self, request: Request) -> Response:
-        given = await asked(request, self.client.bus.max_payload)
+        given = await asked(request, self.client.bus.max_body)
         workflow = await self.client.submit(
             str(given.get("team", "")),
             given.get("input", ""),
@@ -149,7 +149,7 @@ class Dashboard:
         return answer({"id": workflow.id})
 
     async def _decide(self, request: Request) -> Response:
-        given, approval = await asked(request, self.client.bus.max_payload), request.path_params["id"]
+        given, approval = await asked(request, self.client.bus.max_body), request.path_params["id"]
         match request.path_params["action"]:
             case "approve":
                 said = await self.client.approve(approval, input=given.get("input"), by="the dashboard")

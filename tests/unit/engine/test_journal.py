@@ -236,7 +236,7 @@ async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
 
 
 async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:
-    desk, shop = Desk(MemoryBus(max_payload=8_000)), Shop()
+    desk, shop = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
 
     @tool
     def flood() -> str:

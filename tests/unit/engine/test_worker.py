@@ -286,7 +286,7 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
 
 
 async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
-    desk = Desk(MemoryBus(max_payload=200_000))
+    desk = Desk(MemoryBus(max_payload=200_000, max_body=200_000))
     await desk.publish(desk.handoff("echo"), body=b"x" * 190_000)
 
     async with running(worker(desk.bus)):
@@ -299,7 +299,7 @@ async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
 
 
 async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> None:
-    desk = Desk(MemoryBus(max_payload=4096))
+    desk = Desk(MemoryBus(max_payload=4096, max_body=4096))
     runs = 0
 
     @agent(name="verbose", description="d")

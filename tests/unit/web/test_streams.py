@@ -320,7 +320,7 @@ async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
 
 
 async def test_a_body_without_end_is_not_read_to_its_end() -> None:
-    async with watching(MemoryBus(max_payload=2_000)) as dashboard:
+    async with watching(MemoryBus(max_body=2_000)) as dashboard:
         answer = await ask(dashboard.app, "POST", "/api/requests", {"team": TEAM, "input": "x" * 3_000})
 
     assert answer.status == 422

@@ -1,0 +1,179 @@
+"""What is larger than a message goes from a caller through a team and back, by way of the object store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+
+import nats
+import pytest
+from support.broker import remove_streams
+from support.system import echo, planner_of, running
+
+from pointsman import agent
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.client import Client
+from pointsman.errors import BusUnavailable
+from pointsman.settings import Settings
+from pointsman_schemas.events import DeadLetter, Outcome
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+LARGE = "".join(f"{number:06d}" for number in range(500_000))  # 3 MB
+TEAM = Team(name="crew", limits=Limits(deadline=30), strategy=Supervisor(synthesizer=None))
+PLANNER = planner_of({"id": "t", "agent": "a", "intent": "repeat it"})
+
+
+@pytest.fixture
+def bucket(settings: Settings) -> str:
+    return Subjects(settings.namespace).artifacts_bucket
+
+
+async def test_three_megabytes_go_in_and_come_out_and_the_log_stays_small(
+    settings: Settings, bus: JetStreamBus
+) -> None:
+    @agent(name="a", description="Turns it around")
+    async def turn(request: str) -> str:
+        return request[::-1]
+
+    planner = planner_of({"id": "t", "agent": "a", "intent": "turn it around", "input": LARGE})
+    async with running(settings, TEAM, [planner, turn]) as client:
+        workflow = await client.submit("crew", LARGE)
+        outcome = await workflow.outcome(30)
+        entries = await client.entries(workflow.id)
+        state = (await bus.api(f"STREAM.INFO.{client.subjects.log_stream}"))["state"]
+
+    assert outcome.status == "completed"
+    assert outcome.answer == LARGE[::-1]
+    assert getattr(entries[0], "input", None) == LARGE
+    assert state["bytes"] < 50_000
+
+
+async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_next_try(
+    settings: Settings, bus: JetStreamBus, bucket: str
+) -> None:
+    client = Client(bus, namespace=settings.namespace)
+    breaks = asyncio.create_task(client.submit("crew", LARGE, request_id="again"))
+    while not (await bus.api(f"STREAM.INFO.OBJ_{bucket}"))["state"]["messages"]:
+        await asyncio.sleep(0)
+    breaks.cancel()
+    await asyncio.gather(breaks, return_exceptions=True)
+
+    async with running(settings, TEAM, [PLANNER, echo("a")]) as other:
+        workflow = await other.submit("crew", LARGE, request_id="again")
+        outcome = await workflow.outcome(30)
+
+    assert outcome.status == "completed"
+    assert workflow.id == workflow_id_for("crew", "again")
+
+
+async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own(
+    settings: Settings, bus: JetStreamBus, bucket: str
+) -> None:
+    body = json.dumps({"input": LARGE, "metadata": {"from": "a client of another kind"}}).encode()
+    digest = hashlib.sha256(body).hexdigest()
+    reference = f"nats-object://{bucket}/any%20name?size={len(body)}&sha256={digest}"
+    async with running(settings, TEAM, [PLANNER, echo("a")]):
+        plain = await nats.connect(settings.url)
+        stream = plain.jetstream()
+        store = await stream.object_store(bucket)
+        await store.put("any name", body)
+        headers = {"Nats-Msg-Id": "from-outside", "ce-dataref": reference}
+        await stream.publish(f"{settings.namespace}.request.crew", b"", headers=headers)
+        workflow = workflow_id_for("crew", "from-outside")
+        found = await Client(bus, namespace=settings.namespace).workflow(workflow)
+        outcome = await found.outcome(30)
+        raw = await stream.get_last_msg(f"{settings.namespace.upper()}_LOG", bus_subject(settings, workflow))
+        kept = await store.get(raw.headers["ce-dataref"].partition("?")[0].rpartition("/")[2])
+        await plain.close()
+
+    assert outcome.status == "completed"
+    assert outcome.answer == f"a: {LARGE}"
+    assert raw.data in (b"", None)
+    assert parse(Outcome, kept.data) == outcome
+
+
+def bus_subject(settings: Settings, workflow: str) -> str:
+    return Subjects(settings.namespace).outcome("crew", workflow)
+
+
+async def test_a_request_whose_body_is_gone_fails_and_is_kept_as_a_dead_letter(
+    settings: Settings, bus: JetStreamBus, bucket: str
+) -> None:
+    client = Client(bus, namespace=settings.namespace)
+    workflow = await client.submit("crew", LARGE)
+    await bus.api(f"STREAM.PURGE.OBJ_{bucket}")
+
+    async with running(settings, TEAM, [PLANNER, echo("a")]):
+        outcome = await workflow.outcome(30)
+        other = await (await client.submit("crew", "small")).outcome(30)
+        (letter,) = [parse(DeadLetter, stored.body) async for stored in bus.read("dead", client.subjects.dead_letters)]
+
+    assert (outcome.status, other.status) == ("failed", "completed")
+    assert bucket in outcome.reason
+    assert letter.cause.kind == "lost_body"
+    assert letter.headers["ce-dataref"].startswith(f"nats-object://{bucket}/")
+
+
+async def test_a_log_whose_body_is_gone_is_closed_and_the_others_go_on(
+    settings: Settings, bus: JetStreamBus, bucket: str
+) -> None:
+    gate = asyncio.Event()
+
+    @agent(name="a", description="Waits")
+    async def waits(request: str) -> str:
+        await gate.wait()
+        return "done"
+
+    team = Team(name="crew", limits=Limits(deadline=30), strategy=Supervisor(synthesizer=None))
+    planner = planner_of({"id": "t", "agent": "a", "intent": "wait", "input": "x"})
+    async with running(settings, None, [planner, waits]) as client:
+        async with running(settings, team):
+            workflow = await client.submit("crew", LARGE)
+            async with asyncio.timeout(20):
+                while await bus.last("work", client.subjects.handoff("a", workflow.id, "t", 1)) is None:
+                    await asyncio.sleep(0.02)
+        await bus.api(f"STREAM.PURGE.OBJ_{bucket}")
+        async with running(settings, team):
+            gate.set()
+            outcome = await workflow.outcome(30)
+            other = await (await client.submit("crew", "small")).outcome(30)
+
+    assert (outcome.status, other.status) == ("failed", "completed")
+    assert "cannot be folded" in outcome.reason
+
+
+async def test_a_full_store_is_an_outage_and_not_a_refusal(settings: Settings, bucket: str) -> None:
+    settings = settings.model_copy(update={"namespace": f"{settings.namespace}f", "artifacts_bytes": 1_000_000})
+    bus = await connect(settings, name="full", wait=5.0)
+    await bus.set_up()
+
+    with pytest.raises(BusUnavailable, match="maximum bytes"):
+        await Client(bus, namespace=settings.namespace).submit("crew", LARGE)
+
+    assert bus.connected
+    assert await bus.last("work", f"{settings.namespace}.request.crew") is None
+    await bus.close()
+    await remove_streams(settings)
+
+
+async def test_an_answer_goes_to_reply_to_as_a_reference_when_it_is_large(
+    settings: Settings, bus: JetStreamBus
+) -> None:
+    @agent(name="a", description="Answers at length")
+    async def long(request: str) -> str:
+        return LARGE
+
+    async with running(settings, TEAM, [PLANNER, long]):
+        plain = await nats.connect(settings.url)
+        inbox = await plain.subscribe("answers.mine")
+        request = json.dumps({"input": "tell me", "reply_to": "answers.mine"}).encode()
+        await plain.publish(f"{settings.namespace}.request.crew", request)
+        told = await inbox.next_msg(timeout=30)
+        await plain.close()
+
+    assert told.data == b""
+    assert told.headers["ce-dataref"].startswith("nats-object://")
