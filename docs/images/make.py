@@ -170,7 +170,7 @@ async def pictures(folder: Path, chromium: str) -> None:
         await client.submit("back-office", REQUESTS[0])
         await page.goto(address)
         await page.get_by_role("link", name="Norway").wait_for()
-        await page.locator(".status.running").first.wait_for()
+        await page.locator("li.row:has(.status.running) .tasks .number:not(:empty)").wait_for()
         await page.screenshot(path=folder / "dashboard-list.png")
         phone = await browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
         await phone.goto(f"{address}/workflows/{workflow.id}")

@@ -4,13 +4,14 @@ import { arrange, command, empty, h } from "./dom.js";
 import { compact, HEALTH, money, number, seconds } from "./format.js";
 import { follow } from "./live.js";
 
+const COLUMNS = [["Health", ""], ["Agent", ""], ["Instances", "number"], ["Waiting", "number"], ["In work", "number"], ["Usual time", "number"], ["Slowest 5 %", "number"], ["Wait", "number"], ["Failed", "number"], ["Tokens", "number"], ["Cost", "number"], ["Version", "number"]];
+
 export function agentsPage(main) {
   document.title = "Agents · Pointsman";
   const list = h("tbody", {});
   const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Agents" },
     h("table", { class: "agents" },
-      h("thead", {}, h("tr", {}, [["Health", ""], ["Agent", ""], ["Instances", "n"], ["Waiting", "n"], ["In work", "n"], ["Usual time", "n"], ["Slowest 5 %", "n"], ["Wait", "n"], ["Failed", "n"], ["Tokens", "n"], ["Cost", "n"], ["Version", ""]]
-        .map(([name, kind]) => h("th", { scope: "col", class: kind && "number", text: name })))),
+      h("thead", {}, h("tr", {}, COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: kind, text: name })))),
       list));
   const nothing = h("div", {});
   main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost of all that the log kept." })), table, nothing);
@@ -23,9 +24,15 @@ export function agentsPage(main) {
       const sum = (of) => agents.reduce((all, one) => all + (of(one) || 0), 0);
       total.replaceChildren(h("td"), h("th", { scope: "row", text: "All" }), cell(number(sum((one) => one.instances))), cell(number(sum((one) => one.waiting))), cell(number(sum((one) => one.working))),
         h("td"), h("td"), h("td"), h("td"), cell(compact(sum((one) => one.record && one.record.tokens))), cell(money(sum((one) => one.record && one.record.cost))), h("td"));
-      arrange(list, [...agents.map(agentRow), ...(agents.length > 1 ? [total] : [])]);
+      arrange(list, [...agents.map(agentRow), ...(agents.length > 1 ? [total] : [])].map(named));
     },
   });
+}
+
+// On a phone the head of the table is gone, and each number says what it is.
+function named(row) {
+  [...row.children].forEach((one, at) => { one.dataset.name = COLUMNS[at][0]; });
+  return row;
 }
 
 const cell = (text, tone = "") => h("td", { class: `number ${tone}`, text: text ?? "" });

@@ -56,9 +56,9 @@ export function note(text, tone = "plain") {
   if (tone !== "bad") setTimeout(() => shown.remove(), 6000);
 }
 
-export function copyable(text, label, shown = text) {
+export function copyable(text, label) {
   return h("button", {
-    type: "button", class: "copy", title: `Copy ${label} ${text}`, text: shown,
+    type: "button", class: "copy", title: `Copy ${label}`, text,
     onclick: async (event) => {
       await navigator.clipboard.writeText(text);
       const button = event.currentTarget;

@@ -43,6 +43,9 @@ export function seconds(value) {
   return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
 }
 
+// An agent and its task, which are often called the same.
+export const whose = (agent, task) => (!task || task === agent ? agent : `${agent} · ${task}`);
+
 // The server's clock tells what is now: this machine's may be off.
 let drift = 0;
 export const setNow = (iso) => { if (iso) drift = Date.parse(iso) - Date.now(); };

@@ -1,7 +1,7 @@
 // What nobody could process: why, what it was, and the two ways out of here.
 
 import { arrange, empty, h, note, setText } from "./dom.js";
-import { ago, clock, number, pretty } from "./format.js";
+import { ago, clock, number, pretty, whose } from "./format.js";
 import { follow, get, post } from "./live.js";
 import { pager } from "./pager.js";
 
@@ -113,7 +113,7 @@ function letterElement(letter, replay, discard) {
   const element = h("li", { class: "letter" },
     h("div", { class: "letter-head" },
       h("span", { class: "status bad", title: letter.kind, text: CAUSES[letter.kind] || letter.kind }),
-      h("b", { text: letter.task ? `${letter.origin} · ${letter.task}` : letter.origin }),
+      h("b", { text: whose(letter.origin, letter.task) }),
       when,
       h("span", { class: "muted number", text: `${letter.attempts} ${letter.attempts === 1 ? "try" : "tries"}` }),
       letter.workflow ? h("a", { href: `/workflows/${letter.workflow}`, class: "number", text: letter.workflow }) : ""),

@@ -1,7 +1,7 @@
 // Time to scale: a lane for each task, its attempts solid within the wait for them, its model and tool calls below.
 
 import { arrange, h, setText } from "./dom.js";
-import { compact, now, seconds, span, tone, word } from "./format.js";
+import { compact, now, seconds, span, tone, whose, word } from "./format.js";
 
 const OPEN = 30; // tasks up to which lanes begin unfolded
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400];
@@ -111,7 +111,7 @@ function lane(depth, node, fold, choose) {
 }
 
 function label(node) {
-  if (node.kind === "task") return ROLE[node.role] ? `${node.agent} ${ROLE[node.role]}` : node.agent === node.task_id ? node.agent : `${node.agent} · ${node.task_id}`;
+  if (node.kind === "task") return ROLE[node.role] ? `${node.agent} ${ROLE[node.role]}` : whose(node.agent, node.task_id);
   return node.name.replace(/^execute_tool /, "⚒ ").replace(/^chat /, "✎ ").replace(/^attempt (\d+)/, "Attempt $1");
 }
 

@@ -2,7 +2,7 @@
 
 import { command, copyable, empty, h, note, setText } from "./dom.js";
 import { eventList } from "./events.js";
-import { clock, money, number, readable, seconds, setNow, span, tone, word } from "./format.js";
+import { clock, money, number, readable, seconds, setNow, span, tone, whose, word } from "./format.js";
 import { planGraph } from "./graph.js";
 import { follow, post } from "./live.js";
 import { timeline } from "./timeline.js";
@@ -24,10 +24,11 @@ export function workflowPage(main, id) {
   const lanes = timeline(select);
   const events = eventList(() => select(chosen));
 
-  const state = h("span", { class: "status", role: "status" });
+  const state = h("span", { class: "status", role: "status", hidden: true });
   const title = h("h1", { class: "asked" });
   const ask = h("p", { class: "why", hidden: true }, "It waits for a person: ", h("a", { href: "/approvals", text: "answer it in Approvals" }), ".");
   const facts = h("dl", { class: "facts" });
+  const ids = h("dl", { class: "ids" });
   const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: cancel });
   const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });
   const task = h("p", { class: "task-detail", hidden: true });
@@ -40,7 +41,7 @@ export function workflowPage(main, id) {
   const waiting = h("div", {});
   main.append(
     h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), stopIt),
-    h("div", { class: "title" }, state, title), ask, facts, waiting, whole);
+    h("div", { class: "title" }, state, title), ask, facts, ids, waiting, whole);
 
   async function cancel() {
     stopIt.disabled = true;
@@ -67,6 +68,7 @@ export function workflowPage(main, id) {
     title.title = asked;
     document.title = `${word(view.status)}: ${asked.slice(0, 60)} · Pointsman`;
     const status = view.asked ? "waiting for approval" : view.status;
+    state.hidden = false;
     state.className = `status ${tone(status)}`;
     setText(state, word(status));
     ask.hidden = !view.asked;
@@ -90,9 +92,12 @@ export function workflowPage(main, id) {
       used.calls ? fact("Model calls", number(used.calls)) : "",
       used.calls ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
       used.cost ? fact("Cost", money(used.cost)) : "",
-      view.parent ? fact("Part of", h("a", { href: `/workflows/${view.parent}`, text: view.parent })) : "",
+    ].filter(Boolean));
+    if (ids.childElementCount) return; // they stay
+    ids.append(...[
       fact("Workflow", copyable(view.id, "the id")),
-      fact("Trace", copyable(view.trace_id, "the trace id", `${view.trace_id.slice(0, 8)}…`)),
+      fact("Trace", copyable(view.trace_id, "the trace id")),
+      view.parent ? fact("Part of", h("a", { href: `/workflows/${view.parent}`, text: view.parent })) : "",
     ].filter(Boolean));
   }
 
@@ -107,7 +112,7 @@ export function workflowPage(main, id) {
       text ? h("div", { class: "text", text }) : h("p", { class: "muted", text: outcome.reason || "There is none." }),
       text && outcome.reason ? h("p", { class: "why" }, h("b", { text: "Ended early: " }), outcome.reason) : "",
       outcome.gaps.length ? h("div", { class: "gaps" }, h("h3", { text: "Missing from it" }),
-        h("ul", {}, outcome.gaps.map((gap) => h("li", {}, h("b", { text: `${gap.agent} · ${gap.task_id}` }), ` ${gap.reason}`)))) : "",
+        h("ul", {}, outcome.gaps.map((gap) => h("li", {}, h("b", { text: whose(gap.agent, gap.task_id) }), ` ${gap.reason}`)))) : "",
     ].filter(Boolean));
   }
 
@@ -115,7 +120,7 @@ export function workflowPage(main, id) {
     const found = chosen && view && view.tasks.find((one) => one.task_id === chosen);
     task.hidden = !found;
     if (!found) return;
-    task.replaceChildren(h("span", { class: `status ${tone(found.status)}`, text: word(found.status) }), h("b", { text: ` ${found.agent} · ${found.task_id} ` }), found.detail || "",
+    task.replaceChildren(h("span", { class: `status ${tone(found.status)}`, text: word(found.status) }), h("b", { text: ` ${whose(found.agent, found.task_id)} ` }), found.detail || "",
       view.children[chosen] ? h("a", { href: `/workflows/${view.children[chosen]}`, text: " Open the team's workflow" }) : "");
   }
 
