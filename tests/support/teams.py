@@ -1,16 +1,32 @@
-"""The teams that ship."""
+"""The teams that ship, and their agents with other models."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pointsman_agents
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import Model
 from pointsman_schemas.team import Team
 
-__all__ = ["shipped_teams"]
+__all__ = ["shipped_teams", "with_model"]
+
+
+@contextmanager
+def with_model(agent: LLMAgent, model: Model) -> Iterator[None]:
+    """`agent` with another model for a while: it is shared by all tests of a process."""
+    before = agent.__dict__.get("models")
+    agent.__dict__["models"] = (model,)
+    try:
+        yield
+    finally:
+        del agent.__dict__["models"]
+        if before is not None:
+            agent.__dict__["models"] = before
 
 
 def shipped_teams() -> Iterator[ModuleType]:

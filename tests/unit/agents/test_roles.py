@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, JsonValue
+from support.teams import with_model
 
 from pointsman.context import Context
 from pointsman.errors import TaskError
@@ -28,16 +29,10 @@ GOOD = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 
 @contextmanager
 def speaking(agent: LLMAgent, *script: Script) -> Iterator[ScriptedModel]:
-    """`agent` with another model for a while: it is shared by all tests of a process."""
+    """`agent` with a scripted model for a while."""
     model = ScriptedModel(*script)
-    before = agent.__dict__.get("models")
-    agent.__dict__["models"] = (model,)
-    try:
+    with with_model(agent, model):
         yield model
-    finally:
-        del agent.__dict__["models"]
-        if before is not None:
-            agent.__dict__["models"] = before
 
 
 async def run(agent: LLMAgent, data: BaseModel) -> JsonValue:

@@ -75,6 +75,15 @@ def test_the_answer_of_the_synthesizer_is_the_outcome() -> None:
     assert story.outcome.sequential == pytest.approx(6.0)
 
 
+def test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other() -> None:
+    story = Story().planned(task("a"), task("b")).wait(3)
+    story.succeed("a")
+    story.succeed("b")
+    story.succeed("synthesis", {"answer": "done"})
+
+    assert (story.outcome.elapsed, story.outcome.sequential) == (3.0, pytest.approx(8.0))
+
+
 def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain() -> None:
     story = Story().planned(*DIAMOND)
 
