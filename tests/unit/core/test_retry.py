@@ -150,6 +150,16 @@ def test_the_fallback_gets_the_task_at_once_after_a_terminal_error_and_its_answe
     assert story.handoff("synthesis").context[0].agent == "other"
 
 
+def test_the_fallback_gets_the_task_of_an_agent_that_is_gone() -> None:
+    story = Story(cards=WITH_FALLBACK, limits=Limits(task_timeout=20)).planned(task("a"))
+    story.cards = (card("other"),)
+
+    story.fire()
+
+    assert (story.task("a").agent, story.task("a").attempt) == ("other", 2)
+    assert not story.of(TaskFailed)
+
+
 def test_a_refusal_does_not_go_to_the_fallback() -> None:
     story = Story(cards=WITH_FALLBACK).planned(task("a"))
 
