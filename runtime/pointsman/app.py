@@ -49,6 +49,7 @@ _FIRST_PAUSE = 0.5  # seconds before a crashed child is started again; doubled e
 _LONGEST_PAUSE = 30.0
 _STABLE = 30.0  # seconds after which a child is taken to have started well, and the pauses begin anew
 _TAIL = 400  # characters of a log that an error repeats
+_GC_EVERY = 10_000  # containers made and kept until the collector looks: some ten workflows' worth, a few MB at most
 
 
 async def supervise(target: str, settings: Settings) -> int:
@@ -170,9 +171,11 @@ def _health(
 
 
 def _settle_memory() -> None:
-    """What was imported stays: the collector need not look through it again and again, up to a tenth of all CPU."""
+    """What was imported stays: the collector need not look through it again and again, up to a tenth of all CPU. What
+    is made for a message is mostly free of cycles, and is looked through less often than Python would."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_GC_EVERY, 20, 20)
 
 
 def load_team(target: str) -> Team:

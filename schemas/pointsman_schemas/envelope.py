@@ -146,7 +146,11 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         if content_type and not _is_json(content_type):
             raise UndecodableEvent(f"Content-Type is {content_type[:80]!r}; expected {_JSON}")
         return None, body
-    attributes = {name[3:]: _unquote(value, name) for name, value in lower.items() if name.startswith("ce-")}
+    attributes = {
+        name[3:]: value if "%" not in value and value.isascii() else _unquote(value, name)
+        for name, value in lower.items()
+        if name.startswith("ce-")
+    }
     return _envelope(attributes, lower), body
 
 
@@ -193,12 +197,16 @@ def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelo
         tracestate=_printable(lower.get("tracestate") or attributes.get("tracestate") or "") or None,
         origin_traceparent=attributes.get("traceparent"),
         extensions={
-            name: value for name, value in attributes.items() if name not in _KNOWN and _EXTENSION.fullmatch(name)
+            name: value
+            for name, value in (attributes.items() if attributes.keys() - _KNOWN else ())
+            if name not in _KNOWN and _EXTENSION.fullmatch(name)
         },
     )
 
 
 def _is_json(content_type: str) -> bool:
+    if content_type == _JSON:
+        return True
     media = content_type.split(";")[0].strip().lower()
     return media == _JSON or media.endswith("+json")
 
@@ -216,6 +224,8 @@ def _instant(text: str | None) -> datetime:
         raise UndecodableEvent(
             f"the attribute time is {text[:40]!r} without a zone; expected RFC 3339 with Z or an offset"
         )
+    if instant.tzinfo is UTC:
+        return instant
     try:
         return instant.astimezone(UTC)
     except OverflowError:
@@ -249,8 +259,6 @@ def _printable(value: str) -> str:
 
 
 def _unquote(value: str, name: str) -> str:
-    if "%" not in value and value.isascii():
-        return value
     try:
         return unquote_to_bytes(value).decode("utf-8")
     except UnicodeError:  # not UTF-8 after decoding, or bytes that were not UTF-8 before

@@ -8,6 +8,7 @@ the log keeps them.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, TypeAlias
 
@@ -40,6 +41,7 @@ AgentName: TypeAlias = Token
 TeamName: TypeAlias = Token
 
 
+@lru_cache(4096)  # a workflow's events name the same few over and over
 def token(value: str, what: str) -> str:
     """`value` itself when it may stand in a subject.
 

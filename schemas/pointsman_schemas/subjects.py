@@ -21,12 +21,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import token
 
 __all__ = ["HandoffAddress", "InboxAddress", "Subjects"]
+
+_TOKENS = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # all as `token` wants each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,9 @@ class Subjects:
         prefix = self.namespace + "."
         if not subject.startswith(prefix):
             raise ContractError(f"subject is {subject!r}; expected it to begin with {prefix!r}")
-        tokens = subject[len(prefix) :].split(".")
-        for part in tokens:
-            token(part, "a token of the subject")
+        rest = subject[len(prefix) :]
+        tokens = rest.split(".")
+        if not _TOKENS.fullmatch(rest):
+            for part in tokens:
+                token(part, "a token of the subject")
         return tokens

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import NOT_SERVED, could_not, decisions, outcome_of
+from pointsman.core.outcome import NOT_SERVED, could_not, decisions, gaps
 from pointsman.core.state import State, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -93,7 +93,7 @@ def ask_synthesizer(draft: Draft, synthesizer: str, contradictions: tuple[str, .
         request=state.input,
         goal=plan.goal,
         final_instruction=plan.final_instruction,
-        gaps=outcome_of(state, Phase.PARTIAL, draft.now).gaps,
+        gaps=gaps(state),
         limit=state.limit,
         disagreements=contradictions,
         decisions=decisions(state),

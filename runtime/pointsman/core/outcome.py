@@ -14,7 +14,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Conflict, Gap, Outcome, TaskSummary
 from pointsman_schemas.roles import Ruling
 
-__all__ = ["NOT_SERVED", "could_not", "decisions", "outcome_of"]
+__all__ = ["NOT_SERVED", "could_not", "decisions", "gaps", "outcome_of"]
 
 NOT_SERVED: Final = "The request could not be served. Please try again later."
 """The answer where something of ours failed. Why is for those who run it, and stands in the outcome's reason: what an
@@ -38,7 +38,7 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "status": phase.value,
             "answer": answer,
             "reason": reason or state.limit,
-            "gaps": tuple(gap for task in state.work() for gap in _gaps(task)),
+            "gaps": gaps(state),
             "conflicts": decisions(state),
             "tasks": tuple(_summary(task, now) for task in state.tasks.values()),
             "usage": state.usage,
@@ -50,6 +50,11 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "sequential": sum(task.busy for task in state.tasks.values()),
         }
     )
+
+
+def gaps(state: State) -> tuple[Gap, ...]:
+    """What is missing of the plan's tasks."""
+    return tuple(gap for task in state.work() for gap in _gaps(task))
 
 
 def decisions(state: State) -> tuple[Conflict, ...]:

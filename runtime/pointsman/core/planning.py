@@ -238,7 +238,7 @@ def menu(draft: Draft, only: Sequence[str] | None = None) -> tuple[MenuItem, ...
     items: dict[str, MenuItem] = {}
     for card in allowed(state, draft.around.cards, only or ()):
         if card.name not in items and (only is None or card.name in only):
-            items[card.name] = MenuItem(
+            items[card.name] = MenuItem.model_construct(  # what a card says was validated with it
                 name=card.name,
                 description=card.description,
                 skills=card.skills,

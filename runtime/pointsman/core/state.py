@@ -173,10 +173,11 @@ def changed(value: ValueT, **changes: object) -> ValueT:
     Raises:
         TypeError: there is no field of that name.
     """
-    made = object.__new__(type(value))
-    made.__dict__.update(value.__dict__, **changes)
-    if len(made.__dict__) != len(value.__dict__):
+    fields = value.__dict__ | changes
+    if len(fields) != len(value.__dict__):
         raise TypeError(f"a {type(value).__name__} has no {', '.join(changes.keys() - value.__dict__.keys())}")
+    made = object.__new__(type(value))
+    object.__setattr__(made, "__dict__", fields)
     return made
 
 
@@ -212,8 +213,9 @@ def input_of(state: State, task: Task) -> JsonValue:
 
 
 def report(task: Task) -> TaskReport:
-    """What other agents are told of `task`."""
-    return TaskReport(
+    """What other agents are told of `task`. All of it was validated when it was read, and an output is not looked
+    through again, which takes a call for each of its nodes."""
+    return TaskReport.model_construct(
         task_id=task.id,
         agent=task.agent,
         intent=task.intent,

@@ -517,15 +517,14 @@ class SupervisorEngine:
 
     def _note(self, state: State, entries: Sequence[Entry]) -> None:
         """Log lines of what was committed, and forgetting of what has ended."""
-        origin = log_ids(state)
         if _log.is_enabled_for(logging.DEBUG):
             for entry in entries:
-                _log.debug(entry.kind, **_ids(entry), **origin)
+                _log.debug(entry.kind, **_ids(entry), **log_ids(state))
         if state.ended:
             self._remember_end(state.workflow_id)
             if any(isinstance(entry, WorkflowEnded) for entry in entries):
                 elapsed = state.outcome.elapsed if state.outcome else 0.0
-                _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3), **origin)
+                _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3), **log_ids(state))
 
     def _remember(self, workflow: str, head: Head) -> None:
         self._heads[workflow] = head

@@ -105,7 +105,7 @@ class Worker:
         self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
         self._handlers: Handlers = InlineHandlers()
         self._meters: BusMeters | None = None
-        self._jobs: dict[_Job, None] = {}
+        self._jobs: dict[int, _Job] = {}  # by the sequence of the handoff
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._stopping = False
 
@@ -171,7 +171,7 @@ class Worker:
 
     async def hand_back(self) -> None:
         """Give back all there is in hand, as it is: this process ends now, and another one begins with it at once."""
-        for job in list(self._jobs):
+        for job in list(self._jobs.values()):
             await job.delivery.nak()
         await asyncio.sleep(_SENT)
 
@@ -196,7 +196,7 @@ class Worker:
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        if (running := self._in_hand(delivery)) is not None:
+        if (running := self._jobs.get(delivery.message.sequence)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
             desk.vacate()
             _log.warning(
@@ -207,7 +207,7 @@ class Worker:
             )
             return
         job = _Job(desk, delivery, asyncio.current_task())
-        self._jobs[job] = None
+        self._jobs[delivery.message.sequence] = job
         try:
             try:
                 envelope, handoff = read_handoff(delivery.message, self._subjects)
@@ -227,13 +227,8 @@ class Worker:
             )
             await delivery.nak(_AGAIN)
         finally:
-            del self._jobs[job]
+            del self._jobs[delivery.message.sequence]
             desk.vacate()
-
-    def _in_hand(self, delivery: Delivery) -> _Job | None:
-        """The job whose handoff has been delivered here again."""
-        sequence = delivery.message.sequence
-        return next((job for job in self._jobs if job.delivery.message.sequence == sequence), None)
 
     async def _bury(self, job: _Job, error: ContractError) -> None:
         message, agent = job.delivery.message, job.desk.name
@@ -435,7 +430,7 @@ class Worker:
         """Tell the broker about everything in hand, often enough that one lost message does no harm."""
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
-            for job in list(self._jobs):
+            for job in list(self._jobs.values()):
                 await job.delivery.in_progress()
 
     async def _heard(self, message: Stored) -> None:
@@ -449,7 +444,7 @@ class Worker:
         self._cancelled.update(dict.fromkeys(cancelled))  # for good: an abandoned task is never reopened
         while len(self._cancelled) > _REMEMBERED:
             self._cancelled.popitem(last=False)
-        for job in list(self._jobs):
+        for job in list(self._jobs.values()):
             if (attempt := job.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
                 attempt.interrupt("cancelled")
 
@@ -476,7 +471,7 @@ class Worker:
         broker."""
         if not (running := self._running()):
             return
-        for job in list(self._jobs):
+        for job in list(self._jobs.values()):
             if job.attempt is not None:
                 job.attempt.interrupt("shutdown")
         await asyncio.wait(running, timeout=1.25 * ABANDON)
@@ -484,7 +479,7 @@ class Worker:
             task.cancel()
 
     def _running(self) -> Sequence[asyncio.Task[Any]]:
-        return [job.task for job in self._jobs if job.task is not None]
+        return [job.task for job in self._jobs.values() if job.task is not None]
 
     async def _close_agents(self, within: float) -> None:
         """All together, within one bound: where one handler blocks the loop, none of them can be closed."""

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import Token
 from dataclasses import dataclass
 from typing import Any, Final, TextIO, cast
 
@@ -70,15 +71,21 @@ def get_logger(name: str) -> FilteringBoundLogger:
 @contextmanager
 def bind(**ids: object) -> Iterator[None]:
     """Every line logged in the block carries `ids`; those that are None are left out."""
-    bound = {name: value for name, value in ids.items() if value is not None}
-    before = structlog.contextvars.get_contextvars()
-    structlog.contextvars.bind_contextvars(**bound)
+    tokens = structlog.contextvars.bind_contextvars(
+        **{name: value for name, value in ids.items() if value is not None}
+    )
     try:
         yield
     finally:
         # By value, not by token: a generator that is left early ends in another context, where tokens do not fit.
-        structlog.contextvars.unbind_contextvars(*(name for name in bound if name not in before))
-        structlog.contextvars.bind_contextvars(**{name: before[name] for name in bound if name in before})
+        before = {name: old for name, token in tokens.items() if not _is_unbound(old := token.old_value)}
+        structlog.contextvars.unbind_contextvars(*(tokens.keys() - before.keys()))
+        structlog.contextvars.bind_contextvars(**before)
+
+
+def _is_unbound(value: object) -> bool:
+    """Whether that is what one of structlog's variables holds when it holds nothing."""
+    return value is Token.MISSING or value is ...
 
 
 def configure(settings: Settings) -> None:
