@@ -71,9 +71,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 @contextmanager
 def bind(**ids: object) -> Iterator[None]:
     """Every line logged in the block carries `ids`; those that are None are left out."""
-    tokens = structlog.contextvars.bind_contextvars(
-        **{name: value for name, value in ids.items() if value is not None}
-    )
+    tokens = structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
     try:
         yield
     finally:
