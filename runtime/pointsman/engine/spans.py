@@ -63,7 +63,9 @@ class Spans:
 
     async def ended(self, state: State, entries: Sequence[Entry]) -> None:
         """A span for each task and workflow that `entries`, committed just now, have ended."""
-        if not (tracing() or metrics.measuring()) or not any(isinstance(entry, TaskSucceeded | TaskFailed | TaskAbandoned | RetryScheduled | WorkflowEnded)
+        if not (tracing() or metrics.measuring()):
+            return
+        if not any(isinstance(entry, TaskSucceeded | TaskFailed | TaskAbandoned | RetryScheduled | WorkflowEnded)
                    for entry in entries):  # fmt: skip
             return
         history: Sequence[Entry] = entries
