@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 from support.docs import ROOT, alive, background, blocks_of, end, run
 from support.system import planner_of, running, synthesizer, until
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from pointsman.agent import agent
 from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.cli import app
 from pointsman.client import Client, connect
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team
@@ -118,8 +121,23 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
     assert sorted(statuses) == ["completed", "completed", "failed"]
 
 
-def test_the_readme_names_every_setting_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| (`POINTSMAN_[^|]*) \|([^|]*)\|", README, re.MULTILINE))
+def test_the_readme_names_every_command() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+
+    assert [name for name in group.commands if not re.search(rf"(`|pointsman ){name}\b", README)] == []
+
+
+def test_every_file_that_the_readme_links_to_is_there() -> None:
+    linked = [place for place in re.findall(r"\]\(([^)]+)\)", README) if not place.startswith("http")]
+
+    assert linked
+    assert [place for place in linked if not (ROOT / place).exists()] == []
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    table = (ROOT / "docs" / "settings.md").read_text()
+    rows = dict(re.findall(r"^\| (`POINTSMAN_[^|]*) \|([^|]*)\|", table, re.MULTILINE))
     shown = {name: default for names, default in rows.items() for name in re.findall(r"POINTSMAN_\w+", names)}
 
     for name, field in Settings.model_fields.items():
