@@ -1,8 +1,12 @@
-"""A few measurements, in the units of the conventions: seconds, tokens, counts. Off, each costs one comparison."""
+"""A few measurements, in the units of the conventions: seconds, tokens, counts. Off, each costs one comparison.
+
+Sums are added up here and read when somebody asks for them, which is a tenth of what the SDK takes for each addition.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import threading
+from typing import Any, Final, TypeAlias
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -51,7 +55,9 @@ NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 
 _meter: Meter | None = None
 _instruments: dict[str, Any] = {}
-_levels: dict[str, dict[str, int]] = {}
+_Labels: TypeAlias = tuple[tuple[str, Value], ...]
+_sums: dict[str, dict[_Labels, float]] = {}
+_lock = threading.RLock()  # a collected generator may count what it leaves while it is held
 
 
 def measuring() -> bool:
@@ -68,17 +74,13 @@ def observe(name: str, value: float, attributes: Attributes | None = None) -> No
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
     """Add `amount` to the counter `name`, a constant of `names`; attributes that are None are left out."""
     if _meter is not None:
-        _instrument(_meter, name).add(amount, _attributes(attributes))
+        _add(_meter, name, amount, attributes)
 
 
 def change(name: str, amount: int, about: str) -> None:
-    """There is `amount` more of `name` now, or less, at the agent `about`. It is read when somebody asks for it."""
+    """There is `amount` more of `name` now, or less, at the agent `about`."""
     if _meter is not None:
-        level = _levels.get(name)
-        if level is None:
-            level = _levels[name] = {}
-            _make(_meter, name)
-        level[about] = level.get(about, 0) + amount
+        _add(_meter, name, amount, {names.AGENT_NAME: about})
 
 
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:
@@ -92,7 +94,28 @@ def use(meter: Meter | None) -> None:
     global _meter
     _meter = meter
     _instruments.clear()
-    _levels.clear()
+    _sums.clear()
+
+
+def _add(meter: Meter, name: str, amount: float, attributes: Attributes | None) -> None:
+    labels = tuple(_attributes(attributes).items())
+    with _lock:
+        sums = _sums.get(name)
+        if sums is None:
+            sums = _sums[name] = {}
+            _make_sum(meter, name, sums)
+        sums[labels] = sums.get(labels, 0) + amount
+
+
+def _make_sum(meter: Meter, name: str, sums: dict[_Labels, float]) -> None:
+    def read(_: CallbackOptions) -> list[Observation]:  # the last time after `use(None)`, when what is left is sent
+        with _lock:
+            return [Observation(value, dict(labels)) for labels, value in sums.items()]
+
+    if name in _COUNTERS:
+        meter.create_observable_counter(name, [read], *_COUNTERS[name])
+    else:
+        meter.create_observable_up_down_counter(name, [read], *_UP_DOWN[name])
 
 
 def _instrument(meter: Meter, name: str) -> Any:
@@ -106,14 +129,6 @@ def _make(meter: Meter, name: str) -> Any:
     if name in _HISTOGRAMS:
         unit, description, boundaries = _HISTOGRAMS[name]
         return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=boundaries)
-    if name in _COUNTERS:
-        return meter.create_counter(name, *_COUNTERS[name])
-    if name in _UP_DOWN:
-
-        def read(_: CallbackOptions) -> list[Observation]:
-            return [Observation(level, {names.AGENT_NAME: about}) for about, level in _levels.get(name, {}).items()]
-
-        return meter.create_observable_up_down_counter(name, [read], *_UP_DOWN[name])
     return meter.create_gauge(name, *_GAUGES[name])
 
 
