@@ -95,7 +95,7 @@ class Usage(Part):
 
 
 class Budget(Part):
-    """What may still be used; None is without a bound."""
+    """What may be used at most; None is without a bound. In a handoff it is the attempt's own share."""
 
     calls: int | None = None
     tokens: int | None = None

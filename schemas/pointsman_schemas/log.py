@@ -18,6 +18,7 @@ from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
+    "AllowanceAwaited",
     "ApprovalDecided",
     "ApprovalRequested",
     "AttemptFailed",
@@ -131,7 +132,8 @@ class PlanRejected(Part):
 
 class TaskDispatched(Part):
     """An attempt at a task was handed to an agent. `fallback` is who gets the task when this agent is exhausted; the
-    agent may be a `team`. It stands in for `instead_of`, whose circuit was open."""
+    agent may be a `team`. It stands in for `instead_of`, whose circuit was open. `allowance` is what the attempt may
+    use, set aside until its result is there; None where nothing is bounded."""
 
     kind: Literal["task_dispatched"] = "task_dispatched"
     at: AwareDatetime
@@ -143,6 +145,7 @@ class TaskDispatched(Part):
     fallback: AgentName | None = None
     team: bool = False
     instead_of: AgentName | None = None
+    allowance: Budget | None = None
 
 
 class TaskHeld(Part):
@@ -153,6 +156,18 @@ class TaskHeld(Part):
     task_id: TaskId
     until: AwareDatetime
     reason: str = ""
+
+
+class AllowanceAwaited(Part):
+    """Everything that the next attempt at the task could use is set aside for others: it waits until some comes back,
+    and, when it is a retry, for the time `not_before`. `limit` is the one that lacks."""
+
+    kind: Literal["allowance_awaited"] = "allowance_awaited"
+    at: AwareDatetime
+    task_id: TaskId
+    agent: AgentName
+    limit: str
+    not_before: AwareDatetime | None = None
 
 
 class TaskSucceeded(Part):
@@ -175,7 +190,8 @@ class AttemptFailed(Part):
 
 
 class RetryScheduled(Part):
-    """The task will be tried again, not before `not_before`, by `agent`: the same one, or its fallback."""
+    """The task will be tried again, not before `not_before`, by `agent`: the same one, or its fallback, with an
+    `allowance` of its own."""
 
     kind: Literal["retry_scheduled"] = "retry_scheduled"
     at: AwareDatetime
@@ -186,6 +202,7 @@ class RetryScheduled(Part):
     deadline: AwareDatetime
     reason: str = ""
     team: bool = False
+    allowance: Budget | None = None
 
 
 class TaskRefined(Part):
@@ -334,6 +351,7 @@ Entry: TypeAlias = Annotated[
     | PlanRejected
     | TaskDispatched
     | TaskHeld
+    | AllowanceAwaited
     | TaskSucceeded
     | AttemptFailed
     | RetryScheduled

@@ -20,10 +20,13 @@ from pointsman.ports import Stored
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
 from pointsman_schemas.log import (
+    AllowanceAwaited,
+    AttemptFailed,
     Commit,
     Entry,
     PlanAccepted,
     RetryScheduled,
+    TaskAbandoned,
     TaskDispatched,
     TaskFailed,
     TaskReopened,
@@ -100,6 +103,7 @@ def _workflows(rest: Rest) -> Iterator[str]:
         entries = [entry for _, commit in commits for entry in commit.entries]
         yield from (f"{workflow}: {problem}" for problem in _log(commits))
         yield from (f"{workflow}: {problem}" for problem in _story(entries))
+        yield from (f"{workflow}: {problem}" for problem in _spending(entries))
         ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
         if len(ends) != 1 or entries[-1] is not ends[0]:
             yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
@@ -176,6 +180,32 @@ def _story(entries: list[Entry]) -> Iterator[str]:
                 failed.discard(entry.task_id)
             case _:
                 pass
+
+
+def _spending(entries: list[Entry]) -> Iterator[str]:
+    """What is used and what is set aside are never more calls than there may be; each agent here makes one."""
+    started = entries[0]
+    if started.kind != "workflow_started":
+        return
+    given = [started.limits.calls, started.budget.calls if started.budget else None]
+    bound = min((calls for calls in given if calls is not None), default=None)
+    used, aside = 0, dict[str, int]()
+    for entry in entries:
+        match entry:
+            case TaskDispatched() | RetryScheduled():
+                aside[entry.task_id] = (entry.allowance.calls or 0) if entry.allowance else 0
+                if bound is not None and not aside[entry.task_id]:
+                    yield f"{entry.task_id} was dispatched with nothing to use"
+            case TaskSucceeded() | AttemptFailed():
+                aside.pop(entry.task_id, None)
+                used += entry.result.usage.calls if entry.result else 0
+            case TaskAbandoned() | AllowanceAwaited():
+                aside.pop(entry.task_id, None)
+            case _:
+                pass
+        if bound is not None and used + sum(aside.values()) > bound:
+            yield f"{used} calls used and {sum(aside.values())} set aside of {bound} there may be"
+            return
 
 
 def _handoffs_and_results(rest: Rest) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pointsman.core import decide
+from pointsman.core import budget, decide
 from pointsman.core.draft import Draft
 from pointsman.core.inputs import ResultReceived
 from pointsman.core.state import State
@@ -80,6 +80,10 @@ def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_process", hasty)
 
 
+def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budget, "set_aside", lambda state: {"calls": 0, "tokens": 0, "cost": 0.0})
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
@@ -88,6 +92,7 @@ def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:
         pytest.param(_only_the_new_is_sent, "has no outcome", id="recovery that sends only what is new"),
         pytest.param(_late_results_count, "was accepted", id="late results that count"),
         pytest.param(_handoffs_acknowledged_first, "never answered", id="handoffs acknowledged before their result"),
+        pytest.param(_nothing_set_aside, "set aside of", id="budgets that are shared twice"),
     ],
 )
 def test_a_planted_mistake_shows(

@@ -19,6 +19,7 @@ from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, Delta, Outcome, Progress, TaskSummary, Usage
 from pointsman_schemas.log import (
+    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
@@ -131,6 +132,9 @@ class Story:
                 why = f": {event.reason}" if event.reason else ""
                 said = f"{self._task(event.task_id)}, attempt {event.attempt} in {seconds(wait)}{why}"
                 yield self._line(event.at, "↻", event.agent, said, "yellow")
+            case AllowanceAwaited():
+                said = f"{self._task(event.task_id)} waits: all {event.limit} there are, are set aside for others"
+                yield self._line(event.at, "…", event.agent, said, "yellow")
             case TaskRefined():
                 if event.intent:
                     said = f"{self._task(event.task_id)} in other words: {event.intent}"

@@ -7,7 +7,8 @@ from typing import assert_never
 
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.approvals import ask_about_task, must_be_approved
-from pointsman.core.draft import Draft, end, hold, note_probe, task_deadline
+from pointsman.core.budget import Shortage, allot
+from pointsman.core.draft import Draft, await_allowance, dispatch, end, hold, note_probe, task_deadline
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import keep_plan, route_to_fallback
 from pointsman.core.refining import ask_refiner, may_be_refined, refined_task
@@ -19,7 +20,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed, TaskRefined
 
-__all__ = ["attempt_failed", "task_failed", "try_refined"]
+__all__ = ["attempt_failed", "resume", "task_failed", "try_refined"]
 
 
 def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str, result: Result | None = None) -> None:
@@ -39,6 +40,14 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
     if retry.agent == task.agent and may_be_refined(draft, task):
         return ask_refiner(draft, task, error)
     return _try_again(draft, task, retry)
+
+
+def resume(draft: Draft, task_id: str) -> None:
+    """Go on with a task that waits until there is something for it to use, if now there is."""
+    task = draft.open().tasks[task_id]
+    if task.not_before is None or task.not_before <= draft.now:
+        return dispatch(draft, task_id)
+    return _try_again(draft, task, Retry(task.agent, task.not_before - draft.now, "there is budget for it again"))
 
 
 def try_refined(draft: Draft, task: Task) -> None:
@@ -75,6 +84,10 @@ def _rerouted(draft: Draft, task: Task, error: AttemptError, retry: Retry) -> Re
 
 def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
     not_before = draft.now + retry.delay
+    task = draft.open().tasks[task.id]
+    allowance = allot(draft.open(), task)
+    if isinstance(allowance, Shortage):
+        return await_allowance(draft, task, retry.agent, allowance, not_before)
     deadline = task_deadline(draft, task.role, retry.agent, not_before)
     note_probe(draft, retry.agent, task, deadline)
     draft.add(
@@ -87,8 +100,10 @@ def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
             deadline=deadline,
             reason=retry.reason,
             team=_is_team(draft, task, retry.agent),
+            allowance=allowance,
         )
     )
+    return None
 
 
 def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:

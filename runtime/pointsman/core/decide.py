@@ -29,7 +29,7 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.limits import arm_timer, check_limits
+from pointsman.core.limits import arm_timer, check_limits, ration
 from pointsman.core.outcome import could_not
 from pointsman.core.pipeline import insufficient
 from pointsman.core.planning import classified, plan_again, planned
@@ -84,6 +84,7 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
         check_limits(draft)
         release(draft)
         _advance(draft)
+        ration(draft)
         arm_timer(draft)
     return draft
 

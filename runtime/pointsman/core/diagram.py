@@ -33,7 +33,8 @@ follows a terminal phase.
 ## Statuses of a task
 
 The planner's, the classifier's and the synthesizer's own work are tasks like any other. `backing_off` waits for the
-time of its next attempt, which the broker keeps. `failed` and `skipped` are left only when somebody replays the failed
+time of its next attempt, which the broker keeps. `awaiting_budget` waits until an attempt that is under way gives back
+what it did not use. `failed` and `skipped` are left only when somebody replays the failed
 task's dead letter while its workflow still runs; `succeeded` only when an answer that came in time, a plan, is refused
 for good.
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 
+from pointsman.core.budget import Shortage, allot
 from pointsman.core.circuits import probe_name
 from pointsman.core.evolve import evolve
 from pointsman.core.inputs import Circumstances
@@ -18,6 +19,7 @@ from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
+    AllowanceAwaited,
     Entry,
     TaskAbandoned,
     TaskAdded,
@@ -34,6 +36,7 @@ __all__ = [
     "Probe",
     "abandon",
     "add_role_task",
+    "await_allowance",
     "dispatch",
     "end",
     "free_id",
@@ -126,17 +129,21 @@ def free_ids(state: State, wanted: Iterable[str]) -> list[str]:
 
 
 def dispatch(draft: Draft, task_id: str) -> None:
-    """Hand the next attempt at a task to its agent, or to who stands in for it; hold it while there is nobody."""
+    """Hand the next attempt at a task to its agent, or to who stands in for it; hold it while there is nobody,
+    and let it wait while there is nothing for it to use."""
     state = draft.open()
     task = state.tasks[task_id]
     choice = choose(draft, task)
     if choice.until is not None:
         return hold(draft, task, choice.until)
     card = draft.around.card(choice.agent)
+    allowance = allot(state, task)
+    if isinstance(allowance, Shortage):
+        return await_allowance(draft, task, task.agent, allowance)
     fallback = card.fallback if card else None
     if choice.instead_of is not None:
         fallback = None  # one may stand in for another, and nobody for both
-    elif task.status is TaskStatus.HELD and task.attempt:
+    elif task.status in (TaskStatus.HELD, TaskStatus.AWAITING_BUDGET) and task.attempt:
         fallback = task.fallback  # it may have been there before
     deadline = task_deadline(draft, task.role, choice.agent, draft.now)
     note_probe(draft, choice.agent, task, deadline)
@@ -151,6 +158,7 @@ def dispatch(draft: Draft, task_id: str) -> None:
             fallback=fallback,
             team=card.team if card else False,
             instead_of=choice.instead_of,
+            allowance=allowance,
         )
     )
     return None
@@ -167,6 +175,16 @@ def note_probe(draft: Draft, agent: str, task: Task, deadline: datetime) -> None
     if agent in draft.around.circuits:
         name = probe_name(draft.open().workflow_id, task.id, task.attempt + 1)
         draft.probes[agent] = Probe(name, deadline + LATE)
+
+
+def await_allowance(
+    draft: Draft, task: Task, agent: str, shortage: Shortage, not_before: datetime | None = None
+) -> None:
+    """Let the task wait, once, until something comes back that its next attempt can use."""
+    if task.status is not TaskStatus.AWAITING_BUDGET:
+        draft.add(
+            AllowanceAwaited(at=draft.now, task_id=task.id, agent=agent, limit=shortage.limit, not_before=not_before)
+        )
 
 
 def task_deadline(draft: Draft, role: Role, agent: str, start: datetime) -> datetime:

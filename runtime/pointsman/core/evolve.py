@@ -12,6 +12,7 @@ from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result, Usage
 from pointsman_schemas.log import (
+    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
@@ -102,6 +103,18 @@ def evolve(state: State | None, entry: Entry) -> State:
                 fallback=entry.fallback,
                 team=entry.team,
                 detoured=task.detoured or entry.instead_of is not None,
+                allowance=entry.allowance,
+            )
+        case AllowanceAwaited():
+            task = _task(state, entry.task_id)
+            return _with_task(
+                state,
+                task.id,
+                TaskStatus.AWAITING_BUDGET,
+                agent=entry.agent,
+                not_before=entry.not_before,
+                fallback=task.fallback if entry.agent == task.agent else None,
+                team=task.team and entry.agent == task.agent,
             )
         case TaskSucceeded():
             return _task_succeeded(state, entry)
@@ -121,6 +134,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 commit=state.commits + 1,
                 fallback=task.fallback if entry.agent == task.agent else None,
                 team=entry.team,
+                allowance=entry.allowance,
             )
         case TaskHeld():
             return _with_task(state, entry.task_id, TaskStatus.HELD, not_before=entry.until, detoured=True)

@@ -1,14 +1,18 @@
-"""What ends work that has used too much or taken too long, and the wake-up that makes sure somebody looks."""
+"""What ends work that has used too much or taken too long, who gets what comes back of a budget, and the wake-up that
+makes sure somebody looks."""
 
 from __future__ import annotations
 
-from pointsman.core.attempts import attempt_failed
-from pointsman.core.draft import LATE, Draft, abandon
+from pointsman.core.answers import bare_results, write_answer
+from pointsman.core.attempts import attempt_failed, resume
+from pointsman.core.budget import Shortage, allot
+from pointsman.core.draft import LATE, Draft, abandon, end
 from pointsman.core.holding import held
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
-from pointsman.core.transitions import Phase
+from pointsman.core.transitions import Phase, TaskStatus
 from pointsman.core.verdicts import expire_approvals, first_expiry
+from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
     ApprovalDecided,
@@ -20,7 +24,7 @@ from pointsman_schemas.log import (
     TimerArmed,
 )
 
-__all__ = ["arm_timer", "check_limits"]
+__all__ = ["arm_timer", "check_limits", "ration"]
 
 
 def check_limits(draft: Draft) -> None:
@@ -39,6 +43,43 @@ def check_limits(draft: Draft) -> None:
         if task.live and task.deadline and draft.now >= task.deadline + LATE and not draft.open().ended:
             attempt_failed(draft, task, _overdue(draft, task), f"overdue-{task.id}-{task.attempt}")
     return None
+
+
+def ration(draft: Draft) -> None:
+    """Give what has come back of the budget to those that wait for it; where nothing can come any more, end."""
+    for task_id in _hungry(draft):
+        if not draft.open().ended:
+            resume(draft, task_id)
+    while not draft.open().ended and (hungry := _hungry(draft)):
+        state = draft.open()
+        if any(task.live and task.allowance is not None for task in state.tasks.values()):
+            return
+        task = state.tasks[hungry[0]]
+        shortage = allot(state, task)
+        assert isinstance(shortage, Shortage)
+        _starve(draft, task, shortage)
+
+
+def _hungry(draft: Draft) -> list[str]:
+    """Those that wait for budget and may have it now: while another plan is made, nothing of the present one begins."""
+    state = draft.open()
+    begins = state.phase is Phase.RUNNING
+    return [
+        task.id
+        for task in state.tasks.values()
+        if task.status is TaskStatus.AWAITING_BUDGET and (begins or task.attempt or task.role is not Role.WORK)
+    ]
+
+
+def _starve(draft: Draft, task: Task, shortage: Shortage) -> None:
+    """End for want of what `task` needs. An answer for which nothing is left is made of the bare results."""
+    if draft.open().phase is not Phase.SYNTHESIZING:
+        return _stop_work(draft, shortage.limit, shortage.detail)
+    state = draft.add(LimitReached(at=draft.now, limit=shortage.limit, detail=shortage.detail))
+    if task.role is Role.JUDGE:
+        abandon(draft, task, shortage.detail)
+        return write_answer(draft)
+    return end(draft, Phase.PARTIAL, bare_results(state), state.limit)
 
 
 def arm_timer(draft: Draft) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Set
 
 from pointsman.core.message import Message
 from pointsman.core.nesting import cancellation, result_for
-from pointsman.core.state import Pending, State, Task, bounds, input_of, report
+from pointsman.core.state import Pending, State, Task, input_of, report
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Approval, AttemptError, Budget, DeadLetter, ErrorKind, Handoff, Timer
+from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -100,7 +100,7 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         return_to=subjects.result(state.team, state.workflow_id, task.agent, task.id, task.attempt),
         deadline=task.deadline or state.deadline,
         idempotency_key=f"{state.workflow_id}.{task.id}",
-        budget=_left(state),
+        budget=task.allowance,
         depth=state.depth,
         event=task.event,
         verdicts=task.verdicts,
@@ -138,12 +138,6 @@ def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
         commit=state.commits,
         span_id=(task.span_id if task else "") or state.trace.span_id,
     )
-
-
-def _left(state: State) -> Budget | None:
-    """What the workflow may still use."""
-    left = {name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()}
-    return Budget.model_validate(left) if left else None
 
 
 def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:

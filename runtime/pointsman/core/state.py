@@ -54,6 +54,8 @@ class Task:
     ended_at: datetime | None = None
     span_id: str = ""
     fallback: str | None = None
+    allowance: Budget | None = None
+    """What the current attempt may use, set aside while it is `live`."""
     event: str = ""
     """The domain event it reacts to."""
     needs_approval: bool = False

@@ -22,7 +22,8 @@ class Phase(StrEnum):
 
 class TaskStatus(StrEnum):
     """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a
-    person, `refining` for better words, `held` for an agent that may be sent work."""
+    person, `refining` for better words, `held` for an agent that may be sent work, `awaiting_budget` until others give
+    back what it needs."""
 
     WAITING = "waiting"
     AWAITING_APPROVAL = "awaiting_approval"
@@ -30,6 +31,7 @@ class TaskStatus(StrEnum):
     BACKING_OFF = "backing_off"
     REFINING = "refining"
     HELD = "held"
+    AWAITING_BUDGET = "awaiting_budget"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -52,16 +54,27 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.RUNNING,
             TaskStatus.AWAITING_APPROVAL,
             TaskStatus.HELD,
+            TaskStatus.AWAITING_BUDGET,
             TaskStatus.SKIPPED,
             TaskStatus.ABANDONED,
         }
     ),
     TaskStatus.AWAITING_APPROVAL: frozenset(
-        {TaskStatus.RUNNING, TaskStatus.HELD, TaskStatus.FAILED, TaskStatus.ABANDONED}
+        {
+            TaskStatus.RUNNING,
+            TaskStatus.HELD,
+            TaskStatus.AWAITING_BUDGET,
+            TaskStatus.FAILED,
+            TaskStatus.ABANDONED,
+        }
+    ),
+    TaskStatus.AWAITING_BUDGET: frozenset(
+        {TaskStatus.RUNNING, TaskStatus.BACKING_OFF, TaskStatus.HELD, TaskStatus.ABANDONED}
     ),
     TaskStatus.RUNNING: frozenset(
         {
             TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_BUDGET,
             TaskStatus.BACKING_OFF,
             TaskStatus.REFINING,
             TaskStatus.HELD,
@@ -73,6 +86,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.BACKING_OFF: frozenset(
         {
             TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_BUDGET,
             TaskStatus.SUCCEEDED,
             TaskStatus.REFINING,
             TaskStatus.BACKING_OFF,
@@ -81,18 +95,27 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.ABANDONED,
         }
     ),
-    TaskStatus.REFINING: frozenset({TaskStatus.BACKING_OFF, TaskStatus.HELD, TaskStatus.FAILED, TaskStatus.ABANDONED}),
+    TaskStatus.REFINING: frozenset(
+        {
+            TaskStatus.BACKING_OFF,
+            TaskStatus.HELD,
+            TaskStatus.AWAITING_BUDGET,
+            TaskStatus.FAILED,
+            TaskStatus.ABANDONED,
+        }
+    ),
     TaskStatus.HELD: frozenset(
         {
             TaskStatus.RUNNING,
             TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_BUDGET,
             TaskStatus.HELD,
             TaskStatus.FAILED,
             TaskStatus.ABANDONED,
         }
     ),
     TaskStatus.FAILED: frozenset(
-        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.HELD}
+        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.HELD, TaskStatus.AWAITING_BUDGET}
     ),  # only by replaying its dead letter
     TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only with the task it was skipped for
     TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an answer that was refused for good, such as a plan

@@ -12,6 +12,7 @@ from pointsman.ports import Stored
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import (
+    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
@@ -115,6 +116,9 @@ class Story:
                 self._agents[entry.task_id] = entry.agent
                 wait = _seconds(entry.at, max(entry.at, entry.not_before))
                 return "warn", entry.agent, f"gets attempt {entry.attempt} at {self._task(entry.task_id)} in {wait}"
+            case AllowanceAwaited():
+                said = f"{self._task(entry.task_id)} waits: all {entry.limit} there are, are set aside for others"
+                return "warn", entry.agent, said
             case TaskFailed():
                 said = f"{self._task(entry.task_id)} is given up after {entry.attempts}: {entry.error.message}"
                 return "bad", self._agent(entry.task_id), said

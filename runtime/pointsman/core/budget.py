@@ -1,0 +1,91 @@
+"""What an attempt may use: a share of what is left of the workflow's limits, set aside until its result is there.
+
+What was used and what is set aside never exceed a limit, whatever runs side by side. The rule is in `allot`: those that
+may start now share equally; one share is kept where more is to come, and one call's worth for the answer. An attempt
+for which there is nothing waits until a result brings back what it did not use.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pointsman.core.state import State, Task, bounds
+from pointsman.core.transitions import TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Budget
+from pointsman_schemas.strategies import Pipeline, Router
+
+__all__ = ["Shortage", "allot", "left", "set_aside"]
+
+_LEAST = {"calls": 1, "tokens": 1_000, "cost": 0.01}
+"""What an attempt gets at least, as one modest model call uses: with less it is better to wait for more. Of a limit
+below twenty times that it is a twentieth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why an attempt gets nothing: the limit, and how it stands."""
+
+    limit: str
+    detail: str
+
+
+def allot(state: State, task: Task) -> Budget | Shortage | None:
+    """What the next attempt at `task` may use; None where nothing is bounded."""
+    limits = bounds(state)
+    if not limits:
+        return None
+    aside = set_aside(state)
+    among = _shares(state, task)
+    given: dict[str, float] = {}
+    for name, (used, bound) in limits.items():
+        least = min(_LEAST[name], bound / 20) if name == "cost" else min(_LEAST[name], math.ceil(bound / 20))
+        kept = least if task.role is not Role.SYNTHESIZE and _is_to_be_written(state) else 0
+        room = bound - used - aside[name] - kept
+        if room <= 0 or (room < least and task.role is not Role.SYNTHESIZE):
+            rest = "; the rest is for the answer" if kept and bound - used - aside[name] > 0 else ""
+            return Shortage(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
+        share = min(max(room / among, least), room)
+        given[name] = share if name == "cost" else int(share)
+    return Budget.model_validate(given)
+
+
+def set_aside(state: State) -> dict[str, float]:
+    """What the attempts that are under way may use between them."""
+    given = [task.allowance for task in state.tasks.values() if task.live and task.allowance is not None]
+    return {
+        "calls": sum(each.calls or 0 for each in given),
+        "tokens": sum(each.tokens or 0 for each in given),
+        "cost": sum(each.cost or 0.0 for each in given),
+    }
+
+
+def left(state: State) -> Budget | None:
+    """What may still be used of each limit, set aside or not; None where nothing is bounded."""
+    there = {name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()}
+    return Budget.model_validate(there) if there else None
+
+
+def _shares(state: State, asking: Task) -> int:
+    """Among how many it is shared: `asking`, the others that could start now, and one for all that comes later."""
+    ready, later = 1, asking.role in (Role.PLAN, Role.CLASSIFY, Role.REFINE)
+    for task in state.tasks.values():
+        if task.settled or task.live or task.id == asking.id:
+            continue
+        if task.status is TaskStatus.AWAITING_BUDGET or _may_start(state, task):
+            ready += 1
+        else:
+            later = True
+    return ready + later
+
+
+def _may_start(state: State, task: Task) -> bool:
+    return task.status is TaskStatus.WAITING and all(state.tasks[name].settled for name in task.depends_on)
+
+
+def _is_to_be_written(state: State) -> bool:
+    """Whether a synthesizer will write the answer, as far as is known."""
+    if isinstance(state.strategy, Pipeline) or state.strategy.synthesizer is None:
+        return False
+    return not isinstance(state.strategy, Router) or state.plan is None or len(state.plan.tasks) > 1
