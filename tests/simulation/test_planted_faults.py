@@ -18,8 +18,9 @@ from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.log import Entry
 from simulation.world import World
 
-_ENOUGH = 60
-"""Worlds in which each mistake must show. The rarest, a late result that counts, shows in one of some fifteen."""
+_ENOUGH = 120
+"""Worlds in which each mistake must show. The rarest, a handoff that is acknowledged first, shows in one of some thirty:
+its worker has to die between the two."""
 
 
 def _acknowledged_first(patch: pytest.MonkeyPatch) -> None:
