@@ -79,7 +79,7 @@ def _starve(draft: Draft, task: Task, shortage: Shortage) -> None:
     if task.role is Role.JUDGE:
         abandon(draft, task, shortage.detail)
         return write_answer(draft)
-    return end(draft, Phase.PARTIAL, bare_results(state), state.limit)
+    return end(draft, Phase.PARTIAL, bare_results(draft), state.limit)
 
 
 def arm_timer(draft: Draft) -> None:
