@@ -19,14 +19,14 @@ __all__ = ["shipped_teams", "with_model"]
 @contextmanager
 def with_model(agent: LLMAgent, model: Model) -> Iterator[None]:
     """`agent` with another model for a while: it is shared by all tests of a process."""
-    before = agent.__dict__.get("models")
-    agent.__dict__["models"] = (model,)
+    before = vars(agent).get("models")
+    vars(agent)["models"] = (model,)
     try:
         yield
     finally:
-        del agent.__dict__["models"]
+        del vars(agent)["models"]
         if before is not None:
-            agent.__dict__["models"] = before
+            vars(agent)["models"] = before
 
 
 def shipped_teams() -> Iterator[ModuleType]:

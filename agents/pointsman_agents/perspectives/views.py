@@ -15,7 +15,7 @@ __all__ = ["demand", "finance", "operations", "risk"]
 def weigh_money(proposal_id: ProposalId) -> View:
     """Weigh what a proposal earns in a year against what it costs."""
     known = proposal(proposal_id)
-    return judged(known.cost, known.gain, f"It earns $ {known.gain},000 a year and costs $ {known.cost},000.")
+    return judged(known.cost, known.gain, f"It earns ${known.gain},000 a year and costs ${known.cost},000.")
 
 
 @tool(idempotent=True)

@@ -70,6 +70,4 @@ def _rule(twin: str | None, refund: str | None, age: int) -> tuple[str, bool]:
         return f"it was refunded before ({refund})", False
     if twin is not None:
         return f"it is a duplicate of {twin}, and duplicates are always paid back", True
-    if age <= _OPEN_DAYS:
-        return f"it is {age} days old, and a charge may be returned for {_OPEN_DAYS}", True
-    return f"it is {age} days old, and a charge may be returned for {_OPEN_DAYS}", False
+    return f"it is {age} days old, and a charge may be returned for {_OPEN_DAYS}", age <= _OPEN_DAYS

@@ -39,10 +39,10 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path / "data"))
     agents = (*AGENTS.values(), *ROLES)
     for agent in agents:
-        agent.__dict__["models"] = (OfflineModel(),)
+        vars(agent)["models"] = (OfflineModel(),)
     yield
     for agent in agents:
-        del agent.__dict__["models"]
+        del vars(agent)["models"]
 
 
 async def hand(

@@ -24,7 +24,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Gap
 from pointsman_schemas.roles import PlannerInput, SynthesizerInput
 
-GOOD = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
+GOOD: JsonValue = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 
 
 @contextmanager
