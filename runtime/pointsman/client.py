@@ -31,7 +31,7 @@ from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Budget, Control, Delta, Outcome, Progress, Request
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import Commit, Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
 
@@ -40,7 +40,6 @@ __all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
 
-_REQUESTS_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
@@ -162,29 +161,26 @@ class Client:
 
     async def workflow(self, workflow: str) -> Workflow:
         """The workflow of that id, which may still wait for its admission. Raises `NotFound` when there is none."""
-        try:
-            team, _ = await newest_commit(self.bus, self.subjects, workflow)
-        except NotFound:
-            if (waits_for := await self.waiting(workflow)) is None:
-                raise
-            team = waits_for
+        team, _ = await self._newest(workflow)
         return Workflow(self, workflow, team)
+
+    async def _newest(self, workflow: str) -> tuple[str, Commit | None]:
+        """Its team and its newest commit; None while it waits for its admission. Raises `NotFound`."""
+        with suppress(NotFound):
+            return await newest_commit(self.bus, self.subjects, workflow)
+        if (team := await self.waiting(workflow)) is not None:
+            return team, None
+        return await newest_commit(self.bus, self.subjects, workflow)  # it may have been admitted meanwhile
 
     async def waiting(self, workflow: str) -> str | None:
         """The team that has yet to admit a workflow, whose request is among the last that were published; else None."""
-        from pointsman.engine.intake import workflow_of
+        from pointsman.engine.intake import request_for
 
-        requests = self.subjects.requests
-        if (last := await self.bus.last("work", requests)) is None:
+        if (request := await request_for(self.bus, self.subjects.requests, workflow)) is None:
             return None
-        after = max(0, last.sequence - _REQUESTS_WINDOW)
-        async with aclosing(closeable(self.bus.read("work", requests, after=after))) as messages:
-            async for stored in messages:
-                team = stored.subject.rpartition(".")[2]
-                if workflow_of(stored) == workflow:
-                    admitted = await self.bus.last("log", self.subjects.log(team, workflow))
-                    return None if admitted else team
-        return None
+        team = request.subject.rpartition(".")[2]
+        admitted = await self.bus.last("log", self.subjects.log(team, workflow))
+        return None if admitted else team
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
         """The workflows that were active last, of `team` or of all, newest first.
@@ -345,14 +341,15 @@ class Workflow:
         return await self._client.bus.listen(self._client.subjects.live(self.id, "delta"), tell)
 
     async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
-        """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already.
+        """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already. One that waits
+        for its admission is ended without it.
 
         Raises:
-            NotFound: it has no log, so there is nothing to end (yet).
+            NotFound: nobody has asked for it.
         """
         client = self._client
-        _, newest = await newest_commit(client.bus, client.subjects, self.id)
-        for entry in newest.entries:
+        _, newest = await client._newest(self.id)
+        for entry in newest.entries if newest else ():
             if isinstance(entry, WorkflowEnded):
                 return entry.outcome
         name = uuid4().hex

@@ -61,7 +61,7 @@ def audit(world: World) -> list[str]:
     dead = [*world.broker.removed, *held]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = Rest(world, _logs(world), dead, letters)
-    checks = (_requests, _workflows, _handoffs_and_results, _inputs, _letters)
+    checks = (_requests, _workflows, _handoffs_and_results, _inputs, _cancellations, _letters)
     return [problem for check in checks for problem in check(rest)]
 
 
@@ -267,6 +267,18 @@ def _inputs(rest: Rest) -> Iterator[str]:
     for stored, workflow in world.requests():
         if isinstance(read_request(stored, world.team, "sim"), RequestRefused) and stored.sequence not in letters:
             yield f"request {stored.sequence} ({workflow}) cannot be read, and is no dead letter"
+
+
+def _cancellations(rest: Rest) -> Iterator[str]:
+    """Whoever cancels what was asked for is heard, whether it has begun or not."""
+    asked: dict[str, int] = {}
+    for stored, workflow in rest.world.requests():
+        asked.setdefault(workflow, stored.sequence)
+    for letter in rest.letters:
+        stranger = letter.cause.kind == "unknown_workflow" and ".control.cancel-" in letter.subject
+        sequence = letter.sequence or 0
+        if stranger and asked.get(letter.workflow_id or "", sequence) < sequence:
+            yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
 
 
 def _letters(rest: Rest) -> Iterator[str]:

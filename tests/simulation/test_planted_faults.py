@@ -85,6 +85,13 @@ def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(budget, "set_aside", lambda state: {"calls": 0, "tokens": 0, "cost": 0.0})
 
 
+def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
+    async def blind(*_: object) -> None:
+        return None
+
+    patch.setattr("pointsman.engine.supervisor.request_for", blind)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
@@ -92,6 +99,7 @@ def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
         pytest.param(_sent_without_expectation, "times", id="messages sent without expecting none"),
         pytest.param(_only_the_new_is_sent, "has no outcome", id="recovery that sends only what is new"),
         pytest.param(_late_results_count, "was accepted", id="late results that count"),
+        pytest.param(_only_what_has_begun_is_cancelled, "cancels what", id="cancellations of what waits that are lost"),
         pytest.param(_handoffs_acknowledged_first, "never answered", id="handoffs acknowledged before their result"),
         pytest.param(_nothing_set_aside, "set aside of", id="budgets that are shared twice"),
     ],

@@ -192,15 +192,7 @@ async def _draw_while_it_runs(workflow: Workflow, terminal: Console) -> None:
 def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            try:
-                ended = await (await client.workflow(workflow)).cancel(reason, by="pointsman cancel")
-            except NotFound:
-                if (team := await client.waiting(workflow)) is None:
-                    raise
-                if json:
-                    emit({"workflow_id": workflow, "cancelled": False, "status": "waiting"})
-                complain(f"{workflow} is waiting for admission by team {team} and cannot be cancelled yet; {_WAITS}")
-                return Code.FAILED
+            ended = await (await client.workflow(workflow)).cancel(reason, by="pointsman cancel")
         if ended is not None:
             if json:
                 emit({"workflow_id": workflow, "cancelled": False, "status": ended.status})

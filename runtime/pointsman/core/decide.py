@@ -63,12 +63,15 @@ def decide(state: State | None, inputs: Iterable[Input], around: Circumstances) 
 def consider(state: State | None, inputs: Iterable[Input], around: Circumstances) -> Draft:
     """What `decide` decides, together with the state it leads to: the one that folding the entries gives."""
     draft = Draft(state, around)
+    # What is said of a workflow may be read before the request that it begins with.
+    inputs = sorted(inputs, key=lambda each: not isinstance(each, RequestReceived | RequestRefused))
+    unwanted = any(isinstance(each, ControlReceived) and each.control.action == "cancel" for each in inputs)
     for each in inputs:
         if draft.state is not None and draft.state.ended:
             break
         match each:
             case RequestReceived() | RequestRefused():
-                _requested(draft, each)
+                _requested(draft, each, unwanted=unwanted)
             case _ if draft.state is None:
                 continue
             case ResultReceived():
@@ -98,7 +101,7 @@ def _told_the_time(draft: Draft) -> None:
         draft.around = replace(draft.around, now=state.timer_due)
 
 
-def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None:
+def _requested(draft: Draft, received: RequestReceived | RequestRefused, *, unwanted: bool) -> None:
     if draft.state is not None:
         return None  # the same request again
     admission = received.admission
@@ -132,7 +135,7 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused) -> None
         what = "the task was refused" if admission.parent else "the request could not be read"
         reason = f"{what}: {received.error.message}"
         return end(draft, Phase.FAILED, could_not(reason, "Correct the request and publish it again."), reason)
-    return begin(draft)
+    return None if unwanted else begin(draft)
 
 
 def _result(draft: Draft, received: ResultReceived) -> None:

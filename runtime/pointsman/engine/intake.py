@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
 
 from pointsman.core.inputs import (
@@ -16,7 +16,8 @@ from pointsman.core.inputs import (
 )
 from pointsman.core.nesting import request_of
 from pointsman.engine.handoffs import read_handoff
-from pointsman.ports import Stored
+from pointsman.engine.history import closeable
+from pointsman.ports import Bus, Stored
 from pointsman.telemetry import parse_traceparent, reserve
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
@@ -27,8 +28,9 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["read_child", "read_inbox", "read_request", "unreadable_result", "workflow_of"]
+__all__ = ["read_child", "read_inbox", "read_request", "request_for", "unreadable_result", "workflow_of"]
 
+_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
 
@@ -114,6 +116,18 @@ def workflow_of(stored: Stored) -> str:
         envelope, _ = decode(stored.headers, stored.body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
     return workflow_id_for(stored.subject.rpartition(".")[2], _request_id(stored, envelope, headers))
+
+
+async def request_for(bus: Bus, requests: str, workflow: str) -> Stored | None:
+    """The request that becomes `workflow`, or has become it, on the subject `requests` (wildcards allowed); None when
+    it is not among the last that were published."""
+    if (last := await bus.last("work", requests)) is None:
+        return None
+    async with aclosing(closeable(bus.read("work", requests, after=max(0, last.sequence - _WINDOW)))) as messages:
+        async for stored in messages:
+            if workflow_of(stored) == workflow:
+                return stored
+    return None
 
 
 def _trace(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin:

@@ -37,7 +37,7 @@ from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
-from pointsman.engine.intake import read_child, read_inbox, read_request, unreadable_result
+from pointsman.engine.intake import read_child, read_inbox, read_request, request_for, unreadable_result
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
@@ -222,7 +222,8 @@ class SupervisorEngine:
             for delivery in await consumer.take(min(self._room.left, _BATCH)):
                 received = read_request(delivery.message, self._team, self._settings.namespace)
                 admission = received.admission
-                self._room.take(admission.workflow_id)
+                if admission.workflow_id not in self._ended:  # it may have been cancelled while it waited
+                    self._room.take(admission.workflow_id)
                 refusal = received.error if isinstance(received, RequestRefused) else None
                 arrival = _Arrival(received, delivery, admission.request_id, refusal)
                 self._arrived(admission.workflow_id, arrival, turns)
@@ -334,7 +335,8 @@ class SupervisorEngine:
             # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
             head = Head() if fresh else await self._logs.load(workflow)
             recovering = head.state is not None
-        if head.state is None and not any(_begins(arrival.input) for arrival in arrivals):
+        unknown = head.state is None and not any(_begins(arrival.input) for arrival in arrivals)
+        if unknown and not await self._cancelled_in_the_queue(workflow, arrivals):
             return await self._bury_strangers(workflow, arrivals)
         if head.state is None:
             await self._look_for_cancellation(workflow, arrivals)
@@ -357,6 +359,17 @@ class SupervisorEngine:
         passed("supervisor.acked")
         self._note(head.state, entries)
         return None
+
+    async def _cancelled_in_the_queue(self, workflow: str, arrivals: Sequence[_Arrival]) -> bool:
+        """Whether somebody has cancelled a workflow whose request waits for its admission. It then begins and ends in
+        one commit; the request finds that when its turn comes."""
+        for arrival in arrivals:
+            if isinstance(arrival.input, ControlReceived) and _cancels(workflow, arrival.input):
+                request = await request_for(self._bus, self._subjects.request(self._team.name), workflow)
+                if request is not None:
+                    arrival.also = (read_request(request, self._team, self._settings.namespace),)
+                return request is not None
+        return False
 
     async def _look_for_cancellation(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
         """A parent may have given up before its child began: what it said then has found nobody."""
@@ -544,6 +557,11 @@ def _too_early(state: State, arrivals: Iterable[_Arrival], now: datetime) -> boo
     """Whether the armed timer has fired long before its time."""
     fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
     return fired and state.timer_due is not None and state.timer_due - now > EARLY
+
+
+def _cancels(workflow: str, received: ControlReceived) -> bool:
+    """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
+    return received.control.action == "cancel" and received.event_id != f"{workflow}-{FROM_PARENT}"
 
 
 def _begins(each: Input) -> bool:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 from support.system import echo, planner_of, synthesizer, until
 
+from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.errors import OversizeEvent
+from pointsman.errors import NotFound, OversizeEvent
 from pointsman.settings import Settings
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Control, DeadLetter
 from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
+from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
@@ -24,9 +30,11 @@ ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 
 
 @asynccontextmanager
-async def crew(broker: MemoryBroker, settings: Settings, supervisors: int) -> AsyncIterator[list[SupervisorEngine]]:
+async def crew(
+    broker: MemoryBroker, settings: Settings, supervisors: int, a: Agent | None = None
+) -> AsyncIterator[list[SupervisorEngine]]:
     stop = asyncio.Event()
-    agents = [planner_of(ONE_TASK), synthesizer, echo("a")]
+    agents = [planner_of(ONE_TASK), synthesizer, a or echo("a")]
     engines = [SupervisorEngine(broker.connect(), TEAM, settings, SystemClock()) for _ in range(supervisors)]
     worker = Worker(broker.connect(), agents, settings)
     tasks = [asyncio.create_task(part.run(stop)) for part in (*engines, worker)]
@@ -87,6 +95,72 @@ async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subj
 
     assert outcome.status == "failed"
     assert "reply_to" in outcome.reason
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 50])
+async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_room(cancels: int) -> None:
+    broker, gate = MemoryBroker(), asyncio.Event()
+    client = Client(broker.connect())
+
+    @agent(name="a", description="Waits to be let go")
+    async def waits(request: str) -> str:
+        await gate.wait()
+        return "done"
+
+    async with crew(broker, Settings(max_running=1, ack_wait=2), 1, waits) as (engine,):
+        first = await client.submit("crew", "takes the only room")
+        await until(lambda: client.bus.last("work", client.subjects.handoff("a", first.id, "t1", 1)))
+        second = await client.submit("crew", "waits")
+        asked = await asyncio.gather(*(second.cancel("enough") for _ in range(cancels)))
+        cancelled = await second.outcome(10)
+        await until(lambda: _truth(set(engine._room._admitted) == {first.id}))
+        late = await second.cancel()
+        gate.set()
+        completed = await first.outcome(10)
+        third = await (await client.submit("crew", "has room now")).outcome(10)
+        await until(lambda: _truth(engine._room.left == 1))
+        entries = await client.entries(second.id)
+        letters = [stored async for stored in client.bus.read("dead", client.subjects.dead_letters)]
+
+    assert set(asked) <= {None, cancelled}
+    assert late == cancelled
+    assert (cancelled.status, completed.status, third.status) == ("cancelled", "completed", "completed")
+    assert "enough" in cancelled.reason
+    assert [type(entry) for entry in entries] == [WorkflowStarted, WorkflowEnded]
+    assert letters == []
+
+
+async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    for number in range(20):
+        workflow = await client.submit("crew", f"hello {number}", request_id=f"r{number}")
+        await workflow.cancel()
+
+    async with crew(broker, Settings(ack_wait=2), 2):
+        outcomes = [
+            await Workflow(client, workflow_id_for("crew", f"r{number}"), "crew").outcome(10) for number in range(20)
+        ]
+
+    assert {outcome.status for outcome in outcomes} == {"cancelled"}
+
+
+async def test_what_was_never_asked_for_cannot_be_cancelled() -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.submit("crew", "another")
+        with pytest.raises(NotFound):
+            await Workflow(client, "wf_unknown", "crew").cancel()
+        control = client.subjects.control("crew", "wf_unknown", "c1")
+        envelope = Envelope(id="c1", type=Control.event_type, source="/test", time=datetime.now(UTC))
+        await client.bus.publish(control, dump(Control(action="cancel")), encode(envelope))
+        await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
+
+    stored = await client.bus.last("dead", client.subjects.dead_letters)
+    assert stored is not None
+    assert parse(DeadLetter, stored.body).cause.kind == "unknown_workflow"
+    assert await client.bus.last("log", client.subjects.log("crew", "wf_unknown")) is None
 
 
 async def _alive(bus: object, count: int) -> bool:
