@@ -246,7 +246,7 @@ class LLMAgent(Agent):
 
     def _unusable(self, reply: ModelReply, problem: str) -> TaskError:
         if not reply.text.strip():
-            return Refused(f"the model of agent {self._card.name} answered nothing, twice")
+            return Refused("the model answered nothing, twice")
         return TaskError(
             f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
             kind=ErrorKind.INVALID_OUTPUT,
@@ -267,7 +267,7 @@ def _accept(reply: ModelReply, agent: str) -> None:
     match reply.finish:
         case "refusal":
             said = capped(reply.text.strip(), 500) or "the provider's content filter stopped the answer"
-            raise Refused(f"the model of agent {agent} refused: {said}")
+            raise Refused(f"the model refused: {said}")
         case "length":
             raise TaskError(
                 f"the answer of agent {agent} was cut off at the model's limit; raise max_tokens or ask for less",
