@@ -13,6 +13,7 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = [
     "ClassifierInput",
     "JudgeInput",
+    "LimitsLeft",
     "MenuItem",
     "PlannerInput",
     "Refinement",
@@ -41,12 +42,26 @@ class MenuItem(BaseModel):
     note: str = ""
 
 
+class LimitsLeft(BaseModel):
+    """What a plan has to do with: `seconds` until the workflow's deadline, how many more times it may be planned again,
+    and what it has not used of its `calls` of models, `tokens` and `cost` in US dollars; None is without a bound."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: float
+    replans: int = 0
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+
 class PlannerInput(BaseModel):
     """Everything a planner may know. Answers with a `Plan`.
 
     `problems` says why its last plan was refused; `results` and `agents_used` are set when it plans again, and
     `replan_reason` says why it must. With `adaptive` it plans the next tasks only, is told every result, and says
-    `done` when nothing remains; `plans_left` is how often it will be asked again.
+    `done` when nothing remains; `plans_left` is how often it will be asked again. `limits_left` is what the whole
+    workflow may still take.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,6 +74,7 @@ class PlannerInput(BaseModel):
     problems: tuple[str, ...] = ()
     replan_reason: str = ""
     max_tasks: int = 1_000
+    limits_left: LimitsLeft | None = None
     adaptive: bool = False
     plans_left: int | None = None
     instructions: str = ""

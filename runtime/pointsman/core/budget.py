@@ -16,7 +16,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strategies import Pipeline, Router
 
-__all__ = ["Shortage", "allot", "left", "set_aside"]
+__all__ = ["Shortage", "allot", "set_aside"]
 
 _LEAST = {"calls": 1, "tokens": 1_000, "cost": 0.01}
 """What an attempt gets at least, as one modest model call uses: with less it is better to wait for more. Of a limit
@@ -59,12 +59,6 @@ def set_aside(state: State) -> dict[str, float]:
         "tokens": sum(each.tokens or 0 for each in given),
         "cost": sum(each.cost or 0.0 for each in given),
     }
-
-
-def left(state: State) -> Budget | None:
-    """What may still be used of each limit, set aside or not; None where nothing is bounded."""
-    there = {name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()}
-    return Budget.model_validate(there) if there else None
 
 
 def _shares(state: State, asking: Task) -> int:

@@ -15,6 +15,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, Outcome, Result, TaskReport, Usage, Verdict
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import LimitsLeft
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = ["Pending", "State", "Task", "bounds", "changed", "from_snapshot", "input_of", "report", "to_snapshot"]
@@ -211,7 +212,19 @@ def input_of(state: State, task: Task) -> JsonValue:
         asked["metadata"] = state.metadata
     if task.role is Role.PLAN and (settled := [report(each) for each in state.work() if each.settled]):
         asked["results"] = [each.model_dump(mode="json", exclude_defaults=True) for each in settled]
+    if task.role is Role.PLAN:
+        asked["limits_left"] = _limits_left(state, task).model_dump(mode="json", exclude_none=True)
     return {**asked, **task.input} if isinstance(task.input, dict) else asked
+
+
+def _limits_left(state: State, planner: Task) -> LimitsLeft:
+    return LimitsLeft.model_validate(
+        {
+            "seconds": max(0.0, (state.deadline - (planner.since or state.started_at)).total_seconds()),
+            "replans": max(state.limits.replans - state.replans, 0),
+            **{name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()},
+        }
+    )
 
 
 def report(task: Task) -> TaskReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -12,6 +13,7 @@ from pydantic import BaseModel, JsonValue
 from support.teams import with_model
 
 from pointsman.context import Context
+from pointsman.core.plans import check_plan, read_plan
 from pointsman.errors import TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.testing.models import Script, ScriptedModel, saying
@@ -22,7 +24,10 @@ from pointsman_agents.refiner import refiner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Gap
-from pointsman_schemas.roles import PlannerInput, SynthesizerInput
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import LimitsLeft, PlannerInput, SynthesizerInput
+from pointsman_schemas.strict_json import parse_json
+from pointsman_schemas.team import Limits
 
 GOOD: JsonValue = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 
@@ -53,6 +58,24 @@ def test_the_roles_are_found_by_name_and_say_what_they_are_for(agent: LLMAgent, 
 
     assert found.load() is agent
     assert (agent.card.name, agent.card.role) == (name, role)
+
+
+async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_plans() -> None:
+    left = LimitsLeft(seconds=41.5, replans=1, calls=7, cost=0.25)
+
+    with speaking(planner, saying('{"cannot": "nobody is there"}')) as model:
+        await run(planner, PlannerInput(request="help", limits_left=left))
+
+    (asked,) = model.requests
+    assert '"limits_left": {"seconds": 41.5, "replans": 1, "calls": 7' in asked.turns[0].text
+    assert "`limits_left` is what all the work may still" in " ".join(asked.instructions.split())
+    examples = [
+        read_plan(parse_json(text.encode())) for text in re.findall(r"```json\n(.*?)```", asked.instructions, re.DOTALL)
+    ]
+    assert len(examples) == 2
+    for example in examples:
+        assert isinstance(example, Plan)
+        assert check_plan(example, {task.agent for task in example.tasks}, Limits(), {}) == ()
 
 
 async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None:

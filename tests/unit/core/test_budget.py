@@ -16,6 +16,7 @@ from pointsman.core.state import State
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Usage
 from pointsman_schemas.log import AllowanceAwaited, LimitReached, RetryScheduled, TaskDispatched
+from pointsman_schemas.roles import LimitsLeft, PlannerInput
 from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor
 
 BARE = Supervisor(synthesizer=None)
@@ -166,6 +167,25 @@ def test_children_of_one_workflow_share_what_it_has() -> None:
     story.planned(task("a", "desk"), task("b", "desk"))
 
     assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=10)] * 2
+
+
+def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
+    story = Story(limits=Limits(calls=10, deadline=60, replans=2), strategy=BARE).start(deadline=30)
+    first: Any = story.handoff("plan-1").input
+    story.wait(5).succeed("plan-1", plan(task("a"), task("b", needs=["a"])))
+
+    story.wait(5).succeed("a", replan_hint="there is a better way")
+
+    again: Any = story.handoff("plan-2").input
+    assert first["limits_left"] == {"seconds": 30, "replans": 2, "calls": 10}
+    assert again["limits_left"] == {"seconds": 20, "replans": 1, "calls": 8}
+    assert PlannerInput.model_validate(again).limits_left == LimitsLeft(seconds=20, replans=1, calls=8)
+
+
+def test_where_only_time_is_bounded_a_planner_is_told_of_that() -> None:
+    given: Any = Story().start().handoff("plan-1").input
+
+    assert given["limits_left"] == {"seconds": 600, "replans": 0}
 
 
 # Whatever happens

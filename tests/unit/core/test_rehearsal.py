@@ -19,7 +19,7 @@ from pointsman_schemas.log import Commit, RetryScheduled, TaskFailed
 from pointsman_schemas.team import Limits, Router, Team
 
 
-@settings(max_examples=40, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**64))
 def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
     chance = Random(seed)
