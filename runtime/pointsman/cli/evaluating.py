@@ -12,8 +12,8 @@ from rich.text import Text
 from pointsman import app
 from pointsman.cli import stage
 from pointsman.cli.output import Code, complain, console, emit, one_line
-from pointsman.cli.render import seconds
 from pointsman.cli.session import session, settings_for
+from pointsman.core.words import dollars, seconds
 from pointsman.errors import ConfigurationError
 from pointsman.evaluation import NOBODY, Report, Suite, evaluate, load_suite
 
@@ -75,11 +75,8 @@ def _tell(report: Report) -> None:
         Text(f"{right} of {len(report.scored)} right: accuracy {report.accuracy:.0%} (at least "
              f"{report.threshold:.0%}){routing}", style="green" if report.passed else "red")
     )  # fmt: skip
-    terminal.print(
-        Text(
-            f"{seconds(report.elapsed)}, {used.calls} model calls, {used.tokens} tokens, ${used.cost:.4f}", style="dim"
-        )
-    )
+    cost = f"{used.calls} model calls, {used.tokens} tokens, {dollars(used.cost)}"
+    terminal.print(Text(f"{seconds(report.elapsed)}, {cost}", style="dim"))
     if not report.passed:
         complain(f"{report.name} is below the threshold of {report.threshold:.0%}")
 

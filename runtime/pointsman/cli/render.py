@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import assert_never
 
 from pydantic import JsonValue
 from rich.console import Group, RenderableType
@@ -14,38 +13,24 @@ from rich.text import Text
 
 from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
+from pointsman.core import story
 from pointsman.core.trace import TraceNode
+from pointsman.core.words import dollars, seconds, used
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.card import Role
-from pointsman_schemas.events import Approval, Delta, Outcome, Progress, TaskSummary, Usage
+from pointsman_schemas.events import Approval, Delta, Outcome, TaskSummary
 from pointsman_schemas.log import (
-    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
-    AttemptFailed,
-    ControlIgnored,
     Entry,
-    LimitReached,
     PlanAccepted,
     PlanRejected,
-    RefinementAsked,
-    ResultIgnored,
-    RetryScheduled,
-    TaskAbandoned,
     TaskAdded,
-    TaskDispatched,
-    TaskFailed,
-    TaskHeld,
-    TaskRefined,
-    TaskReopened,
-    TaskSkipped,
     TaskSucceeded,
-    TimerArmed,
     WorkflowEnded,
     WorkflowStarted,
 )
 
-__all__ = ["Story", "answer", "approvals", "letters", "outcome", "seconds", "show", "summaries", "text_of", "trace"]
+__all__ = ["Story", "answer", "approvals", "letters", "outcome", "show", "summaries", "text_of", "trace"]
 
 _UNREAD = "(the request could not be read)"
 
@@ -61,6 +46,8 @@ _STYLE = {
     "cancelled": "yellow",
     "failed": "red",
 }
+_TONE = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
+_LOUD = "▶≡■?"  # the lines that are looked for first
 _MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
@@ -72,12 +59,11 @@ _NARROW = 112  # columns below which there is no room for the details, and the t
 
 
 class Story:
-    """A workflow told line by line while it happens. It remembers who has which task: single events do not say."""
+    """A workflow told line by line while it happens."""
 
     def __init__(self) -> None:
         self._start: datetime | None = None
-        self._agents: dict[str, str] = {}
-        self._roles: dict[str, Role] = {}
+        self._story = story.Story()
         self._written: dict[str, str] = {}
 
     def heard(self, delta: Delta) -> Iterator[Text]:
@@ -92,109 +78,23 @@ class Story:
 
     def lines(self, event: WorkflowEvent) -> Iterator[Text]:
         """What there is to say about `event`: no line, one, or one per task of a plan."""
+        line = self._story.tell(event)
+        if not line.mark:
+            return
+        what = line.what
         match event:
             case WorkflowStarted():
                 self._start = event.at
-                yield self._line(event.at, "▶", event.team, f"{event.workflow_id}  {text_of(event.input)}", "bold")
-            case TaskAdded():
-                self._agents[event.task_id], self._roles[event.task_id] = event.agent, event.role
-            case PlanAccepted():
-                yield self._line(event.at, "≡", f"plan {event.revision}", event.plan.goal or event.plan.cannot, "bold")
-                for task in event.plan.tasks:
-                    after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
-                    yield self._line(event.at, " ", task.id, f"{task.agent}: {task.intent}{after}", "")
-                    self._agents[task.id] = task.agent
-            case PlanRejected():
-                yield self._line(
-                    event.at, "✗", f"plan {event.revision}", "refused: " + "; ".join(event.problems), "red"
-                )
-            case TaskDispatched():
-                self._agents[event.task_id] = event.agent
-                nth = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-                nth += f", in place of {event.instead_of}" if event.instead_of else ""
-                yield self._line(event.at, "→", event.agent, self._task(event.task_id) + nth, "cyan")
-            case TaskHeld():
-                held = seconds((event.until - event.at).total_seconds())
-                said = f"{self._task(event.task_id)} is held for {held}: {event.reason}"
-                yield self._line(event.at, "‖", self._agents.get(event.task_id, "?"), said, "yellow")
-            case TaskSucceeded():
-                took = (event.result.ended_at - event.result.started_at).total_seconds()
-                said = f"{self._task(event.task_id)} in {seconds(took)}{_tokens(event.result.usage, ', ')}"
-                yield self._line(event.at, "✓", event.result.agent, said, "green")
-            case AttemptFailed():
-                said = (
-                    f"{self._task(event.task_id)}, attempt {event.attempt}: {event.error.kind}: {event.error.message}"
-                )
-                yield self._line(event.at, "✗", self._agents.get(event.task_id, "?"), said, "red")
-            case RetryScheduled():
-                self._agents[event.task_id] = event.agent
-                wait = max(0.0, (event.not_before - event.at).total_seconds())
-                why = f": {event.reason}" if event.reason else ""
-                said = f"{self._task(event.task_id)}, attempt {event.attempt} in {seconds(wait)}{why}"
-                yield self._line(event.at, "↻", event.agent, said, "yellow")
-            case AllowanceAwaited():
-                said = f"{self._task(event.task_id)} waits: all {event.limit} there are, are set aside for others"
-                yield self._line(event.at, "…", event.agent, said, "yellow")
-            case TaskRefined():
-                if event.intent:
-                    said = f"{self._task(event.task_id)} in other words: {event.intent}"
-                    yield self._line(event.at, "↻", self._agents.get(event.task_id, "?"), said, "yellow")
-            case TaskFailed():
-                said = f"{self._task(event.task_id)} given up after {event.attempts}: {event.error.message}"
-                yield self._line(event.at, "✗", self._agents.get(event.task_id, "?"), said, "red")
-            case TaskSkipped():
-                said = f"{self._task(event.task_id)} skipped: {event.reason or event.cause}"
-                yield self._line(event.at, "-", self._agents.get(event.task_id, "?"), said, "yellow")
-            case TaskAbandoned():
-                said = f"{self._task(event.task_id)} abandoned: {event.reason}"
-                yield self._line(event.at, "-", self._agents.get(event.task_id, "?"), said, "yellow")
-            case TaskReopened():
-                said = f"{self._task(event.task_id)} reopened{' by ' + event.by if event.by else ''}"
-                yield self._line(event.at, "↻", self._agents.get(event.task_id, "?"), said, "yellow")
-            case ResultIgnored():
-                said = f"a result for {event.task_id}, attempt {event.attempt}, ignored: {event.reason}"
-                yield self._line(event.at, "-", event.agent, said, "yellow")
+                what = f"{event.workflow_id}  {text_of(event.input)}"
             case ApprovalRequested():
-                about = {"plan": "the plan", "task": "the task", "tool": f"the call of {event.tool}"}[event.about]
-                whose = f" of {self._task(event.task_id)}" if event.task_id else ""
-                said = f"waiting for approval of {about}{whose}: `pointsman approve {event.approval}` or `reject`"
-                yield self._line(event.at, "?", event.agent or "plan", said, "bold yellow")
-            case ApprovalDecided():
-                by, why = (f" by {event.by}" if event.by else ""), (f": {event.reason}" if event.reason else "")
-                edited = ", edited" if event.input is not None else ""
-                style = "green" if event.verdict == "approved" else "red"
-                yield self._line(event.at, "?", event.verdict, f"{event.approval}{by}{edited}{why}", style)
-            case ControlIgnored():
-                yield self._line(event.at, "-", event.action, f"ignored: {event.reason}", "yellow")
-            case LimitReached():
-                yield self._line(event.at, "!", event.limit, event.detail, "yellow")
-            case WorkflowEnded():
-                status = event.outcome.status
-                yield self._line(event.at, "■", status, event.outcome.reason, f"bold {_STYLE[status]}")
-            case Progress():
-                yield from self._report(event)
-            case RefinementAsked() | TimerArmed():
-                pass
-            case _:
-                assert_never(event)
-
-    def _report(self, report: Progress) -> Iterator[Text]:
-        at = report.ended_at or report.started_at
-        took = f" {seconds((at - report.started_at).total_seconds())}" if report.ended_at else ""
-        match report.kind:
-            case "tool":
-                said = f"{report.name}{took}" + (f": {report.error}" if report.error else "")
-                yield self._line(at, "⚒", report.agent, said, "red" if report.error else "dim")
-            case "chat":
-                said = f"{report.name}{took}" + (f": {report.error}" if report.error else "")
-                said += _tokens(report.usage or Usage(), ", ")
-                yield self._line(at, "✎", report.agent, said, "red" if report.error else "dim")
-            case _:
-                said = report.message or report.name or report.kind
-                yield self._line(at, "·", report.agent, said, "dim")
-
-    def _task(self, task_id: str) -> str:
-        return str(self._roles.get(task_id, task_id))
+                what = f"waits for approval of {what}: `pointsman approve {event.approval}` or `reject`"
+        colour = _TONE[line.tone]
+        style = f"bold {colour}".strip() if line.mark in _LOUD else colour or "dim"
+        yield self._line(line.at, line.mark, line.who, what, style)
+        if isinstance(event, PlanAccepted):
+            for task in event.plan.tasks:
+                after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
+                yield self._line(event.at, " ", task.id, f"{task.agent}: {task.intent}{after}", "")
 
     def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
         since = (at - self._start).total_seconds() if self._start else 0.0
@@ -223,7 +123,8 @@ def outcome(of: Outcome) -> RenderableType:
     line.append(f" in {seconds(of.elapsed)}")
     if of.sequential > of.elapsed:  # otherwise nothing was saved, and it would look like a loss
         line.append(f"; one after another: {seconds(of.sequential)}")
-    line.append(_tokens(of.usage, "; "))
+    if tokens := used(of.usage):
+        line.append(f"; {tokens}")
     parts.append(line)
     return Group(*parts)
 
@@ -358,7 +259,7 @@ def trace(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
             name.append(f" x{node.attempt}", style="yellow")
         took = "" if node.kind == "publish" else seconds(node.seconds) if node.seconds is not None else ""
         used = f"{node.usage.tokens:,}" if node.usage.tokens and node.kind != "publish" else ""
-        paid = (f"${node.usage.cost:.4f}" if node.usage.cost and node.kind != "publish" else "",) if costly else ()
+        paid = (dollars(node.usage.cost) if node.usage.cost and node.kind != "publish" else "",) if costly else ()
         failed = node.status in ("failed", "skipped", "abandoned")
         said = Text(one_line(node.detail, limit=120), style=_STYLE[node.status] if failed else "dim")
         table.add_row(name, _bar(node, start, end, now, bars), took, used, *paid, *([] if narrow else [said]))
@@ -392,20 +293,6 @@ def _walk(node: TraceNode) -> Iterator[TraceNode]:
         yield from _walk(child)
 
 
-def seconds(value: float) -> str:
-    """A duration at a glance: `0.4 ms`, `83 ms`, `1.2 s`, `3m 05s`."""
-    if value < 0.01:
-        return f"{value * 1000:.1f} ms"
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    if value < 60:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 60:
-        return f"{minutes}m {rest:02d}s"
-    return f"{minutes // 60}h {minutes % 60:02d}m"
-
-
 def text_of(value: JsonValue, *, pretty: bool = False) -> str:
     """JSON data as text: a string as it is, an object with one text as that text, anything else as JSON."""
     if isinstance(value, dict) and len(value) == 1:
@@ -414,13 +301,6 @@ def text_of(value: JsonValue, *, pretty: bool = False) -> str:
     if isinstance(value, str):
         return clean(value)
     return clean(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None))
-
-
-def _tokens(usage: Usage, before: str) -> str:
-    if not usage.tokens:
-        return ""
-    cost = f", ${usage.cost:.4f}" if usage.cost else ""
-    return f"{before}{usage.tokens:,} tokens{cost}"
 
 
 def _keep_whole(table: Table, *columns: int) -> None:

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from pointsman.app import Processes
 from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.cli import render
 from pointsman.cli.cast import cast_of
 from pointsman.cli.output import console, emit
 from pointsman.cli.session import session
 from pointsman.client import Client
+from pointsman.core.words import seconds
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.llm.selection import chosen_model
 from pointsman.settings import Settings
@@ -141,7 +141,7 @@ def came_up(name: str, began: float, *, json: bool) -> None:
     if json:
         emit({"event": "started", "name": name, "after": round(after, 3)})
     else:
-        console().print(Text(f"  ✓ {name:<14} after {render.seconds(after)}", style="dim"))
+        console().print(Text(f"  ✓ {name:<14} after {seconds(after)}", style="dim"))
 
 
 async def _supervised(client: Client, team: str) -> bool:

@@ -11,6 +11,7 @@ from support.history import at, completed, ended, failing, started, tool
 from pointsman.cli import render
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
+from pointsman.core.words import seconds
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Usage
 from pointsman_schemas.log import LimitReached, ResultIgnored, TimerArmed
@@ -168,7 +169,7 @@ def test_the_trace_fits_its_terminal(width: int) -> None:
     [(0.0004, "0.4 ms"), (0.083, "83 ms"), (1.24, "1.2 s"), (185, "3m 05s"), (7260, "2h 01m")],
 )
 def test_durations_read_at_a_glance(value: float, text: str) -> None:
-    assert render.seconds(value) == text
+    assert seconds(value) == text
 
 
 def test_what_is_being_written_is_told_in_whole_lines_without_control_characters() -> None:

@@ -188,7 +188,7 @@ async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
 
     said = [(line["sequence"], line["who"], line["what"], line["tone"]) for line in lines.data]
     assert (1, "fitter", "is handed t1", "busy") in said
-    assert (1, "helper", "t1 is given up after 2: out of bolts", "bad") in said
+    assert (1, "helper", "has t1 given up after 2: out of bolts", "bad") in said
     assert (2, "fitter", "used drill 1.0 s", "plain") in said
     assert lines.id == 2
     tasks = {task["task_id"]: task for task in view.data["tasks"]}
