@@ -306,11 +306,16 @@ async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: S
 
 @asynccontextmanager
 async def _collector(manner: str) -> AsyncIterator[str]:
-    """An OTLP endpoint that refuses connections, hangs, or is overloaded."""
+    """An OTLP endpoint that refuses connections, hangs, is overloaded, or takes three seconds over each answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, EOFError):
             while await reader.read(65_536):
+                if manner == "is slow":
+                    await asyncio.sleep(3)
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                    await writer.drain()
+                    break
                 if manner == "is overloaded":
                     writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                     await writer.drain()
@@ -333,8 +338,13 @@ async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_pa
         system = await stack.enter_async_context(System(tmp_path, settings))
         services: list[Service] = []
         for manner, arguments in zip(
-            ("refuses", "hangs", "is overloaded"),
-            (("supervisor", CREW), ("worker", f"{CREW}:worker"), ("worker", f"{CREW}:planner", f"{CREW}:synthesizer")),
+            ("refuses", "hangs", "is overloaded", "is slow"),
+            (
+                ("supervisor", CREW),
+                ("worker", f"{CREW}:worker"),
+                ("worker", f"{CREW}:planner"),
+                ("worker", f"{CREW}:synthesizer"),
+            ),
             strict=True,
         ):
             system.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = await stack.enter_async_context(_collector(manner))
@@ -361,7 +371,7 @@ async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_pa
     assert Counter(outcome.status for outcome in outcomes) == {"completed": 30}
     assert max(grown) < 16_000_000, [f"{size / 1e6:.1f} MB" for size in grown]
     assert max(took) < 7.0  # 5 s are allowed, the rest is for a busy machine
-    assert min(lost) >= 50
+    assert min(lost[:3]) >= 50  # the slow one may take all there is
     assert max(loud) < 20
 
 

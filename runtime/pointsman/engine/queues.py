@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from pointsman.engine.handoffs import consumer_name
 from pointsman.errors import PeerError
-from pointsman.ports import Bus, Clock
+from pointsman.ports import Bus, Clock, QueueDepth
 from pointsman.telemetry import metrics, names
 
 __all__ = ["show_queues"]
@@ -15,18 +15,33 @@ _EVERY = 10.0  # seconds between two looks: metrics are collected every 15 to 60
 
 
 async def show_queues(bus: Bus, clock: Clock, team: str) -> None:
-    """Keep the gauges of the team's queues, and of every agent's that was seen since the start. Never returns.
+    """Keep the gauges of the team's queues, of every live agent's, and of each that is gone and has left work behind.
+    Never returns.
 
     Every supervisor shows the same figures: take their maximum, not their sum.
     """
-    queues: dict[str, str | None] = {f"request-{team}": None, f"inbox-{team}": None}
+    own: dict[str, str | None] = {f"request-{team}": None, f"inbox-{team}": None}
+    queues = dict(own)
     while True:
+        live = dict(queues)  # of all that are known, when the registry cannot be asked
         with suppress(PeerError):
-            queues.update({consumer_name(card.name): card.name for card in await bus.registry.cards()})
-        for queue, agent in queues.items():
+            live = own | {consumer_name(card.name): card.name for card in await bus.registry.cards()}
+        queues |= live
+        for queue, agent in list(queues.items()):
+            depth: QueueDepth | None = None
             with suppress(PeerError):  # a figure that is missing is missing
-                if (depth := await bus.depth(queue, "work")) is not None:
-                    for state, count in (("waiting", depth.pending), ("in_flight", depth.in_flight)):
-                        about = {names.QUEUE: queue, names.AGENT_NAME: agent, names.QUEUE_STATE: state}
-                        metrics.show(names.QUEUE_DEPTH, count, about)
+                depth = await bus.depth(queue, "work")
+            if queue not in live and (depth is None or not depth.pending + depth.in_flight):
+                depth = None
+                del queues[queue]
+            _show(queue, agent, depth)
         await clock.sleep(_EVERY)
+
+
+def _show(queue: str, agent: str | None, depth: QueueDepth | None) -> None:
+    for state in ("waiting", "in_flight"):
+        about = {names.QUEUE: queue, names.AGENT_NAME: agent, names.QUEUE_STATE: state}
+        if depth is None:
+            metrics.hide(names.QUEUE_DEPTH, about)
+        else:
+            metrics.show(names.QUEUE_DEPTH, depth.pending if state == "waiting" else depth.in_flight, about)

@@ -1,6 +1,7 @@
 """A few measurements, in the units of the conventions: seconds, tokens, counts. Off, each costs one comparison.
 
-Sums are added up here and read when somebody asks for them, which is a tenth of what the SDK takes for each addition.
+Sums and gauges are kept here and read when somebody asks for them: a sum costs a tenth of what the SDK takes for each
+addition, and a gauge can be taken back, where the SDK's own tells its last value for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from pointsman.telemetry import names
 from pointsman.telemetry.names import Attributes, Value
 
-__all__ = ["NAMES", "change", "count", "measuring", "observe", "show", "use"]
+__all__ = ["NAMES", "change", "count", "hide", "measuring", "observe", "show", "use"]
 
 # From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
 _LONG: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -56,7 +57,8 @@ NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 _meter: Meter | None = None
 _instruments: dict[str, Any] = {}
 _Labels: TypeAlias = tuple[tuple[str, Value], ...]
-_sums: dict[str, dict[_Labels, float]] = {}
+_kept: dict[str, dict[_Labels, float]] = {}
+"""What counters and gauges stand at."""
 _lock = threading.RLock()  # a collected generator may count what it leaves while it is held
 
 
@@ -84,9 +86,18 @@ def change(name: str, amount: int, about: str) -> None:
 
 
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:
-    """The gauge `name` stands at `value`."""
+    """The gauge `name` stands at `value`, until it is shown another one or hidden."""
     if _meter is not None:
-        _instrument(_meter, name).set(value, _attributes(attributes))
+        labels = tuple(_attributes(attributes).items())
+        with _lock:
+            _values(_meter, name)[labels] = value
+
+
+def hide(name: str, attributes: Attributes | None = None) -> None:
+    """Nobody knows any more what the gauge `name` stands at, or there is nothing left that it tells of."""
+    if _meter is not None:
+        with _lock:
+            _values(_meter, name).pop(tuple(_attributes(attributes).items()), None)
 
 
 def use(meter: Meter | None) -> None:
@@ -94,26 +105,33 @@ def use(meter: Meter | None) -> None:
     global _meter
     _meter = meter
     _instruments.clear()
-    _sums.clear()
+    _kept.clear()
 
 
 def _add(meter: Meter, name: str, amount: float, attributes: Attributes | None) -> None:
     labels = tuple(_attributes(attributes).items())
     with _lock:
-        sums = _sums.get(name)
-        if sums is None:
-            sums = _sums[name] = {}
-            _make_sum(meter, name, sums)
-        sums[labels] = sums.get(labels, 0) + amount
+        values = _values(meter, name)
+        values[labels] = values.get(labels, 0) + amount
 
 
-def _make_sum(meter: Meter, name: str, sums: dict[_Labels, float]) -> None:
+def _values(meter: Meter, name: str) -> dict[_Labels, float]:
+    values = _kept.get(name)
+    if values is None:
+        values = _kept[name] = {}
+        _make_readable(meter, name, values)
+    return values
+
+
+def _make_readable(meter: Meter, name: str, values: dict[_Labels, float]) -> None:
     def read(_: CallbackOptions) -> list[Observation]:  # the last time after `use(None)`, when what is left is sent
         with _lock:
-            return [Observation(value, dict(labels)) for labels, value in sums.items()]
+            return [Observation(value, dict(labels)) for labels, value in values.items()]
 
     if name in _COUNTERS:
         meter.create_observable_counter(name, [read], *_COUNTERS[name])
+    elif name in _GAUGES:
+        meter.create_observable_gauge(name, [read], *_GAUGES[name])
     else:
         meter.create_observable_up_down_counter(name, [read], *_UP_DOWN[name])
 
@@ -121,15 +139,10 @@ def _make_sum(meter: Meter, name: str, sums: dict[_Labels, float]) -> None:
 def _instrument(meter: Meter, name: str) -> Any:
     found = _instruments.get(name)
     if found is None:
-        found = _instruments[name] = _make(meter, name)
-    return found
-
-
-def _make(meter: Meter, name: str) -> Any:
-    if name in _HISTOGRAMS:
         unit, description, boundaries = _HISTOGRAMS[name]
-        return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=boundaries)
-    return meter.create_gauge(name, *_GAUGES[name])
+        found = meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=boundaries)
+        _instruments[name] = found
+    return found
 
 
 def _attributes(attributes: Attributes | None) -> dict[str, Value]:

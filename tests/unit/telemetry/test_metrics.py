@@ -49,6 +49,20 @@ def test_counts_add_up(reader: InMemoryMetricReader) -> None:
     assert collected(reader)[names.RETRIES].value == 3  # type: ignore[attr-defined]
 
 
+def test_a_gauge_tells_its_newest_value_and_nothing_once_it_is_hidden(reader: InMemoryMetricReader) -> None:
+    for value in (3, 5):
+        metrics.show(names.QUEUE_DEPTH, value, {names.QUEUE: "a"})
+    metrics.show(names.QUEUE_DEPTH, 1, {names.QUEUE: "b"})
+    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "b"})
+    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "never shown"})
+
+    shown = collected(reader)[names.QUEUE_DEPTH]
+    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "a"})
+
+    assert (dict(shown.attributes), shown.value) == ({names.QUEUE: "a"}, 5)  # type: ignore[attr-defined]
+    assert reader.get_metrics_data() is None
+
+
 def test_every_name_can_be_measured(reader: InMemoryMetricReader) -> None:
     for name in metrics.NAMES:
         measure(name)
