@@ -65,7 +65,9 @@ def a_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
 
 
 def some_strategy(chance: Random) -> Strategy:
-    supervisor = Supervisor(synthesizer=chance.choice(["synthesizer", None]))
+    supervisor = Supervisor(
+        synthesizer=chance.choice(["synthesizer", None]), fallback=chance.choice([None, None, "plain", "ghost"])
+    )
     router = Router(
         fallback=chance.choice([None, "plain", "ghost"]),
         synthesizer=chance.choice(["synthesizer", None]),
