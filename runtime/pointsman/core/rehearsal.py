@@ -31,6 +31,7 @@ from pointsman.core.state import State, Task
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
 from pointsman_schemas.log import (
+    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
@@ -226,6 +227,9 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
             case RetryScheduled():
                 timeout = max((entry.deadline - entry.not_before).total_seconds(), _SHORTEST)
                 cards[entry.agent] = known(entry.agent).model_copy(update={"timeout": timeout})
+            case AllowanceAwaited() if state is not None and (task := state.tasks.get(entry.task_id)):
+                if entry.agent != task.agent:
+                    cards[entry.agent] = known(entry.agent)  # its fallback, which was there to take it
             case AttemptFailed(result=None) if state is not None and (task := state.tasks.get(entry.task_id)):
                 if entry.error.kind == ErrorKind.NO_WORKER:
                     cards.pop(task.agent, None)
