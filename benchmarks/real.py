@@ -41,9 +41,9 @@ class RealSystem:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RealSystem]:
-        await self._start("supervisor", "supervisor", "benchmarks.team:TEAM")
+        await self.start("supervisor", "supervisor", "benchmarks.team:TEAM")
         for agent in AGENTS:
-            await self._start(agent, "worker", f"benchmarks.team:{agent}")
+            await self.start(agent, "worker", f"benchmarks.team:{agent}")
         async with AsyncExitStack() as stack:
             self.bus: JetStreamBus = await connect(self.settings, name="bench", wait=5.0)
             stack.push_async_callback(self.bus.close)
@@ -87,7 +87,8 @@ class RealSystem:
     def _streams(self) -> tuple[str, str]:
         return self.client.subjects.work_stream, self.client.subjects.log_stream
 
-    async def _start(self, part: str, *arguments: str) -> None:
+    async def start(self, part: str, *arguments: str) -> None:
+        """Another process of this namespace: `pointsman ARGUMENTS`, called `part`."""
         name = f"{self.name}-{part}"
         await self._children.start(name, "pointsman", *arguments, "--with-parent", environment=self._environment)
 

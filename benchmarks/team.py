@@ -8,7 +8,7 @@ from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Team
 
-__all__ = ["AGENTS", "PLANS", "TEAM", "a", "b", "planner", "synthesizer"]
+__all__ = ["AGENTS", "PLANS", "TEAM", "WIDTHS", "a", "b", "planner", "synthesizer"]
 
 AGENTS = ("planner", "a", "b", "synthesizer")
 
@@ -20,6 +20,11 @@ def _task(name: str, agent: str, *needs: str) -> PlannedTask:
     return PlannedTask(id=name, agent=agent, intent=f"Do nothing for {name}", depends_on=needs)
 
 
+def _wide(goal: str, fan: int) -> Plan:
+    tasks = tuple(_task(f"t{n}", "ab"[n % 2]) for n in range(fan))
+    return Plan(goal=goal, tasks=(*tasks, _task("join", "b", *(task.id for task in tasks))))
+
+
 _FAN = 200
 _CHAIN = 50
 
@@ -28,13 +33,7 @@ PLANS = {
         goal="Three at a time, then one",
         tasks=(_task("t1", "a"), _task("t2", "a"), _task("t3", "b"), _task("join", "b", "t1", "t2", "t3")),
     ),
-    "W2": Plan(
-        goal="Many at a time, then one",
-        tasks=(
-            *(_task(f"t{n}", "ab"[n % 2]) for n in range(_FAN)),
-            _task("join", "b", *(f"t{n}" for n in range(_FAN))),
-        ),
-    ),
+    "W2": _wide("Many at a time, then one", _FAN),
     "W3": Plan(
         goal="One after the other",
         tasks=(_task("t0", "a"), *(_task(f"t{n}", "ab"[n % 2], f"t{n - 1}") for n in range(1, _CHAIN))),
@@ -42,10 +41,14 @@ PLANS = {
 }
 """W1: 3 parallel tasks and a join. W2: 200 parallel tasks and a join. W3: a chain of 50."""
 
+WIDTHS = (50, 200, 500, 999)
+"""Parallel tasks of what `benchmarks.growth` asks for as `W2-50` and so on; a plan may have 1,000 tasks."""
+
 
 @agent(name="planner", description="Gives the plan that is asked for by name", role=Role.PLAN, concurrency=_SLOTS)
 async def planner(asked: PlannerInput) -> Plan:
-    return PLANS[str(asked.request)]
+    shape, _, width = str(asked.request).partition("-")
+    return _wide(shape, int(width)) if width else PLANS[shape]
 
 
 @agent(name="a", description="Does nothing", concurrency=_SLOTS)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
 
@@ -328,13 +328,11 @@ class SupervisorEngine:
             self._room.give_back(workflow)
             return await self._settle(workflow, arrivals)
         head = self._heads.get(workflow)
-        recovering = head is None or again
         left_behind = head is None and again
         if head is None:
             fresh = not again and all(_begins(arrival.input) for arrival in arrivals)
             # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
-            head = Head() if fresh else await self._logs.load(workflow)
-            recovering = head.state is not None
+            head = Head() if fresh else replace(await self._logs.load(workflow), others=True)
         unknown = head.state is None and not any(_begins(arrival.input) for arrival in arrivals)
         if unknown and not await self._cancelled_in_the_queue(workflow, arrivals):
             return await self._bury_strangers(workflow, arrivals)
@@ -345,11 +343,16 @@ class SupervisorEngine:
         head, entries, raced = await self._commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
-        self._remember(workflow, head)
-        if recovering or raced:
+        # What others have committed they send themselves, and if they die before, the input they did it for comes
+        # again, to be recovered from. But nothing may be missing once the outcome, which goes last, is there.
+        others = head.others or raced
+        if again or (others and (head.state.ended or not _are_new(arrivals, entries))):
             await self._sender.send_all(head.state, entries)
+            others = False
         else:
             await self._sender.send_new(head.state, entries)
+        head = replace(head, others=others)
+        self._remember(workflow, head)
         passed("supervisor.emitted")
         await self._spans.ended(head.state, entries)
         if left_behind and tracing():
@@ -562,6 +565,12 @@ def _too_early(state: State, arrivals: Iterable[_Arrival], now: datetime) -> boo
 def _cancels(workflow: str, received: ControlReceived) -> bool:
     """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{FROM_PARENT}"
+
+
+def _are_new(arrivals: Iterable[_Arrival], entries: Iterable[Entry]) -> bool:
+    """Whether every input was committed now, and so by nobody before. Of a timer that cannot be told."""
+    committed = {getattr(entry, "event_id", None) for entry in entries}
+    return all(arrival.event_id in committed for arrival in arrivals)
 
 
 def _begins(each: Input) -> bool:

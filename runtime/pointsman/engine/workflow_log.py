@@ -44,11 +44,15 @@ class ImportedLog(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a workflow's log stands: the state it folds to, its last sequence (0: no log yet), its newest snapshot."""
+    """Where a workflow's log stands: the state it folds to, its last sequence (0: no log yet), its newest snapshot.
+
+    `others` says that another process has written to it, and may not have sent all that its commits owe.
+    """
 
     state: State | None = None
     sequence: int = 0
     snapshot_sequence: int | None = None
+    others: bool = False
 
 
 class WorkflowLog:
@@ -134,7 +138,7 @@ class WorkflowLog:
                 raise
             due = False  # a log without this snapshot is only slower to load
             sequence = await self._bus.publish(subject, dump(plain), headers, expect=head.sequence)
-        return Head(committed, sequence, sequence if due else head.snapshot_sequence)
+        return Head(committed, sequence, sequence if due else head.snapshot_sequence, head.others)
 
     def _read(self, stored: Stored) -> Commit:
         if is_imported(stored):

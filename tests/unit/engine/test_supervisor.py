@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -14,6 +14,8 @@ from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
+from pointsman.core.state import State
+from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.errors import NotFound, OversizeEvent
@@ -21,7 +23,7 @@ from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, DeadLetter
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.team import Limits, Team
 
@@ -61,6 +63,25 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
         await until(nothing_left)
 
     assert {outcome.status for outcome in outcomes} == {"completed"}
+
+
+async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    send_all = Sender.send_all
+
+    async def noted(self: Sender, state: State, entries: Sequence[Entry] = ()) -> None:
+        ended.append(state.ended)
+        await send_all(self, state, entries)
+
+    monkeypatch.setattr(Sender, "send_all", noted)
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=30), 3):
+        statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
+
+    assert statuses == {"completed"}
+    assert ended  # three share each workflow, so somebody has met what another one has written
+    assert all(ended)
 
 
 async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(

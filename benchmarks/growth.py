@@ -1,0 +1,91 @@
+"""How the cost grows: with the tasks of one workflow, and with the supervisors of one team.
+
+`python -m benchmarks.growth`. A plan of 50 to 1,000 tasks, each wide and then joined, gives the time a task takes; the
+same W1 at a concurrency, with one supervisor and with two on the same machine, gives what the second one adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.machine import Children, cpu_seconds
+from benchmarks.real import RealSystem
+from benchmarks.team import WIDTHS
+from pointsman.app import run
+from pointsman.bus.embedded import EmbeddedBroker
+
+__all__ = ["main"]
+
+ROUNDS = 3
+MANY = 200  # W1 in each round
+TOGETHER = 64  # of them at any time
+_WARM_UP = 8
+_AGAIN = "outbox_sent_again"  # what a supervisor logs when it sends what another one may have sent before
+
+
+async def main() -> None:
+    async with AsyncExitStack() as stack:
+        home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-growth-", ignore_cleanup_errors=True)))
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
+        children = await stack.enter_async_context(Children(home))
+        one = await stack.enter_async_context(RealSystem("one", broker.url, children, {}).running())
+        two = await stack.enter_async_context(RealSystem("two", broker.url, children, {}).running())
+        await two.start("second", "supervisor", "benchmarks.team:TEAM")
+        for system in (one, two):
+            await _together(system, _WARM_UP * TOGETHER // 8)
+        await _widths(one)
+        await _supervisors(children, one, two)
+
+
+async def _widths(system: RealSystem) -> None:
+    taken: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    supervisor = system.processes["supervisor"]
+    worked: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    for _ in range(ROUNDS):
+        for width in WIDTHS:
+            before, began = cpu_seconds(supervisor), perf_counter()
+            await system.submit(f"W2-{width}")
+            taken[width].append((perf_counter() - began) / width)
+            worked[width].append((cpu_seconds(supervisor) - before) / width)
+    for width in WIDTHS:
+        wall, cpu = 1e3 * statistics.median(taken[width]), 1e3 * statistics.median(worked[width])
+        print(f"{width:5} tasks: {wall:5.2f} ms a task, {cpu:5.2f} ms of the supervisor's CPU")
+
+
+async def _supervisors(children: Children, *systems: RealSystem) -> None:
+    rates: dict[str, list[float]] = {system.name: [] for system in systems}
+    again: dict[str, int] = {system.name: -_sent_again(children, system) for system in systems}
+    for _ in range(ROUNDS):
+        for system in systems:
+            began = perf_counter()
+            await _together(system, MANY)
+            rates[system.name].append(MANY / (perf_counter() - began))
+    for system in systems:
+        again[system.name] += _sent_again(children, system)
+        print(f"{system.name:5} supervisor(s): {statistics.median(rates[system.name]):6.1f} W1 a second, "
+              f"{again[system.name] / (ROUNDS * MANY):.2f} outboxes sent again for each")  # fmt: skip
+
+
+def _sent_again(children: Children, system: RealSystem) -> int:
+    names: Sequence[str] = [name for name in children.pids if name in (f"{system.name}-supervisor", "two-second")]
+    return sum(children.log(name).count(_AGAIN) for name in names if name.startswith(system.name))
+
+
+async def _together(system: RealSystem, count: int) -> None:
+    numbers = iter(range(count))
+
+    async def lane() -> None:
+        for _ in numbers:
+            await system.submit("W1")
+
+    await asyncio.gather(*(lane() for _ in range(TOGETHER)))
+
+
+if __name__ == "__main__":
+    run(main())
