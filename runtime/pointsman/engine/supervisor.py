@@ -351,8 +351,7 @@ class SupervisorEngine:
             others = False
         else:
             await self._sender.send_new(head.state, entries)
-        head = replace(head, others=others)
-        self._remember(workflow, head)
+        self._remember(workflow, replace(head, others=others))
         passed("supervisor.emitted")
         await self._spans.ended(head.state, entries)
         if left_behind and tracing():
