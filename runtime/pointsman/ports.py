@@ -18,6 +18,8 @@ __all__ = [
     "Clock",
     "Consumer",
     "Delivery",
+    "Hop",
+    "HopStep",
     "Model",
     "ModelReply",
     "ModelRequest",
@@ -128,6 +130,25 @@ class QueueDepth:
     in_flight: int
 
 
+class HopStep(NamedTuple):
+    """A server received a message from `where`, handed it on to it, or stored it in that stream, or refused to."""
+
+    kind: Literal["received", "handed_on", "stored", "refused"]
+    at: datetime
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """What one `server` of the broker did with one message, by its own clock. `error` is why it did not store it."""
+
+    subject: str
+    headers: Mapping[str, str]
+    server: str
+    steps: Sequence[HopStep]
+    error: str = ""
+
+
 class Watcher(Protocol):
     """Is told what goes over a bus. It must be quick, and raise nothing."""
 
@@ -137,6 +158,10 @@ class Watcher(Protocol):
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         """The durable consumer `consumer` handed out `amount` messages of `subject`, which may be a wildcard."""
+        ...
+
+    def passed(self, hop: Hop) -> None:
+        """A message of ours, one of a sampled trace, went over a server. Only told where `trace_broker` is set."""
         ...
 
 

@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     model: str | None = None
     """`openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`, for the agents that name none. Unset:
     chosen by the keys that are set."""
+    trace_broker: bool = False
+    """Whether each server of the broker that a message goes over is a span as well. It takes nats-server 2.11."""
     capture_content: Literal["none", "redacted", "full"] | None = None
     """Whether prompts, answers and tool arguments stand on spans. Unset: as
     `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, by default not."""

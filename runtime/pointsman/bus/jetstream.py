@@ -26,14 +26,17 @@ from pydantic_core import from_json
 from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
     EXPECTED_SEQUENCE,
+    MAX_HEADERS,
     MESSAGE_ID,
     check_filter,
     check_size,
     check_subject,
+    header_size,
     own_headers,
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
+from pointsman.bus.hops import TRACE_DESTINATION, hop_of, is_sampled
 from pointsman.bus.micro import micro_answer, micro_subjects
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
@@ -113,6 +116,7 @@ class JetStreamBus:
         self._name = name
         self._watcher = watcher
         self._server: Server | None = None
+        self._hops = ""  # where servers tell of messages that passed
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
@@ -184,6 +188,9 @@ class JetStreamBus:
             self._refused.cancel()
             self._refused = None
         await self.hear(self._replies.subject, self._replies.arrived)
+        if self._settings.trace_broker and self._watcher is not None:
+            self._hops = self.new_inbox()
+            await self.hear(self._hops, self._passed)
         self._server = self._nc.server or self._server
         self._up.set()
         _log.info("bus_connected", server=settings.servers, client=self._name)
@@ -317,6 +324,11 @@ class JetStreamBus:
         """Publish and return the sequence the stream gave it."""
         if self._watcher is None:
             return await self._store(subject, body, wire)
+        if self._hops and is_sampled(wire):
+            traced = {**wire, TRACE_DESTINATION: self._hops}
+            size = header_size(traced)
+            if size <= MAX_HEADERS and size + len(body) <= self.max_payload:  # nothing fails for being watched
+                wire = traced
         began, error = self._clock.monotonic(), None
         try:
             return await self._store(subject, body, wire)
@@ -325,6 +337,10 @@ class JetStreamBus:
             raise
         finally:
             self._watcher.sent(subject, self._server, self._clock.monotonic() - began, error)
+
+    def _passed(self, told: Arrival) -> None:
+        if self._watcher is not None and (hop := hop_of(told.data)) is not None:
+            self._watcher.passed(hop)
 
     async def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
         block = header_bytes(wire)

@@ -1,19 +1,23 @@
-"""Messages that go over the bus, counted and timed as the messaging conventions ask. Off, nobody watches the bus."""
+"""Messages that go over the bus: counted and timed as the messaging conventions ask, and where they went as spans.
+
+Off, nobody watches the bus.
+"""
 
 from __future__ import annotations
 
-from pointsman.ports import Server, Watcher
+from pointsman.ports import Hop, Server, Watcher
 from pointsman.telemetry import metrics, names
+from pointsman.telemetry.traces import Happening, parse_traceparent, record, reserve, tracing
 
 __all__ = ["watcher"]
 
 
 def watcher() -> Watcher | None:
-    """What a bus is to be watched with; None when nothing is measured, and it need not tell anybody."""
-    return _Measuring() if metrics.measuring() else None
+    """What a bus is to be watched with; None when it need not tell anybody."""
+    return _Watching() if metrics.measuring() or tracing() else None
 
 
-class _Measuring:
+class _Watching:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
@@ -23,3 +27,20 @@ class _Measuring:
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         metrics.count(names.CONSUMED_MESSAGES, amount, names.taken_messages(subject, server, consumer))
+
+    def passed(self, hop: Hop) -> None:
+        parent = parse_traceparent(hop.headers.get("traceparent"), hop.headers.get("tracestate"))
+        if parent is None:
+            return
+        name, about = names.broker_hop(hop.subject, hop.server, stored=hop.steps[-1].kind in ("stored", "refused"))
+        record(
+            name,
+            context=reserve(parent),
+            parent_span_id=parent.span_id,
+            started=hop.steps[0].at,
+            ended=hop.steps[-1].at,
+            attributes=about,
+            error=("refused", hop.error) if hop.error else None,
+            happenings=[Happening(f"pointsman.broker.{step.kind}", step.at, {names.BROKER_PEER: step.where or None})
+                        for step in hop.steps],
+        )  # fmt: skip

@@ -18,6 +18,7 @@ __all__ = [
     "AGENT_NAME",
     "ATTEMPT",
     "ATTEMPT_FAILED",
+    "BROKER_PEER",
     "CIRCUIT_STATE",
     "COMMIT_CONFLICTS",
     "CONSUMED_MESSAGES",
@@ -69,6 +70,7 @@ __all__ = [
     "WORKFLOW_NAME",
     "Attributes",
     "Value",
+    "broker_hop",
     "chat",
     "chat_answer",
     "destination",
@@ -110,6 +112,8 @@ STATUS: Final = "pointsman.status"
 ORIGIN: Final = "pointsman.origin"
 REASON: Final = "pointsman.reason"
 DELIVERED: Final = "pointsman.delivered"
+BROKER_PEER: Final = "pointsman.broker.peer"
+"""The connection, server or stream that a server of the broker dealt with."""
 QUEUE: Final = "pointsman.queue"
 """A durable consumer: `agent-NAME`, `request-TEAM` or `inbox-TEAM`."""
 QUEUE_STATE: Final = "pointsman.queue.state"
@@ -360,6 +364,18 @@ def execute_tool(
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
+    }
+
+
+def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attributes]:
+    """One server of the broker dealt with a message: it stored it, or handed it on to others. Kind: internal."""
+    operation = "store" if stored else "route"
+    return f"{operation} {destination(subject).partition('.{')[0]}", {
+        "messaging.system": _NATS,
+        "messaging.operation.name": operation,
+        "messaging.destination.name": subject,
+        "messaging.destination.template": destination(subject),
+        "pointsman.broker.server": server,
     }
 
 
