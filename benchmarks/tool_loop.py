@@ -11,6 +11,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from pydantic import JsonValue
+
+from pointsman.agent import Agent
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.engine.worker import Worker
@@ -24,7 +27,7 @@ from pointsman_schemas.events import Handoff
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["main"]
+__all__ = ["ROUNDS", "Prompt", "look", "main", "measure"]
 
 TURNS = 5  # rounds of one call: a loop of the usual length
 ATTEMPTS = 40  # one after the other, in each round
@@ -61,24 +64,24 @@ async def main() -> None:
                 own = settings.model_copy(
                     update={"url": broker.url, "namespace": f"b{uuid4().hex[:8]}", "journal": journal}
                 )
-                taken[journal].append(await measure(own))
+                agent = LLMAgent(name="looper", description="d", instructions="i", tools=[look], model=Prompt())
+                taken[journal].append(await measure(own, agent))
     without, with_ = (statistics.median(taken[journal]) * 1000 for journal in (False, True))
     print(f"an attempt of {TURNS} turns: {without:.1f} ms without the journal, {with_:.1f} ms with it, "
           f"{(with_ - without) / (2 * TURNS):.2f} ms a step")  # fmt: skip
 
 
-async def measure(settings: Settings) -> float:
-    """Seconds an attempt takes, from its handoff to its result."""
+async def measure(settings: Settings, agent: Agent, input: JsonValue = None) -> float:
+    """Seconds an attempt by `agent`, which is called looper, takes from its handoff to its result."""
     bus = await connect(settings, name="bench", wait=10.0)
     await bus.set_up()
-    agent = LLMAgent(name="looper", description="d", instructions="i", tools=[look], model=Prompt())
     stop = asyncio.Event()
     running = asyncio.create_task(Worker(bus, [agent], settings, own_loop=True).run(stop))
     try:
-        await attempt(bus, settings, 0)
+        await attempt(bus, settings, 0, input)
         began = time.perf_counter()
         for number in range(1, ATTEMPTS + 1):
-            await attempt(bus, settings, number)
+            await attempt(bus, settings, number, input)
         return (time.perf_counter() - began) / ATTEMPTS
     finally:
         stop.set()
@@ -86,12 +89,12 @@ async def measure(settings: Settings) -> float:
         await bus.close()
 
 
-async def attempt(bus: JetStreamBus, settings: Settings, number: int) -> None:
+async def attempt(bus: JetStreamBus, settings: Settings, number: int, input: JsonValue) -> None:
     subjects, workflow = Subjects(settings.namespace), f"wf_{number}"
     handoff = Handoff(
         workflow_id=workflow, task_id="T1", attempt=1, from_agent="bench", to_agent="looper", intent="loop",
         return_to=subjects.result("bench", workflow, "looper", "T1", 1), deadline=datetime.now(UTC) + timedelta(60),
-        idempotency_key=workflow,
+        idempotency_key=workflow, input=input,
     )  # fmt: skip
     envelope = Envelope(
         id=workflow, type=Handoff.event_type, source="/bench", time=datetime.now(UTC), subject=workflow,

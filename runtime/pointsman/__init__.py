@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pointsman import errors
     from pointsman.agent import Agent, agent
+    from pointsman.agent_factory import AgentFactory
     from pointsman.client import Client, connect
     from pointsman.context import Context
     from pointsman.llm_agent import LLMAgent
@@ -36,6 +37,7 @@ __all__ = [
     "ANY",
     "Adaptive",
     "Agent",
+    "AgentFactory",
     "Check",
     "Choreography",
     "Client",
@@ -58,6 +60,7 @@ _HOME = {
     "ANY": "pointsman_schemas.team",
     "Adaptive": "pointsman_schemas.team",
     "Agent": "pointsman.agent",
+    "AgentFactory": "pointsman.agent_factory",
     "Check": "pointsman_schemas.team",
     "Choreography": "pointsman_schemas.team",
     "Client": "pointsman.client",

@@ -17,8 +17,8 @@ def python(code: str) -> str:
 
 def test_these_are_the_public_names() -> None:
     assert pointsman.__all__ == [
-        "ANY", "Adaptive", "Agent", "Check", "Choreography", "Client", "Context", "FanOut", "LLMAgent", "Limits",
-        "Pipeline", "Router", "Stage", "Supervisor", "Team", "agent", "connect", "errors", "tool",
+        "ANY", "Adaptive", "Agent", "AgentFactory", "Check", "Choreography", "Client", "Context", "FanOut", "LLMAgent",
+        "Limits", "Pipeline", "Router", "Stage", "Supervisor", "Team", "agent", "connect", "errors", "tool",
     ]  # fmt: skip
 
 

@@ -1,0 +1,184 @@
+"""A factory makes an agent for a need, from tools on its list and within its bounds, and runs it like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import JsonValue
+from support.teams import with_model
+
+from pointsman.agent_factory import MOST_FIELDS, AgentFactory, Need
+from pointsman.context import Context
+from pointsman.errors import ConfigurationError, TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import Model
+from pointsman.testing import ScriptedModel, calling, run_team, saying
+from pointsman.tools import tool
+from pointsman_agents.planner import planner
+from pointsman_schemas.events import Budget, ErrorKind, Step
+from pointsman_schemas.team import Supervisor, Team
+
+
+@tool(idempotent=True)
+async def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+@tool
+async def drop_table(name: str) -> str:
+    """Drop a table."""
+    raise AssertionError("nobody asked for this tool")
+
+
+class Kept:
+    """A journal that outlives its worker."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+
+    async def recall(self) -> Mapping[str, Step]:
+        return dict(self.steps)
+
+    async def keep(self, step: Step) -> Step:
+        return self.steps.setdefault(step.name, step)
+
+
+def factory(model: Model | None = None, **more: Any) -> AgentFactory:
+    return AgentFactory(
+        name="maker",
+        description="Does what no other agent is for",
+        tools=more.pop("tools", [double, drop_table]),
+        model=model or ScriptedModel(),
+        **more,
+    )
+
+
+async def run(maker: AgentFactory, need: JsonValue, budget: Budget | None = None, **more: Any) -> JsonValue:
+    context = Context.for_test(need, agent="maker", intent="Double it", **more)
+    context.handoff = context.handoff.model_copy(update={"budget": budget})
+    return await maker.run(context.handoff, context)
+
+
+NEED: dict[str, JsonValue] = {"instructions": "You double numbers.", "tools": ["double"], "input": {"number": 4}}
+
+
+async def test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need() -> None:
+    model = ScriptedModel(calling(("double", {"number": 4})), saying("8"))
+
+    answer = await run(factory(model), NEED)
+
+    first, second = model.requests
+    assert answer == "8"
+    assert first.instructions.startswith("You double numbers.")
+    assert [spec.name for spec in first.tools] == ["double"]
+    assert '<input>\n{"number": 4}\n</input>' in first.turns[0].text
+    assert "You double" not in first.turns[0].text
+    assert [turn.text for turn in second.turns if turn.role == "tool"] == ["8"]
+
+
+async def test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach() -> None:
+    model = ScriptedModel(calling(("drop_table", {"name": "users"})), saying("I cannot"))
+
+    await run(factory(model), NEED)
+
+    (refused,) = [turn.text for turn in model.requests[1].turns if turn.role == "tool"]
+    assert "drop_table" in refused
+
+
+async def test_the_fields_of_its_answer_are_those_of_the_need() -> None:
+    model = ScriptedModel(saying('{"sum": "many"}'), saying('{"sum": 8, "steps": ["double 4"]}'))
+
+    answer = await run(factory(model), {**NEED, "output": {"sum": "integer", "steps": "strings"}})
+
+    assert answer == {"sum": 8, "steps": ["double 4"]}
+    assert model.requests[0].output_schema is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tools": ["double", "shell"]}, "it asks for the tool 'shell', which is not one of: double, drop_table"),
+        ({"tools": ["double", "drop_table"]}, "it asks for 2 tools, and 1 are allowed"),
+        ({"instructions": "x" * 101}, "its instructions have 101 characters, and 100 are allowed"),
+        ({"output": {f"f{n}": "string" for n in range(MOST_FIELDS + 1)}}, f"{MOST_FIELDS + 1} fields"),
+        ({"output": {"model_dump": "string"}}, "cannot be called 'model_dump'"),
+        ({"output": {"sum": "any"}}, "output.sum"),
+        ({"model": "openai:dear"}, "model"),
+        ({"instructions": ""}, "instructions"),
+    ],
+)
+async def test_a_need_that_is_out_of_bounds_is_refused_by_name_before_any_model_is_asked(
+    changes: dict[str, JsonValue], said: str
+) -> None:
+    model = ScriptedModel()
+
+    with pytest.raises(TaskError) as caught:
+        await run(factory(model, max_tools=1, max_instructions=100), {**NEED, **changes})
+
+    assert caught.value.kind == ErrorKind.INVALID_INPUT
+    assert said in str(caught.value)
+    assert model.requests == []
+
+
+async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowance() -> None:
+    model = ScriptedModel(calling(("double", {"number": 4})))
+
+    with pytest.raises(TaskError) as caught:
+        await run(factory(model), NEED, Budget(calls=1))
+
+    assert (caught.value.kind, len(model.requests)) == (ErrorKind.LIMIT, 1)
+
+
+async def test_another_replica_goes_on_where_one_has_died() -> None:
+    journal = Kept()
+    dies = ScriptedModel(calling(("double", {"number": 4})), RuntimeError("the process is gone"))
+    with pytest.raises(RuntimeError):
+        await run(factory(dies), NEED, journal=journal)
+
+    model = ScriptedModel(saying("8"))
+    answer = await run(factory(model), NEED, journal=journal)
+
+    assert (answer, len(model.requests)) == ("8", 1)
+
+
+@pytest.mark.parametrize("wrong", [factory(), LLMAgent(name="a", description="b", instructions="c"), "double"])
+def test_only_tools_can_be_given_away_so_nothing_made_can_make_or_hand_on(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="which is no tool"):
+        factory(tools=[wrong])
+
+
+def test_its_card_says_what_can_be_asked_for() -> None:
+    card = factory(max_tools=2, max_instructions=50).card
+
+    schema = Draft202012Validator(card.input_schema)
+    assert schema.is_valid(NEED)
+    assert not schema.is_valid({**NEED, "tools": ["shell"]})
+    assert not schema.is_valid({**NEED, "instructions": "x" * 51})
+    assert "double: Double a number." in str(card.input_schema)
+    assert card.model == "scripted"
+
+
+def test_a_factory_without_tools_makes_agents_without() -> None:
+    assert Draft202012Validator(factory(tools=[]).card.input_schema).is_valid({"instructions": "Think.", "tools": []})
+    assert factory(tools=[]).make(Need(instructions="Think.")).card.name == "maker"
+
+
+def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:
+    plan = (
+        '{"tasks": [{"id": "t1", "agent": "maker", "intent": "Double 4", "input": {"instructions": "You double.", '
+        '"tools": ["double"], "input": {"number": 4}, "output": {"sum": "integer"}}}]}'
+    )
+    planning = ScriptedModel(saying(plan))
+    maker = factory(ScriptedModel(calling(("double", {"number": 4})), saying('{"sum": 8}')))
+    team = Team(name="team", agents=("maker",), strategy=Supervisor(synthesizer=None))
+
+    with with_model(planner, planning):
+        outcome = asyncio.run(run_team(team, [planner, maker], "Double 4"))
+
+    assert (outcome.status, outcome.answer) == ("completed", {"sum": 8})
+    assert '"enum": ["double", "drop_table"]' in planning.requests[0].turns[0].text
