@@ -142,7 +142,7 @@ async def office(port: int = 0) -> AsyncIterator[tuple[str, Client]]:
 
 
 async def pictures(folder: Path, chromium: str) -> None:
-    from playwright.async_api import async_playwright
+    from playwright.async_api import ViewportSize, async_playwright
 
     async with office() as (address, client), async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -152,7 +152,7 @@ async def pictures(folder: Path, chromium: str) -> None:
             await asyncio.sleep(0.2)
         await asyncio.gather(*(workflow.outcome(timeout=30) for workflow in earlier))
         workflow = await client.submit("back-office", REQUESTS[0])
-        wide = {"width": 1280, "height": 800}
+        wide: ViewportSize = {"width": 1280, "height": 800}
         page = await browser.new_page(viewport=wide, color_scheme="light")
         await page.goto(f"{address}/workflows/{workflow.id}")
         await page.get_by_text("is handed match").wait_for()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -112,7 +112,9 @@ async def test_a_log_that_was_made_anew_while_the_broker_was_away_is_read_from_i
         async def last(self, stream: StreamKind, subject: str) -> Stored | None:
             return await self.here.last(stream, subject)
 
-        async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+        async def follow(
+            self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
+        ) -> AsyncGenerator[Stored, None]:
             async for stored in self.here.follow(stream, subjects, after=after):
                 yield stored
                 if self.here is old and stored.sequence == 3:
