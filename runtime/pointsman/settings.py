@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Container
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pointsman.core.metering import ModelLimits
-from pointsman.errors import ConfigurationError
+from pointsman.errors import ConfigurationError, ContractError
 from pointsman_schemas.ids import Token
-from pointsman_schemas.strict_json import describe
+from pointsman_schemas.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["Settings"]
+
+_PREFIX = "POINTSMAN_"
+_SCHEMES = ("nats", "tls", "ws", "wss")
+_SECRET = {"url", "credentials", "user", "password", "token", "dashboard_token"}  # whose values no message repeats
+_SHOWN = 80  # characters of a value that a message repeats
 
 
 class Settings(BaseSettings):
     """How a process finds its broker and behaves there. Times are in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="POINTSMAN_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="ignore")
 
     url: str = "nats://127.0.0.1:4222"
     """NATS servers, comma-separated."""
@@ -59,7 +68,7 @@ class Settings(BaseSettings):
     artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
     """Bytes the object store may take when this process creates it; unset: as much as there is. When it is full, what
     is large waits until something has aged out."""
-    model_limits: dict[str, ModelLimits] = {}
+    model_limits: Annotated[dict[str, ModelLimits], NoDecode] = {}
     """What the model providers allow, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
     the same key keep them together; where one is told to wait, all do."""
@@ -86,14 +95,35 @@ class Settings(BaseSettings):
     `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, by default not."""
     redact_emails: bool = False
     """Where they are redacted: hide e-mail addresses as well as keys, tokens and passwords."""
-    log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
-    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def servers(self) -> str:
         """The addresses in `url`, without credentials: what a message or a log line may show."""
         urls = (url if "//" in url else f"//{url}" for url in self.url.split(","))
         return ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
+
+    @field_validator("url")
+    @classmethod
+    def _is_of_nats(cls, url: str) -> str:
+        for each in url.split(","):
+            scheme, found, _ = each.strip().partition("://")
+            if found and scheme not in _SCHEMES:
+                raise ValueError(
+                    f"{scheme}:// is not spoken by NATS servers; expected nats://HOST:PORT, or tls, ws, wss"
+                )
+        return url
+
+    @field_validator("model_limits", mode="before")
+    @classmethod
+    def _as_read(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_json(value.encode())
+        except ContractError as error:
+            raise ValueError(f'{error}, such as {{"openai:gpt-4.1-mini": {{"requests": 500}}}}') from None
 
     @classmethod
     def load(cls, **overrides: object) -> Settings:
@@ -102,14 +132,21 @@ class Settings(BaseSettings):
         Raises:
             ConfigurationError: a value is not of the form its field needs.
         """
+        given = {name: value for name, value in overrides.items() if value is not None}
         try:
-            return cls.model_validate(
-                {
-                    **cls().model_dump(exclude_unset=True),
-                    **{name: value for name, value in overrides.items() if value is not None},
-                }
-            )
+            return cls.model_validate(given)
         except ValidationError as error:
-            raise ConfigurationError(
-                f"a setting does not fit: {describe(error)}; look at the POINTSMAN_ variables and options"
-            ) from None
+            told = "; ".join(_told(problem, given) for problem in error.errors(include_url=False)[:3])
+            raise ConfigurationError(told) from None
+
+
+def _told(problem: ErrorDetails, given: Container[str]) -> str:
+    """Which setting it is, under the name it was given by, its value, and what it should be."""
+    name, *path = (str(part) for part in problem["loc"])
+    told = name if name in given else f"{_PREFIX}{name.upper()}"
+    inside = f", {'.'.join(path)}," if path else ""
+    value = "" if name in _SECRET else f" is {str(problem['input'])[:_SHOWN]!r}"
+    if problem["type"] == "string_pattern_mismatch":  # of a Token, the only field that has a pattern
+        return f"{told}{value}: it should be 1 to 64 letters, digits, - and _"
+    allowed = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    return f"{told}{inside}{value}: {allowed}"

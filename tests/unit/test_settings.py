@@ -1,9 +1,10 @@
-"""What a setting may show of itself."""
+"""What a setting may show of itself, and what is said of one that does not fit."""
 
 from __future__ import annotations
 
 import pytest
 
+from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 
 
@@ -17,3 +18,58 @@ from pointsman.settings import Settings
 )
 def test_servers_are_shown_without_their_credentials(url: str, shown: str) -> None:
     assert Settings(url=url).servers == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("MODEL_LIMITS", "foo", "not JSON"),
+        ("MODEL_LIMITS", "[]", "it should be a valid dictionary"),
+        ("REPLICAS", "9", "less than or equal to 5"),
+        ("ACK_WAIT", "soon", "a valid number"),
+        ("LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
+        ("LOG_FORMAT", "yaml", "'auto', 'console' or 'json'"),
+        ("NAMESPACE", "not a name", "1 to 64 letters, digits, - and _"),
+    ],
+)
+def test_a_variable_that_does_not_fit_is_named_with_its_value_and_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, allowed: str
+) -> None:
+    monkeypatch.setenv(f"POINTSMAN_{name}", value)
+
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load()
+
+    assert str(caught.value).startswith(f"POINTSMAN_{name} is {value!r}: ")
+    assert allowed in str(caught.value)
+
+
+def test_what_does_not_fit_inside_a_variable_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", '{"openai": {"requests": -1}}')
+
+    with pytest.raises(ConfigurationError, match="POINTSMAN_MODEL_LIMITS, openai.requests, is '-1': it should be gre"):
+        Settings.load()
+
+
+def test_limits_of_models_are_read_from_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", '{"openai": {"requests": 500}}')
+
+    assert Settings.load().model_limits["openai"].requests == 500
+    assert Settings.load(**Settings.load().model_dump(exclude_unset=True)) == Settings.load()
+
+
+def test_what_was_given_is_not_called_a_variable_and_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="^namespace is 'not a name': "):
+        Settings.load(namespace="not a name")
+
+    monkeypatch.setenv("POINTSMAN_NAMESPACE", "not a name")
+    assert Settings.load(namespace="mine").namespace == "mine"
+
+
+def test_an_address_that_is_not_of_nats_says_what_one_looks_like_and_hides_its_password() -> None:
+    with pytest.raises(
+        ConfigurationError, match="http:// is not spoken by NATS .* expected nats://HOST:PORT"
+    ) as caught:
+        Settings.load(url="nats://a:4222,http://ada:secret@127.0.0.1:8400")
+
+    assert "secret" not in str(caught.value)

@@ -81,6 +81,17 @@ def test_wrong_usage_ends_with_2_before_anybody_is_called(arguments: list[str]) 
     assert err
 
 
+@pytest.mark.parametrize("command", ["doctor", "list", "agents", "up"])
+def test_a_setting_that_cannot_be_read_ends_with_2_in_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", "foo")
+
+    code, out, err = run(command)
+
+    assert (code, out) == (2, "")
+    assert err.startswith("pointsman: POINTSMAN_MODEL_LIMITS is 'foo': not JSON")
+    assert err.count("\n") == 1
+
+
 def test_an_empty_pipe_is_no_request() -> None:
     assert run("submit", "crew", "-", input="  \n")[0] == 2
 
