@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from pydantic import JsonValue
@@ -12,6 +12,7 @@ from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client
+from pointsman.engine.loading import installed_agents
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.errors import ConfigurationError
@@ -31,16 +32,19 @@ async def running_team(
     """A client of `team` (or several, that hand over to each other) and `agents`, all running in this process.
 
     Raises:
-        ConfigurationError: there are no agents, or two have the same name.
+        ConfigurationError: there are no agents, two have the same name, or one is missing that a strategy cannot do
+            without.
     """
     teams = [team] if isinstance(team, Team) else list(team)
+    names = {each.card.name for each in agents} | {each.name for each in teams}
+    for each in teams if agents else ():
+        _check_roles(each, names)
     chosen = settings or Settings(grace=0.0)
     broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
     worker = Worker(broker.connect(), agents, chosen)
     supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
     client = Client(broker.connect(), namespace=chosen.namespace)
     tasks = [asyncio.create_task(worker.run(stop)), *(asyncio.create_task(each.run(stop)) for each in supervisors)]
-    names = {each.card.name for each in agents} | {each.name for each in teams}
     try:
         while not names <= {card.name for card in await client.bus.registry.cards()}:
             for task in tasks:
@@ -52,6 +56,18 @@ async def running_team(
     finally:
         stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check_roles(team: Team, there: Container[str]) -> None:
+    """Who plans, classifies and synthesizes must be there: without them a request waits for its deadline."""
+    missing = [name for name, does in team.needs().items() if does != "works" and name not in there]
+    if missing:
+        shipped = installed_agents()
+        places = [shipped[name].value.replace(":", ".") if name in shipped else name for name in missing]
+        raise ConfigurationError(
+            f"the strategy {type(team.strategy).__name__} of {team.name} needs {' and '.join(missing)}: pass "
+            f"{' and '.join(places)}, or agents of your own with those names"
+        )
 
 
 async def run_team(

@@ -81,6 +81,23 @@ async def test_a_part_that_cannot_start_says_so() -> None:
         await run_team(TEAM, [], "hello")
 
 
+async def test_a_role_that_the_strategy_needs_and_nobody_plays_is_told_before_anything_runs() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await run_team(TEAM, [seller(ScriptedModel())], "hello")
+
+    assert str(caught.value) == (
+        "the strategy Supervisor of shop needs planner and synthesizer: pass pointsman_agents.planner.planner and "
+        "pointsman_agents.synthesizer.synthesizer, or agents of your own with those names"
+    )
+
+
+async def test_a_role_of_another_name_is_told_by_it() -> None:
+    team = TEAM.model_copy(update={"strategy": Supervisor(planner="dispatcher")})
+
+    with pytest.raises(ConfigurationError, match="of shop needs dispatcher: pass dispatcher, or agents of your own"):
+        await run_team(team, [synthesizer, seller(ScriptedModel())], "hello")
+
+
 @pytest.mark.parametrize("model", [OpenAIModel("x", api_key="k"), AnthropicModel("x", api_key="k")])
 async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
     model: Model,
