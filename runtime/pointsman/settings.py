@@ -110,9 +110,7 @@ class Settings(BaseSettings):
         for each in url.split(","):
             scheme, found, _ = each.strip().partition("://")
             if found and scheme not in _SCHEMES:
-                raise ValueError(
-                    f"{scheme}:// is not spoken by NATS servers; expected nats://HOST:PORT, or tls, ws, wss"
-                )
+                raise ValueError(f"{scheme}:// is not of a NATS server; expected nats://HOST:PORT, or tls, ws, wss")
         return url
 
     @field_validator("model_limits", mode="before")

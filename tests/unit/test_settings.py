@@ -47,7 +47,7 @@ def test_a_variable_that_does_not_fit_is_named_with_its_value_and_what_is_allowe
 def test_what_does_not_fit_inside_a_variable_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", '{"openai": {"requests": -1}}')
 
-    with pytest.raises(ConfigurationError, match="POINTSMAN_MODEL_LIMITS, openai.requests, is '-1': it should be gre"):
+    with pytest.raises(ConfigurationError, match=r"POINTSMAN_MODEL_LIMITS, openai.requests, is '-1': it should be gre"):
         Settings.load()
 
 
@@ -59,7 +59,7 @@ def test_limits_of_models_are_read_from_json(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_was_given_is_not_called_a_variable_and_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="^namespace is 'not a name': "):
+    with pytest.raises(ConfigurationError, match=r"^namespace is 'not a name': "):
         Settings.load(namespace="not a name")
 
     monkeypatch.setenv("POINTSMAN_NAMESPACE", "not a name")
@@ -67,9 +67,7 @@ def test_what_was_given_is_not_called_a_variable_and_comes_before_it(monkeypatch
 
 
 def test_an_address_that_is_not_of_nats_says_what_one_looks_like_and_hides_its_password() -> None:
-    with pytest.raises(
-        ConfigurationError, match="http:// is not spoken by NATS .* expected nats://HOST:PORT"
-    ) as caught:
+    with pytest.raises(ConfigurationError, match=r"http:// is not of .* expected nats://HOST:PORT") as caught:
         Settings.load(url="nats://a:4222,http://ada:secret@127.0.0.1:8400")
 
     assert "secret" not in str(caught.value)
