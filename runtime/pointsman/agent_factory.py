@@ -100,6 +100,7 @@ class AgentFactory(Agent):
             "timeout": timeout, "turns": turns, "tokens": tokens, "max_tokens": max_tokens, "durable": durable,
         }  # fmt: skip
         self._deps = tuple(deps)
+        self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
         # Never asked anything: it has the models, checks the definition, and is most of the card.
         self._standing = LLMAgent(
             name=name, description=description, instructions="", tools=tools, model=model, skills=skills,
@@ -108,7 +109,7 @@ class AgentFactory(Agent):
 
     @property
     def card(self) -> AgentCard:
-        return self._standing.card.model_copy(update={"input_schema": self._input_schema(), "output_schema": {}})
+        return self._standing.card.model_copy(update=self._schemas)
 
     async def close(self) -> None:
         await self._standing.close()
