@@ -172,6 +172,43 @@ async def test_a_supervisor_killed_after_it_has_accepted_the_plan_leaves_no_hole
     assert len({span.span_id for span in spans}) == len(spans)
     (workflow_span,) = roots(spans)
     assert {span.parent_id for span in owned} == {None, workflow_span.span_id}
+    again = [span for span in spans if "pointsman.redelivered" in span.events]
+    assert {span.name for span in again} == {f"process {settings.namespace}.inbox.crew"}
+    assert {(span.kind, span.parent_id) for span in again} == {("consumer", workflow_span.span_id)}
+    assert all(int(str(span.attributes["pointsman.delivered"])) > 1 for span in again)
+    assert {link[0] for span in again for link in span.links} == {outcome.trace_id}
+
+
+async def test_a_handoff_that_came_again_has_one_span_which_says_so_and_links_to_its_sender(
+    broker: EmbeddedBroker, collector: OtlpCollector, tmp_path: Path
+) -> None:
+    settings = Settings(
+        url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug", ack_wait=1.0, heartbeat=10.0
+    )
+    async with System(tmp_path, settings, **collector.environment) as system:
+        await asyncio.gather(
+            system.supervisor(crew.CREW), system.worker(f"{crew.CREW}:planner", f"{crew.CREW}:synthesizer")
+        )
+        system.environment["POINTSMAN_FAULT"] = "worker.ran"
+        armed = await system.worker(f"{crew.CREW}:worker")
+        del system.environment["POINTSMAN_FAULT"]
+        workflow = await system.client.submit("crew", crew.steps("a"))
+        code = await asyncio.wait_for(armed.ended(), 60)
+        await system.worker(f"{crew.CREW}:worker")
+        outcome = await workflow.outcome(60)
+        for service in system.services:
+            if service is not armed:
+                await service.stop()  # it exports what is left
+        spans = await _spans_of(collector, outcome.trace_id)
+    await remove_streams(settings)
+
+    (task,) = [span for span in spans if span.name == "invoke_agent worker"]
+    (attempt,) = [span for span in spans if span.name == f"process {settings.namespace}.handoff.worker"]
+    assert code == -signal.SIGKILL, armed.text
+    assert outcome.status == "completed"
+    assert orphans(spans) == []
+    assert (attempt.parent_id, attempt.events) == (task.span_id, ("pointsman.redelivered",))
+    assert attempt.links == ((outcome.trace_id, task.span_id),)
 
 
 async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
