@@ -21,6 +21,8 @@ from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
 from pointsman_schemas.log import (
     AllowanceAwaited,
+    ApprovalDecided,
+    ApprovalRequested,
     AttemptFailed,
     Commit,
     Entry,
@@ -104,6 +106,7 @@ def _workflows(rest: Rest) -> Iterator[str]:
         yield from (f"{workflow}: {problem}" for problem in _log(commits))
         yield from (f"{workflow}: {problem}" for problem in _story(entries))
         yield from (f"{workflow}: {problem}" for problem in _spending(entries))
+        yield from (f"{workflow}: {problem}" for problem in _approvals(world, entries))
         ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
         if len(ends) != 1 or entries[-1] is not ends[0]:
             yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
@@ -148,6 +151,7 @@ def _story(entries: list[Entry]) -> Iterator[str]:
     failed: set[str] = set()
     needs: dict[str, tuple[str, ...]] = {}
     reopened: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
     for entry in entries:
         match entry:
             case PlanAccepted():
@@ -158,7 +162,7 @@ def _story(entries: list[Entry]) -> Iterator[str]:
                 current[entry.task_id] = entry.attempt, entry.agent
                 if entry.attempt != before + 1:
                     yield f"attempt {entry.attempt} of {entry.task_id} follows attempt {before}"
-                if entry.attempt > limit + 1 + 2 * reopened[entry.task_id]:
+                if entry.attempt > limit + 1 + 2 * reopened[entry.task_id] + asked[entry.task_id]:
                     yield f"{entry.task_id} had {entry.attempt} attempts; its limit is {limit}"
                 if entry.task_id in succeeded | failed:
                     yield f"{entry.task_id} was dispatched after it was settled"
@@ -178,6 +182,45 @@ def _story(entries: list[Entry]) -> Iterator[str]:
             case TaskReopened():
                 reopened[entry.task_id] += 1
                 failed.discard(entry.task_id)
+            case ApprovalRequested() if entry.task_id is not None and entry.about == "tool":
+                asked[entry.task_id] += 1  # the attempt that asked has ended
+            case _:
+                pass
+
+
+def _approvals(world: World, entries: list[Entry]) -> Iterator[str]:
+    """What is asked is decided once, as somebody said or by time, and nothing begins that nobody has allowed."""
+    asked: dict[str, ApprovalRequested] = {}
+    open_: dict[str, ApprovalRequested] = {}
+    refused: set[str] = set()
+    for entry in entries:
+        match entry:
+            case ApprovalRequested():
+                if entry.approval in asked:
+                    yield f"{entry.approval} was asked twice"
+                asked[entry.approval] = open_[entry.approval] = entry
+            case ApprovalDecided():
+                if (question := open_.pop(entry.approval, None)) is None:
+                    yield f"{entry.approval} was decided, and was not open"
+                    continue
+                said = world.answers.get(entry.event_id)
+                if entry.verdict == "expired":
+                    if entry.at < question.expires_at:
+                        yield f"{entry.approval} expired at {entry.at}, before {question.expires_at}"
+                elif said is None or (said.approval, f"{said.action}d"[:6]) != (entry.approval, entry.verdict[:6]):
+                    yield f"{entry.approval} was {entry.verdict}, which nobody said"
+                if question.about == "task" and entry.verdict != "approved" and question.task_id is not None:
+                    refused.add(question.task_id)
+            case TaskDispatched() | RetryScheduled():
+                if any(question.task_id == entry.task_id for question in open_.values()):
+                    yield f"{entry.task_id} was dispatched while a person was asked about it"
+                if entry.task_id in refused:
+                    yield f"{entry.task_id} was dispatched though it was not allowed"
+            case PlanAccepted():
+                if any(question.about == "plan" for question in open_.values()):
+                    yield f"the plan {entry.revision} was accepted while a person was asked about it"
+            case TaskReopened():
+                refused.discard(entry.task_id)
             case _:
                 pass
 

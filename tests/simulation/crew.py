@@ -12,10 +12,10 @@ from pydantic import JsonValue
 
 from pointsman.agent import Agent
 from pointsman.context import Context
-from pointsman.errors import Refused, TaskError
+from pointsman.errors import NeedsApproval, Refused, TaskError
 from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import Handoff, Usage
+from pointsman_schemas.events import ApprovalWanted, Handoff, Usage
 
 __all__ = ["CARDS", "WORKERS", "Crew", "SimulatedAgent"]
 
@@ -44,11 +44,13 @@ WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 
 class Crew:
-    """How every agent of one world behaves. `crash` may kill the process it is told."""
+    """How every agent of one world behaves. `crash` may kill the process it is told. With `asks`, some tasks and calls
+    need a person's yes."""
 
-    def __init__(self, seed: int, crash: Callable[[Process, str], bool]) -> None:
+    def __init__(self, seed: int, crash: Callable[[Process, str], bool], *, asks: bool) -> None:
         self._seed = seed
         self._crash = crash
+        self._asks = asks
         self._begun: Counter[tuple[str, str, int]] = Counter()
 
     async def work(self, handoff: Handoff, context: Context, process: Process) -> JsonValue:
@@ -70,11 +72,22 @@ class Crew:
             case Role.SYNTHESIZE:
                 return {"answer": f"{len(handoff.context)} results"}
             case Role.WORK:
+                self._ask(handoff)
                 if chance.random() < 0.1:
                     context.replan("there is a better way")
                 if chance.random() < 0.3:
                     await context.emit(chance.choice(["news", "news", "over", "nothing"]), handoff.task_id)
                 return {"done": handoff.task_id, "knowing": [report.task_id for report in handoff.context]}
+
+    def _ask(self, handoff: Handoff) -> None:
+        chance = Random(f"{self._seed}/asking/{handoff.workflow_id}/{handoff.task_id}")
+        if self._asks and not handoff.verdicts and chance.random() < 0.3:
+            amounts = range(chance.randint(1, 2))
+            raise NeedsApproval([ApprovalWanted(tool="pay", arguments={"amount": amount}) for amount in amounts])
+
+    def _approval(self, task_id: str) -> dict[str, JsonValue]:
+        asks = self._asks and Random(f"{self._seed}/asking/{task_id}").random() < 0.3
+        return {"approval": "required"} if asks else {}
 
     @staticmethod
     def _pause(chance: Random) -> float:
@@ -110,8 +123,7 @@ class Crew:
             case _:
                 return "x" * _HALF
 
-    @staticmethod
-    def _plan(chance: Random, handoff: Handoff) -> JsonValue:
+    def _plan(self, chance: Random, handoff: Handoff) -> JsonValue:
         asked = handoff.input if isinstance(handoff.input, dict) else {}
         menu = asked.get("agents")
         names = [str(item["name"]) for item in menu if isinstance(item, dict)] if isinstance(menu, list) else []
@@ -137,6 +149,7 @@ class Crew:
                     "intent": f"do the work of {task_id}",
                     "depends_on": [*(name for name in needs if name not in optional), *(ids[-1:] * (kind == "cycle"))],
                     "optional_dependencies": list(optional),
+                    **self._approval(task_id),
                 }
             )
         return {"goal": "serve the request", "tasks": tasks, "final_instruction": "be brief"}

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.engine.history import commit_of
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested
 from pointsman_schemas.strict_json import parse
 from simulation.world import World
 
@@ -60,6 +62,27 @@ def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> No
             break
 
     assert ends == wanted
+
+
+def test_in_some_worlds_people_are_asked_about_everything_and_answer_in_every_way() -> None:
+    about: set[str] = set()
+    verdicts: set[str] = set()
+
+    for seed in (seed for seed in _SEEDS if World(seed).asks):
+        world = World(seed)
+        world.run()
+        entries = [
+            entry
+            for stored in world.broker.held("log", world.subjects.logs_of())
+            for entry in commit_of(stored).entries
+        ]
+        about |= {entry.about for entry in entries if isinstance(entry, ApprovalRequested)}
+        verdicts |= {entry.verdict for entry in entries if isinstance(entry, ApprovalDecided)}
+        if (len(about), len(verdicts)) == (3, 3):
+            break
+
+    assert about == {"task", "tool", "plan"}
+    assert verdicts == {"approved", "rejected", "expired"}
 
 
 def _digest_in_another_process(seed: int, hash_seed: str) -> str:

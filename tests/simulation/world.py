@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Any, cast
+from typing import Any, Literal, cast
 from unittest import mock
 
 import structlog
@@ -22,6 +22,7 @@ import structlog
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.engine import supervisor, workflow_log
 from pointsman.engine.dead_letters import DeadLetters, NotReplayable
+from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker, consumer_name
@@ -33,7 +34,8 @@ from pointsman.testing.faults import RATES, Faults, FaultyBus
 from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Control, Request, Result
-from pointsman_schemas.strict_json import dump
+from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.strict_json import JsonValue, dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import (
     Adaptive,
@@ -129,6 +131,8 @@ class World:
     foreign: set[int] = field(default_factory=set)
     """Sequences, in the work stream, of what no process of the system has sent."""
     engines: dict[str, SupervisorEngine] = field(default_factory=dict)
+    answers: dict[str, Control] = field(default_factory=dict)
+    """What people have said, by the id of the event."""
 
     def __post_init__(self) -> None:
         chance = self.chance = Random(f"{self.seed}/world")
@@ -152,7 +156,13 @@ class World:
             }
         )
         self.team, self.below = _teams(chance)
-        self.crew = Crew(self.seed, self._crash)
+        people = Random(f"{self.seed}/people")
+        self.asks = people.random() < 0.3
+        if self.asks:
+            wait, plans = people.choice([3.0, 12.0]), people.random() < 0.5
+            self.team = _asking(self.team, wait, plans=plans)
+            self.below = self.below and _asking(self.below, wait, plans=plans)
+        self.crew = Crew(self.seed, self._crash, asks=self.asks)
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
         self.over = asyncio.Event()
@@ -201,6 +211,8 @@ class World:
                     group.create_task(self._keep(f"below-{number}", self._supervisor_of(self.below)))
                 for name, agents in self._shifts().items():
                     group.create_task(self._keep(name, self._worker_of(agents), once="leaver" in agents))
+                if self.asks:
+                    group.create_task(self._people(Random(f"{self.seed}/answers")))
                 mischief = [group.create_task(each) for each in self._mischief()]
                 await self._until_done(mischief)
                 self.over_at = self.clock.now()
@@ -447,6 +459,31 @@ class World:
         if error is not None and not isinstance(error, BusUnavailable | NotReplayable | NotFound):
             self.problems.append(f"{process.name} ended with {error!r}")
 
+    async def _people(self, chance: Random) -> None:
+        """Those who are asked: some answer, some twice or too late or with what will not do, and some never."""
+        read, number = 0, 0
+        while not self.over.is_set():
+            await asyncio.sleep(chance.uniform(0.2, 1.0))
+            new = [stored for stored in self.broker.held("log", self.subjects.logs_of()) if stored.sequence > read]
+            for stored in new:
+                read = stored.sequence
+                for entry in commit_of(stored).entries:
+                    if isinstance(entry, ApprovalRequested):
+                        number += 1
+                        workflow = stored.subject.rpartition(".")[2]
+                        for turn, (action, given) in enumerate(_answers(chance, entry)):
+                            name = f"answer-{number}-{turn}"
+                            by = "somebody"
+                            control = Control(action=action, approval=entry.approval, input=given, by=by)
+                            await self._answer(name, workflow, control, chance)
+
+    async def _answer(self, name: str, workflow: str, control: Control, chance: Random) -> None:
+        if chance.random() < 0.2:
+            await asyncio.sleep(chance.choice([1.0, 13.0]))
+        self.answers[name] = control
+        subject = self.subjects.control(self.team_of(workflow), workflow, name)
+        self._inject(subject, dump(control), self._headers(name, Control.event_type))
+
     def _some_workflow(self) -> str:
         known = sorted({workflow for _, workflow in self.requests()})
         return self.chance.choice(known) if known else "wf_nobody"
@@ -534,6 +571,33 @@ def _teams(chance: Random) -> tuple[Team, Team | None]:
         Team(name="team", agents=("below", *WORKERS), strategy=strategy, limits=limits),
         Team(name="below", agents=WORKERS, strategy=below, limits=limits),
     )
+
+
+def _asking(team: Team, wait: float, *, plans: bool) -> Team:
+    limits = team.limits.model_copy(update={"approval": wait})
+    return team.model_copy(update={"limits": limits, "approve_plan": plans})
+
+
+def _answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
+    """What people say to what is asked, in order."""
+    edited: dict[str, list[JsonValue]] = {
+        "task": [{"request": "another"}],
+        "tool": [{"amount": 7}, "not an object"],
+        "plan": [asked.plan.model_dump(mode="json") if asked.plan else None, {"tasks": []}],
+    }
+    match chance.choices(["yes", "no", "nothing", "both", "edited", "thrice"], [4, 2, 2, 1, 2, 1])[0]:
+        case "yes":
+            return [("approve", None)]
+        case "no":
+            return [("reject", None)]
+        case "nothing":
+            return []
+        case "both":
+            return [("reject", None), ("approve", None)]
+        case "edited":
+            return [("approve", chance.choice(edited[asked.about]))]
+        case _:
+            return [("approve", None)] * 3
 
 
 def _others(chance: Random, writer: str | None) -> list[Strategy]:

@@ -168,7 +168,7 @@ def keep_plan(draft: Draft, reason: str = "") -> None:
             approval="required" if task.needs_approval and not task.approved else None,
         )
         for task in state.work()
-        if not task.attempt
+        if not task.attempt and task.status is not TaskStatus.FAILED
     )
     plan = (state.plan or Plan()).model_copy(update={"tasks": left})
     draft.add(PlanAccepted(at=draft.now, revision=state.revision, plan=plan))

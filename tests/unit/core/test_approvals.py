@@ -100,6 +100,30 @@ def test_a_rejected_task_has_failed_with_the_reason_and_what_needs_it_is_skipped
     assert (error.kind, error.message) == ("rejected", "Ann rejected it: too much")
 
 
+def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be_had() -> None:
+    story = guarded(task("tell", needs=["pay"]), limits=Limits(replans=1, plan_repairs=0))
+
+    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.succeed("plan-2", "no idea")
+
+    assert [entry.approval for entry in story.of(ApprovalRequested)] == [FIRST]
+    assert story.statuses() == {"pay": "failed", "tell": "skipped"}
+    assert story.outcome.status == "failed"
+    assert {gap.task_id for gap in story.outcome.gaps} == {"pay", "tell"}
+    assert same_again(story)
+
+
+def test_what_a_person_has_refused_stays_a_gap_of_the_answer_when_another_plan_is_made() -> None:
+    story = guarded(limits=Limits(replans=1))
+
+    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.succeed("plan-2", plan(task("ask")))
+    story.succeed("ask")
+
+    assert story.statuses() == {"pay": "failed", "ask": "succeeded"}
+    assert story.of(ApprovalRequested)[-1].approval == FIRST
+
+
 def test_silence_means_no() -> None:
     story = guarded(limits=Limits(approval=3600))
 
