@@ -110,7 +110,8 @@ class TaskAdded(Part):
 
 
 class PlanAccepted(Part):
-    """A plan passed its checks and its tasks are now the workflow's. In a choreography its tasks are the reactions to
+    """A plan passed its checks and its tasks are now the workflow's. A task for a `skill` has the name of an agent that
+    has it; who gets the task is said when it is dispatched. In a choreography its tasks are the reactions to
     an `event`."""
 
     kind: Literal["plan_accepted"] = "plan_accepted"

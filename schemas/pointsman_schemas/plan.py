@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from pointsman_schemas.strict_json import JsonValue
 
@@ -14,18 +14,26 @@ _Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
 class PlannedTask(BaseModel):
-    """One task of a plan. It starts when every task of `depends_on` has succeeded; a failure of one named in
+    """One task of a plan, for an `agent`, or for whichever has a `skill`: that is chosen among the live ones when the
+    task starts. It starts when every task of `depends_on` has succeeded; a failure of one named in
     `optional_dependencies` does not hold it back. With `approval`, a person must allow it first."""
 
     model_config = ConfigDict(frozen=True)
 
     id: _Name
-    agent: _Name
+    agent: _Name = ""
+    skill: _Name = ""
     intent: Annotated[str, StringConstraints(strip_whitespace=True)]
     input: JsonValue = None
     depends_on: tuple[_Name, ...] = ()
     optional_dependencies: tuple[_Name, ...] = ()
     approval: Literal["required"] | None = None
+
+    @model_validator(mode="after")
+    def _for_somebody(self) -> Self:
+        if not self.agent and not self.skill:
+            raise ValueError("a task names an agent, or a skill that its agent must have")
+        return self
 
 
 class Plan(BaseModel):

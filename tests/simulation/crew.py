@@ -31,8 +31,8 @@ def _card(name: str, role: Role = Role.WORK, **more: Any) -> AgentCard:
 CARDS = {
     card.name: card
     for card in (
-        _card("alpha", fallback="beta", concurrency=2, timeout=6.0, reacts_to=("requested", "news")),
-        _card("beta", concurrency=1, reacts_to=("news",)),
+        _card("alpha", fallback="beta", concurrency=2, timeout=6.0, reacts_to=("requested", "news"), skills=("craft",)),
+        _card("beta", concurrency=1, reacts_to=("news",), skills=("craft",)),
         _card("gamma", fallback="leaver", timeout=30.0),
         _card("leaver"),
         _card("planner", Role.PLAN),
@@ -145,7 +145,7 @@ class Crew:
             tasks.append(
                 {
                     "id": task_id,
-                    "agent": "ghost" if kind == "unknown" and number == 0 else chance.choice(names),
+                    **Crew._whom(chance, "ghost" if kind == "unknown" and number == 0 else chance.choice(names)),
                     "intent": f"do the work of {task_id}",
                     "depends_on": [*(name for name in needs if name not in optional), *(ids[-1:] * (kind == "cycle"))],
                     "optional_dependencies": list(optional),
@@ -153,6 +153,12 @@ class Crew:
                 }
             )
         return {"goal": "serve the request", "tasks": tasks, "final_instruction": "be brief"}
+
+    @staticmethod
+    def _whom(chance: Random, name: str) -> dict[str, JsonValue]:
+        """The agent called `name`, or whoever has its skill."""
+        skills = CARDS[name].skills if name in CARDS else ()
+        return {"skill": skills[0]} if skills and chance.random() < 0.4 else {"agent": name}
 
 
 class SimulatedAgent(Agent):

@@ -23,6 +23,7 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
+from pointsman.core.load import Load
 from pointsman.core.message import Message
 from pointsman.core.outbox import outbox
 from pointsman.core.state import State, Task, from_snapshot, to_snapshot
@@ -65,12 +66,17 @@ def cards(*names: str) -> tuple[AgentCard, ...]:
 
 
 def task(
-    id: str, agent: str = "worker", needs: Sequence[str] = (), optional: Sequence[str] = (), intent: str = ""
+    id: str,
+    agent: str = "worker",
+    needs: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    intent: str = "",
+    skill: str = "",
 ) -> dict[str, Any]:
     """A task as a planner writes it."""
     return {
         "id": id,
-        "agent": agent,
+        **({"skill": skill} if skill else {"agent": agent}),
         "intent": intent or f"do the work of {id}",
         "depends_on": list(needs),
         "optional_dependencies": list(optional),
@@ -118,6 +124,7 @@ class Story:
     refiner: str | None = "refiner"
     judge: str | None = "judge"
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
+    loads: Mapping[str, Load] = field(default_factory=dict)
     now: datetime = T0
     commits: list[Commit] = field(default_factory=list)
     current: State | None = None
@@ -159,7 +166,7 @@ class Story:
 
     def feed(self, *inputs: Input) -> tuple[Entry, ...]:
         """Decide on `inputs` together and commit what follows."""
-        entries = decide(self.current, inputs, Circumstances(self.now, self.cards, self.circuits))
+        entries = decide(self.current, inputs, Circumstances(self.now, self.cards, self.circuits, loads=self.loads))
         if entries:
             commit = Commit(number=len(self.commits) + 1, entries=entries)
             assert parse(Commit, dump(commit)) == commit

@@ -15,6 +15,7 @@ from typing import Any
 from pointsman.core.circuits import Circuit
 from pointsman.core.evolve import apply, evolve
 from pointsman.core.inputs import ControlReceived, Input, ResultReceived, TimerFired
+from pointsman.core.load import Load
 from pointsman.core.state import State, from_snapshot, to_snapshot
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
@@ -38,12 +39,13 @@ from support.core import WORKFLOW, Story, card, failure, messages, plan, selecti
 __all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
 
 AGENTS = (
-    card("worker", fallback="other", reacts_to=("a", "b")),
-    card("other", fallback="worker", timeout=7),
+    card("worker", fallback="other", reacts_to=("a", "b"), skills=("craft",)),
+    card("other", fallback="worker", timeout=7, skills=("craft", "art")),
     card("selfish", fallback="selfish"),
     card("plain", reacts_to=("a", "c")),
 )
 
+_SKILLS = ("", "", "", "craft", "art")
 _ILL = (*(agent.name for agent in AGENTS), "planner", "synthesizer")
 
 _NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
@@ -59,7 +61,9 @@ def a_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
         earlier = [each["id"] for each in tasks]
         needs = [name for name in earlier if chance.random() < 0.3]
         optional = [name for name in earlier if chance.random() < 0.15]
-        tasks.append(task(f"{prefix}{number}", chance.choice(AGENTS).name, needs, optional))
+        tasks.append(
+            task(f"{prefix}{number}", chance.choice(AGENTS).name, needs, optional, skill=chance.choice(_SKILLS))
+        )
     chance.shuffle(tasks)
     return plan(*tasks)
 
@@ -135,6 +139,7 @@ class World:
         until = {
             name: now + timedelta(seconds=chance.choice([-1, 3, 15, 400])) for name in _ILL if chance.random() < 0.3
         }
+        self.story.loads = {each.name: Load(chance.randint(0, 9), chance.choice([None, 0.1, 2.0])) for each in AGENTS}
         self.story.circuits = {name: Circuit(since=now, until=moment) for name, moment in until.items()}
 
     def drain(self) -> None:

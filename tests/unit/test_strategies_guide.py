@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from pointsman.testing import run_team
 from pointsman_schemas.strategies import Strategy
 from pointsman_schemas.team import Team
 
@@ -23,6 +24,19 @@ def test_a_block_defines_a_team_that_travels(block: str) -> None:
 
     team = defined["team"]
     assert Team.model_validate_json(team.model_dump_json()) == team
+
+
+async def test_the_work_of_a_skill_is_shared_by_who_has_it() -> None:
+    (block,) = [block for block in BLOCKS if "skill=" in block]
+    defined: dict[str, Any] = {}
+    exec(block, defined)
+    agents = [defined[name] for name in ("planner", "careful", "hasty")]
+
+    outcome = await run_team(defined["team"], agents, "one|two|three|four")
+
+    assert outcome.status == "completed"
+    by_hasty = {"page-1": "hasty: two", "page-3": "hasty: four"}
+    assert outcome.answer == {"page-0": "careful: one", "page-2": "careful: three", **by_hasty}
 
 
 def test_every_strategy_is_in_the_table() -> None:

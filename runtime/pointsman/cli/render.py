@@ -29,6 +29,7 @@ from pointsman_schemas.log import (
     WorkflowEnded,
     WorkflowStarted,
 )
+from pointsman_schemas.plan import PlannedTask
 
 __all__ = ["Story", "answer", "approvals", "letters", "outcome", "show", "summaries", "text_of", "trace"]
 
@@ -94,7 +95,7 @@ class Story:
         if isinstance(event, PlanAccepted):
             for task in event.plan.tasks:
                 after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
-                yield self._line(event.at, " ", task.id, f"{task.agent}: {task.intent}{after}", "")
+                yield self._line(event.at, " ", task.id, f"{_whom(task)}: {task.intent}{after}", "")
 
     def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
         since = (at - self._start).total_seconds() if self._start else 0.0
@@ -102,6 +103,10 @@ class Story:
         line.append(f"{mark} {one_line(who, limit=40):<14} ", style=style)
         line.append(one_line(what, limit=400))
         return line
+
+
+def _whom(task: PlannedTask) -> str:
+    return f"whoever has {task.skill}" if task.skill else task.agent
 
 
 def answer(of: Outcome) -> str:

@@ -8,7 +8,7 @@ from typing import assert_never
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.approvals import ask_about_task, must_be_approved
 from pointsman.core.budget import Shortage, allot
-from pointsman.core.draft import Draft, await_allowance, dispatch, end, hold, note_probe, task_deadline
+from pointsman.core.draft import Draft, await_allowance, dispatch, end, hold, note_sent, task_deadline
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import keep_plan, route_to_fallback
 from pointsman.core.refining import ask_refiner, may_be_refined, refined_task
@@ -37,7 +37,7 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
         return None
     if retry.agent != task.agent and must_be_approved(draft, task, retry.agent):
         return ask_about_task(draft, task, retry.agent)
-    if retry.agent == task.agent and may_be_refined(draft, task):
+    if (retry.agent == task.agent or task.skill) and may_be_refined(draft, task):
         return ask_refiner(draft, task, error)
     return _try_again(draft, task, retry)
 
@@ -63,9 +63,9 @@ def try_refined(draft: Draft, task: Task) -> None:
 
 
 def _rerouted(draft: Draft, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
-    """`retry`, or another in its place while its agent keeps failing; None when there is none now: the task is held,
-    or, if it was its last, has failed."""
-    if not draft.around.circuits:
+    """`retry`, or another in its place: while its agent keeps failing, or when another has the skill, too. None when
+    there is none now: the task is held, or, if it was its last, has failed."""
+    if not draft.around.circuits and not task.skill:
         return retry
     if retry.agent != task.agent:
         if free(draft, retry.agent, task):
@@ -79,7 +79,10 @@ def _rerouted(draft: Draft, task: Task, error: AttemptError, retry: Retry) -> Re
         return None
     if choice.agent == task.agent:
         return retry
-    return Retry(choice.agent, timedelta(), f"{retry.reason}; {task.agent} keeps failing, {choice.agent} stands in")
+    why = (
+        f"{choice.agent} has the skill, too" if task.skill else f"{task.agent} keeps failing, {choice.agent} stands in"
+    )
+    return Retry(choice.agent, timedelta(), f"{retry.reason}; {why}")
 
 
 def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
@@ -89,7 +92,7 @@ def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
     if isinstance(allowance, Shortage):
         return await_allowance(draft, task, retry.agent, allowance, not_before)
     deadline = task_deadline(draft, task.role, retry.agent, not_before)
-    note_probe(draft, retry.agent, task, deadline)
+    note_sent(draft, retry.agent, task, deadline)
     draft.add(
         RetryScheduled(
             at=draft.now,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -42,7 +43,7 @@ __all__ = [
     "free_id",
     "free_ids",
     "hold",
-    "note_probe",
+    "note_sent",
     "task_deadline",
 ]
 
@@ -74,6 +75,10 @@ class Draft:
     fired: set[str] = field(default_factory=set)
     probes: dict[str, Probe] = field(default_factory=dict)
     """By agent, the attempts that are to show whether it is well again."""
+    sent: Counter[str] = field(default_factory=Counter)
+    """By agent, the attempts it gets."""
+    compared: set[str] = field(default_factory=set)
+    """The agents that were chosen among by how busy they are."""
 
     @property
     def now(self) -> datetime:
@@ -146,7 +151,7 @@ def dispatch(draft: Draft, task_id: str) -> None:
     elif task.status in (TaskStatus.HELD, TaskStatus.AWAITING_BUDGET) and task.attempt:
         fallback = task.fallback  # it may have been there before
     deadline = task_deadline(draft, task.role, choice.agent, draft.now)
-    note_probe(draft, choice.agent, task, deadline)
+    note_sent(draft, choice.agent, task, deadline)
     draft.add(
         TaskDispatched(
             at=draft.now,
@@ -170,8 +175,9 @@ def hold(draft: Draft, task: Task, until: datetime) -> None:
     draft.add(TaskHeld(at=draft.now, task_id=task.id, until=until, reason=reason))
 
 
-def note_probe(draft: Draft, agent: str, task: Task, deadline: datetime) -> None:
+def note_sent(draft: Draft, agent: str, task: Task, deadline: datetime) -> None:
     """The next attempt at `task` goes to `agent`; if that keeps failing, it is its probe."""
+    draft.sent[agent] += 1
     if agent in draft.around.circuits:
         name = probe_name(draft.open().workflow_id, task.id, task.attempt + 1)
         draft.probes[agent] = Probe(name, deadline + LATE)

@@ -250,6 +250,7 @@ def _plan_accepted(state: State, entry: PlanAccepted) -> State:
             id=planned.id,
             role=Role.WORK,
             agent=planned.agent,
+            skill=planned.skill,
             intent=planned.intent,
             input=planned.input,
             cap=state.limits.attempts,

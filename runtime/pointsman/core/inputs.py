@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from pointsman.core.circuits import Circuit
+from pointsman.core.load import Load
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Control, Request, Result
 from pointsman_schemas.log import Parent, TraceOrigin
@@ -77,12 +78,16 @@ Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlRe
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The time, the agents that are alive, those that keep failing, and the bytes that one event may have."""
+    """The time, the agents that are alive, those that keep failing, the bytes that one event may have, and how
+    busy the agents are as far as anybody knows."""
 
     now: datetime
     cards: tuple[AgentCard, ...] = ()
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
     max_body: int = 8_388_608
+    loads: Mapping[str, Load] = field(default_factory=dict)
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """By task, who was chosen for it where a finished decision is made again: the figures are gone."""
 
     def card(self, name: str) -> AgentCard | None:
         """The card of one live instance of the agent `name`."""

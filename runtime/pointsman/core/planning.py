@@ -8,7 +8,7 @@ from pointsman.core.approvals import ask_about_plan
 from pointsman.core.draft import Draft, add_role_task, end, free_id, free_ids
 from pointsman.core.outcome import NOT_SERVED, could_not
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
-from pointsman.core.routing import allowed
+from pointsman.core.routing import addressed, allowed
 from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -92,13 +92,14 @@ def planned(draft: Draft, task: Task, result: Result) -> None:
 def problems_of(draft: Draft, plan: Plan) -> tuple[str, ...]:
     """Everything that is wrong with `plan` here and now."""
     state = draft.open()
-    names = {item.name for item in menu(draft)}
+    items = menu(draft)
+    names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
     started = {
         each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
         for each in state.tasks.values()
         if each.attempt or each.role is not Role.WORK
     }
-    return check_plan(plan, names, state.limits, started)
+    return check_plan(plan, names, state.limits, started, skills)
 
 
 def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
@@ -123,7 +124,7 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approv
     number = revision or max(state.revision, 1)
     if state.approve_plan and not approved:
         return ask_about_plan(draft, plan, number)
-    draft.add(PlanAccepted(at=draft.now, revision=number, plan=plan))
+    draft.add(PlanAccepted(at=draft.now, revision=number, plan=addressed(draft, plan)))
     draft.moved.extend(task.id for task in plan.tasks)
     return None
 
@@ -161,6 +162,7 @@ def keep_plan(draft: Draft, reason: str = "") -> None:
         PlannedTask(
             id=task.id,
             agent=task.agent,
+            skill=task.skill,
             intent=task.intent,
             input=task.input,
             depends_on=tuple(name for name in task.depends_on if name not in task.optional),
@@ -254,8 +256,8 @@ def _same_again(plan: Plan, state: State) -> bool:
     """What failed for good is not tried again as it was; an adaptive planner does not go in circles, either."""
     adaptive = isinstance(state.strategy, Adaptive)
     tried = {
-        (task.agent, task.intent)
+        (task.skill or task.agent, task.intent)
         for task in state.work()
         if task.status is TaskStatus.FAILED or (adaptive and task.attempt)
     }
-    return bool(tried and plan.tasks) and all((task.agent, task.intent) in tried for task in plan.tasks)
+    return bool(tried and plan.tasks) and all((task.agent or task.skill, task.intent) in tried for task in plan.tasks)

@@ -49,12 +49,16 @@ def _read(model: type[ModelT], output: JsonValue, expected: str) -> ModelT | tup
 
 
 def check_plan(
-    plan: Plan, agents: Collection[str], limits: Limits, existing: Mapping[str, bool] = {}
+    plan: Plan,
+    agents: Collection[str],
+    limits: Limits,
+    existing: Mapping[str, bool] = {},
+    skills: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Everything that is wrong with `plan`; empty when it may run.
 
-    `agents` are the names it may use. `existing` are the tasks of the workflow that have started, by id, with whether a
-    new task may still wait for them.
+    `agents` are the names it may use, `skills` what they have. `existing` are the tasks of the workflow that have
+    started, by id, with whether a new task may still wait for them.
     """
     if not plan.tasks:
         said = plan.cannot or (plan.done and any(existing.values()))
@@ -67,7 +71,7 @@ def check_plan(
         if count > 1:
             problems.append(f"the id {task_id!r} is used {count} times; every task needs its own")
     for task in plan.tasks:
-        problems.extend(_task_problems(task, known, agents, existing))
+        problems.extend(_task_problems(task, known, agents, existing, skills))
     problems.extend(_twins(plan))
     if not problems:
         problems.extend(_shape_problems(plan, limits))
@@ -77,7 +81,11 @@ def check_plan(
 
 
 def _task_problems(
-    task: PlannedTask, known: set[str], agents: Collection[str], existing: Mapping[str, bool]
+    task: PlannedTask,
+    known: set[str],
+    agents: Collection[str],
+    existing: Mapping[str, bool],
+    skills: Collection[str],
 ) -> list[str]:
     problems: list[str] = []
     try:
@@ -86,7 +94,11 @@ def _task_problems(
         problems.append(str(error))
     if task.id in existing:
         problems.append(f"the id {task.id!r} belongs to a task that has already started; choose another")
-    if task.agent not in agents:
+    if task.skill and not task.agent:
+        if task.skill not in skills:
+            listed = ", ".join(sorted(skills)) or "none: no agent is alive that has any"
+            problems.append(f"task {task.id!r} asks for the skill {task.skill!r}, which is not one of: {listed}")
+    elif task.agent not in agents:
         listed = ", ".join(sorted(agents)) or "none: no agent is alive"
         problems.append(f"task {task.id!r} names the agent {task.agent!r}, which is not one of: {listed}")
     if len(task.intent) < _VAGUE:

@@ -62,6 +62,7 @@ _CANCELLED = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", r
 _LONG = timedelta(days=1)  # longer than any circuit stays open
 _FALLBACK_TOO = re.compile(r"; its fallback (\S+) keeps failing, too, and is sent no work$")
 
+_STANDS_IN = re.compile(r"; (\S+) keeps failing, \S+ stands in$")
 _NOT_ONE_OF = re.compile(r"which is not one of: (.+)$", re.MULTILINE)  # what a planner is told of a name nobody has
 
 
@@ -91,7 +92,8 @@ def rehearse(commits: Iterable[Commit], results: Mapping[str, Result] | None = N
         menu = _menu(commit.entries) or menu
         inputs = tuple(_inputs(state, commit.entries, results or {}))
         cards = _cards(state, commit.entries, menu)
-        around = Circumstances(commit.entries[0].at, cards, _circuits(state, commit.entries, cards))
+        circuits, chosen = _circuits(state, commit.entries, cards), _chosen(commit.entries)
+        around = Circumstances(commit.entries[0].at, cards, circuits, chosen=chosen)
         differing = _differing(commit.entries, decide(state, inputs, around))
         if differing is not None and inputs and inputs[-1] == TimerFired(state.timer if state else ""):
             # No entry says what came: it may as well have been something that meant nothing, at a time that did.
@@ -211,17 +213,25 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
         match entry:
             case TaskDispatched():
                 timeout = max((entry.deadline - entry.at).total_seconds(), _SHORTEST)
-                said = {"timeout": timeout, "fallback": entry.fallback, "team": entry.team}
-                cards[entry.agent] = known(entry.agent).model_copy(update=said)
+                card = known(entry.agent)
+                said = {"timeout": timeout, "fallback": entry.fallback or card.fallback, "team": entry.team}
+                cards[entry.agent] = card.model_copy(update=said)
+                if entry.instead_of is not None:
+                    other = known(entry.instead_of)
+                    cards[other.name] = other.model_copy(update={"fallback": entry.agent})
             case PlanAccepted():
                 for planned in entry.plan.tasks:
                     card = cards.get(planned.agent) or AgentCard(name=planned.agent, description="")
                     reacts = {*card.reacts_to, *filter(None, (entry.event,))}
-                    cards[planned.agent] = card.model_copy(update={"reacts_to": tuple(sorted(reacts))})
+                    skills = tuple(dict.fromkeys((*card.skills, *filter(None, (planned.skill,)))))
+                    more = {"reacts_to": tuple(sorted(reacts)), "skills": skills}
+                    cards[planned.agent] = card.model_copy(update=more)
             case PlanRejected() if told := _NOT_ONE_OF.search("\n".join(entry.problems)):
                 alive = told[1].split(", ")
                 cards = {name: card for name, card in cards.items() if name in alive}
                 cards |= {name: AgentCard(name=name, description="") for name in alive if name not in cards}
+            case TaskFailed() if (told := _FALLBACK_TOO.search(entry.error.message)) is not None:
+                cards[told[1]] = known(told[1])
             case ApprovalRequested(about="task", agent=str() as name):
                 cards[name] = known(name).model_copy(update={"approval": "required"})
             case RetryScheduled():
@@ -245,6 +255,20 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
     return tuple(cards.values())
 
 
+def _chosen(entries: Iterable[Entry]) -> dict[str, str]:
+    """Who got each task that went to somebody."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        match entry:
+            case TaskDispatched() | RetryScheduled():
+                found[entry.task_id] = entry.agent
+            case ApprovalRequested(about="task", agent=str() as agent, task_id=str() as name):
+                found[name] = agent
+            case _:
+                pass
+    return found
+
+
 def _circuits(state: State | None, entries: Sequence[Entry], cards: Sequence[AgentCard]) -> dict[str, Circuit]:
     """The agents that were sent no work: whom a planner was warned of, whose place another took, for whom a task is
     held. One that got a task all the same was probed with it."""
@@ -261,6 +285,11 @@ def _circuits(state: State | None, entries: Sequence[Entry], cards: Sequence[Age
                 until(at + _LONG, *(str(item["name"]) for item in menu if isinstance(item, dict) and item.get("note")))
             case TaskDispatched(instead_of=str() as agent):
                 until(at + _LONG, agent)
+            case RetryScheduled() if (told := _STANDS_IN.search(entry.reason)) is not None:
+                until(at + _LONG, told[1])
+            case ApprovalRequested(about="task", agent=str() as stand_in, task_id=str() as name):
+                named, _ = _asked_for(name, tasks.get(name), entries)
+                until(at + _LONG, named if named != stand_in else None)
             case TaskFailed() if (told := _FALLBACK_TOO.search(entry.error.message)) is not None:
                 until(at + _LONG, told[1])
             case _:
@@ -269,10 +298,11 @@ def _circuits(state: State | None, entries: Sequence[Entry], cards: Sequence[Age
         match entry:
             case TaskHeld():
                 task = tasks.get(entry.task_id)
-                name = _agent_of(entry.task_id, task, entries)
-                card = next((card for card in cards if card.name == name), None)
-                stand_in = task.fallback if task is not None and task.attempt else card.fallback if card else None
-                until(entry.until, name, stand_in)
+                named, skill = _asked_for(entry.task_id, task, entries)
+                card = next((card for card in cards if card.name == named), None)
+                other = task.fallback if task is not None and task.attempt else card.fallback if card else None
+                skilled = [card.name for card in cards if skill and skill in card.skills]
+                until(entry.until, named, other, *skilled)
             case _:
                 pass
     for entry in entries:
@@ -281,16 +311,16 @@ def _circuits(state: State | None, entries: Sequence[Entry], cards: Sequence[Age
     return found
 
 
-def _agent_of(task_id: str, task: Task | None, entries: Iterable[Entry]) -> str | None:
-    """The agent of a task, which may be as new as `entries`."""
+def _asked_for(task_id: str, task: Task | None, entries: Iterable[Entry]) -> tuple[str | None, str]:
+    """The agent and the skill of a task, which may be as new as `entries`."""
     for entry in entries:
         match entry:
             case TaskAdded() if entry.task_id == task_id:
-                return entry.agent
+                return entry.agent, ""
             case PlanAccepted():
                 for planned in entry.plan.tasks:
                     if planned.id == task_id:
-                        return planned.agent
+                        return planned.agent, planned.skill
             case _:
                 pass
-    return task.agent if task is not None else None
+    return (task.agent, task.skill) if task is not None else (None, "")

@@ -11,14 +11,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pointsman.core.circuits import probe_name
+from pointsman.core.load import Load
 from pointsman.core.state import State, Task
 from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.plan import Plan, PlannedTask
 
 if TYPE_CHECKING:
     from pointsman.core.draft import Draft
 
-__all__ = ["HOLD", "Choice", "allowed", "choose", "free", "held_until"]
+__all__ = ["HOLD", "Choice", "addressed", "allowed", "choose", "free", "held_until"]
 
+UNKNOWN = Load()
 HOLD = timedelta(seconds=10)
 """The longest time until a task that nobody can be given is looked at again: the agent may be well before its time."""
 
@@ -34,14 +37,58 @@ class Choice:
 
 def choose(draft: Draft, task: Task) -> Choice:
     """Who gets the next attempt at `task`."""
-    around = draft.around
-    if not around.circuits:
+    if task.skill and not task.asked_in:
+        return _most_idle(draft, task)
+    if not draft.around.circuits:
         return Choice(task.agent)
     stand_in = _stand_in(draft, task)
     for name in (task.agent, stand_in):
         if name is not None and free(draft, name, task):
             return Choice(name, instead_of=task.agent if name != task.agent else None)
     return Choice(task.agent, until=held_until(draft, task, [task.agent, *filter(None, [stand_in])]))
+
+
+def _most_idle(draft: Draft, task: Task) -> Choice:
+    """The agent with the task's skill that would be done first: by its queue, and by what it took lately. After a
+    failure it is another one, if there is one."""
+    around = draft.around
+    if (name := around.chosen.get(task.id)) is not None:
+        return Choice(name)
+    names = _skilled(draft, task.skill) or [task.agent]  # it waits for whoever had the skill
+    ready = [name for name in names if free(draft, name, task)]
+    if task.attempt and len(ready) > 1:
+        ready = [name for name in ready if name != task.agent]
+    if not ready:
+        return Choice(task.agent, until=held_until(draft, task, names))
+    if len(ready) == 1:
+        return Choice(ready[0])
+    draft.compared.update(ready)
+    loads = {name: around.loads.get(name, UNKNOWN) for name in ready}
+    # Who was not seen at work yet is taken to be as quick as the quickest: so it is tried.
+    usual = min((load.seconds for load in loads.values() if load.seconds is not None), default=1.0)
+    slots = {name: sum(card.concurrency for card in around.cards if card.name == name) for name in ready}
+    probes = around.circuits.keys()  # one that may be probed is, for else it would never be known to be well
+    return Choice(
+        min(ready, key=lambda name: (name not in probes, loads[name].wait(draft.sent[name], slots[name], usual), name))
+    )
+
+
+def addressed(draft: Draft, plan: Plan) -> Plan:
+    """`plan` with an agent for each task that asks for a skill alone. It is only the first of those who have it: who
+    gets the task is chosen when it starts."""
+    return plan.model_copy(update={"tasks": tuple(_addressed(draft, task) for task in plan.tasks)})
+
+
+def _addressed(draft: Draft, task: PlannedTask) -> PlannedTask:
+    if task.agent:
+        return task.model_copy(update={"skill": ""}) if task.skill else task
+    return task.model_copy(update={"agent": next(iter(_skilled(draft, task.skill)), "")})
+
+
+def _skilled(draft: Draft, skill: str) -> list[str]:
+    """The live agents that have `skill` and may be used here, by name."""
+    cards = allowed(draft.open(), draft.around.cards)
+    return sorted({card.name for card in cards if skill in card.skills})
 
 
 def free(draft: Draft, agent: str, task: Task) -> bool:
@@ -55,7 +102,7 @@ def free(draft: Draft, agent: str, task: Task) -> bool:
 def held_until(draft: Draft, task: Task, agents: Sequence[str]) -> datetime:
     """When to look again for one of `agents`, none of which is free."""
     again = draft.now + HOLD
-    opens = [draft.around.circuits[name].until for name in agents]
+    opens = [draft.around.circuits[name].until for name in agents if name in draft.around.circuits]
     ends = draft.horizon(task.role)
     return min(again, *(moment for moment in (*opens, ends) if moment > draft.now))
 

@@ -43,6 +43,8 @@ class Task:
     intent: str
     input: JsonValue
     cap: int
+    skill: str = ""
+    """What its agent must have: who gets it is chosen for each attempt."""
     depends_on: tuple[str, ...] = ()
     optional: Names = frozenset()
     status: TaskStatus = TaskStatus.WAITING

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 
 from pydantic import ValidationError
 
@@ -69,10 +70,11 @@ class SharedCircuits:
         """Know what there is."""
         self._stands_at(await self._bus.last("limits", self._subject))
 
-    async def claim(self, probes: Mapping[str, Probe]) -> bool:
-        """Whether every one of `probes` may be sent, by agent: no other is on its way there, from any supervisor."""
+    async def claim(self, probes: Mapping[str, Probe], now: datetime) -> bool:
+        """Whether every one of `probes` may be sent, by agent: no other is on its way there, from any supervisor. `now`
+        is when it was decided: what a timer has shown may be ahead of the clock here."""
         for agent, probe in probes.items():
-            if not await self._claim(agent, probe):
+            if not await self._claim(agent, probe, now):
                 return False
         return True
 
@@ -118,12 +120,12 @@ class SharedCircuits:
         now = self._clock.now()
         return opened(known, agent, now, self._seconds) if blamed else released(known, agent, now)
 
-    async def _claim(self, agent: str, probe: Probe) -> bool:
+    async def _claim(self, agent: str, probe: Probe, now: datetime) -> bool:
         lost = False
 
         def claim(known: Circuits) -> Circuits:
             nonlocal lost
-            claimed = probed(known, agent, self._clock.now(), probe.name, probe.until)
+            claimed = probed(known, agent, now, probe.name, probe.until)
             lost = claimed is None
             return known if claimed is None else claimed
 

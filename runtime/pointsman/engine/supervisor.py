@@ -38,6 +38,7 @@ from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_w
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import read_child, read_inbox, read_request, request_for, unreadable_result
+from pointsman.engine.loads import Loads
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.spans import Spans, log_ids
@@ -116,6 +117,7 @@ class SupervisorEngine:
         self._circuits = SharedCircuits(
             bus, self._subjects, clock, failures=settings.circuit_failures, seconds=settings.circuit_open
         )
+        self._loads = Loads(bus, clock)
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[_Arrival]] = {}
@@ -389,7 +391,8 @@ class SupervisorEngine:
         raced = False
         for _ in range(_RACES):
             cards = tuple(await self._bus.registry.cards())
-            around = Circumstances(self._clock.now(), cards, self._circuits.open, self._bus.max_body)
+            now, bound = self._clock.now(), self._bus.max_body
+            around = Circumstances(now, cards, self._circuits.open, bound, self._loads.known)
             inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
             draft = consider(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.state
@@ -403,13 +406,16 @@ class SupervisorEngine:
                     return head, (), raced
                 head, raced = newer, True
                 continue
-            if draft.probes and not await self._circuits.claim(draft.probes):
+            if draft.compared and await self._loads.look(draft.compared):
+                continue  # it was chosen by what was not known, or not so well
+            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
                 continue  # another supervisor was faster
             before = head.state
             try:
                 head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
                 self._watch.wrote(head.sequence)
                 self._circuits.saw(before, workflow, entries)
+                self._loads.saw(entries)
                 passed("supervisor.committed")
                 return head, entries, raced
             except (Conflict, UnknownOutcome) as error:

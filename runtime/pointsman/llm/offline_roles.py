@@ -107,7 +107,8 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
         tasks.append(
             PlannedTask(
                 id=f"t{number}",
-                agent=agent,
+                agent="" if (skill := _shared_skill(menu[agent], asked.agents)) else agent,
+                skill=skill,
                 intent="; ".join(parts),
                 input=_input(menu[agent], parts, text, asked),
                 depends_on=tuple(sorted(after)),
@@ -115,6 +116,17 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
         )
         ids.setdefault(agent, []).append(tasks[-1].id)
     return tasks, [part for _, parts in split[asked.max_tasks :] for part in parts]
+
+
+def _shared_skill(chosen: MenuItem, menu: Sequence[MenuItem]) -> str:
+    """A skill by which any of several agents may be meant, all of them alike: they have the same skills and take the
+    same input."""
+    alike = [item for item in menu if set(item.skills) == set(chosen.skills)]
+    if len(alike) == 1 or any(item.input_schema != chosen.input_schema for item in alike):
+        return ""
+    names = {item.name for item in alike}
+    having = {skill: {item.name for item in menu if skill in item.skills} for skill in chosen.skills}
+    return next((skill for skill, those in having.items() if those == names), "")
 
 
 def _parts(text: str, matcher: Matcher) -> Iterator[str]:

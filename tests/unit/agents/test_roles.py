@@ -91,6 +91,7 @@ async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None
         {
             "id": "t1",
             "agent": "a",
+            "skill": "",
             "intent": "Look",
             "input": None,
             "depends_on": [],

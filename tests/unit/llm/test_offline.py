@@ -95,6 +95,17 @@ async def test_what_nobody_serves_is_said_with_the_reason(request_: str) -> None
     assert "Cooks meals" in made.cannot
 
 
+async def test_agents_that_are_alike_are_meant_by_their_skill() -> None:
+    alike = [MenuItem(name=name, description="Cooks meals", skills=("cooking",)) for name in ("here", "there")]
+    other = MenuItem(name="else", description="Cooks meals", skills=("cooking", "baking"))
+
+    of_two = await plan("Cook soup", agents=tuple(alike))
+    of_three = await plan("Cook soup", agents=(*alike, other))
+
+    assert [(task.agent, task.skill) for task in of_two.tasks] == [("", "cooking")]
+    assert [task.skill for task in of_three.tasks] == [""], "a skill that means somebody else, too, says too little"
+
+
 async def test_no_agents_at_all_is_said_as_such() -> None:
     made = await plan("Cook soup", agents=())
 

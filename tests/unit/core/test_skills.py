@@ -1,0 +1,180 @@
+"""A task that asks for a skill goes to the agent that would be done with it first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from support.core import T0, Story, card, failure, plan, task
+
+from pointsman.core.circuits import Circuit
+from pointsman.core.load import Load
+from pointsman.core.rehearsal import rehearse
+from pointsman_schemas.log import PlanAccepted, PlanRejected, RetryScheduled, TaskDispatched
+from pointsman_schemas.team import Limits, Supervisor
+
+CARDS = (card("quick", skills=("translation",)), card("slow", skills=("translation", "poetry")), card("other"))
+
+
+def story(**given: Any) -> Story:
+    return Story(**{"cards": CARDS, "refiner": None, "strategy": Supervisor(synthesizer=None), **given})
+
+
+def asked(*ids: str, skill: str = "translation") -> list[dict[str, Any]]:
+    return [task(name, skill=skill) for name in ids]
+
+
+def got(story: Story) -> dict[str, str]:
+    """Who was handed which task of the plan first."""
+    return {entry.task_id: entry.agent for entry in reversed(story.of(TaskDispatched)) if entry.task_id != "plan-1"}
+
+
+def test_the_idle_agent_gets_the_work() -> None:
+    busy = story(loads={"quick": Load(ahead=9, seconds=1.0), "slow": Load(ahead=0, seconds=1.0)})
+
+    busy.planned(*asked("t1"))
+
+    assert got(busy) == {"t1": "slow"}
+    assert busy.handoff("t1").to_agent == "slow"
+
+
+def test_the_slower_of_two_gets_less() -> None:
+    uneven = story(loads={"quick": Load(seconds=1.0), "slow": Load(seconds=1.5)})
+
+    uneven.planned(*asked(*(f"t{number}" for number in range(20))))
+
+    shares = Counter(got(uneven).values())
+    assert shares["quick"] > shares["slow"] > 0
+
+
+def test_equal_agents_take_turns() -> None:
+    even = story().planned(*asked("t1", "t2", "t3", "t4"))
+
+    assert got(even) == {"t1": "quick", "t2": "slow", "t3": "quick", "t4": "slow"}
+
+
+def test_more_hands_take_more() -> None:
+    cards = (
+        card("quick", skills=("translation",), concurrency=6),
+        card("slow", skills=("translation",), concurrency=2),
+    )
+    uneven = story(cards=cards).planned(*asked(*(f"t{number}" for number in range(16))))
+
+    assert Counter(got(uneven).values()) == {"quick": 12, "slow": 4}
+
+
+def test_an_agent_of_unknown_speed_is_tried() -> None:
+    new = story(loads={"quick": Load(ahead=1, seconds=1.0), "slow": Load()})
+
+    new.planned(*asked("t1"))
+
+    assert got(new) == {"t1": "slow"}
+
+
+def test_an_agent_that_is_gone_is_not_chosen() -> None:
+    left = story(loads={"quick": Load(seconds=0.1), "slow": Load(seconds=9.0)})
+    left.start()
+    left.cards = CARDS[1:]
+    left.succeed("plan-1", plan(*asked("t1")))
+
+    assert got(left) == {"t1": "slow"}
+
+
+def test_who_gets_a_task_is_chosen_when_it_starts_and_not_when_it_is_planned() -> None:
+    later = story(loads={"slow": Load(ahead=9)})
+    later.planned(task("t1", "other"), {**task("t2", needs=["t1"], skill="translation")})
+    (accepted,) = later.of(PlanAccepted)
+    assert (accepted.plan.tasks[1].agent, accepted.plan.tasks[1].skill) == ("quick", "translation")
+
+    later.loads = {"quick": Load(ahead=9)}
+    later.succeed("t1")
+
+    assert got(later)["t2"] == "slow"
+
+
+def test_with_nobody_left_who_has_the_skill_the_task_waits_for_who_had_it() -> None:
+    alone = story().planned(task("t1", "other"), task("t2", needs=["t1"], skill="translation"))
+
+    alone.cards = (card("other"),)
+    alone.succeed("t1")
+
+    assert got(alone)["t2"] == "quick"
+
+
+def test_a_failed_attempt_is_made_again_by_another_at_once() -> None:
+    shaky = story().planned(*asked("t1"))
+    shaky.fail("t1", failure(retryable=True))
+
+    (retry,) = shaky.of(RetryScheduled)
+    assert (retry.agent, retry.not_before) == ("slow", retry.at)
+    assert retry.reason == "attempt 1 failed: provider_error; slow has the skill, too"
+
+    shaky.fail("t1", failure(retryable=True))
+    assert [entry.agent for entry in shaky.of(RetryScheduled)] == ["slow", "quick"]
+    shaky.fail("t1", failure(retryable=True))
+    assert shaky.statuses() == {"t1": "failed"}, "the attempts are the task's, not each agent's"
+
+
+def test_the_only_one_with_the_skill_is_tried_again_after_a_pause() -> None:
+    alone = story().planned(*asked("t1", skill="poetry"))
+    alone.fail("t1", failure(retryable=True))
+
+    (retry,) = alone.of(RetryScheduled)
+    assert retry.agent == "slow"
+    assert retry.not_before > retry.at
+
+
+def test_an_agent_that_keeps_failing_gets_none_and_then_one_as_its_probe() -> None:
+    ill = story(circuits={"quick": Circuit(since=T0, until=T0)})
+    ill.wait(-1)
+    ill.planned(*asked("t1", "t2"))
+    assert set(got(ill).values()) == {"slow"}
+
+    well = story(circuits={"quick": Circuit(since=T0, until=T0)}, loads={"quick": Load(ahead=99)})
+    well.planned(*asked("t1", "t2"))
+    assert got(well) == {"t1": "quick", "t2": "slow"}
+
+
+def test_while_all_who_have_the_skill_keep_failing_the_task_is_held() -> None:
+    ill = Circuit(since=T0, until=T0.replace(second=8))
+    all_ill = story(circuits={"quick": ill, "slow": ill}).planned(*asked("t1"))
+
+    assert all_ill.statuses() == {"t1": "held"}
+    all_ill.circuits = {"quick": ill}
+    all_ill.loads = {"slow": Load(ahead=50)}
+    all_ill.wait(-3).fire()
+    assert all_ill.statuses() == {"t1": "running"}
+
+
+def test_a_skill_that_nobody_has_is_a_problem_of_the_plan() -> None:
+    wrong = story(limits=Limits(plan_repairs=1)).planned(*asked("t1", skill="juggling"))
+
+    (refused,) = wrong.of(PlanRejected)
+    assert refused.problems == ("task 't1' asks for the skill 'juggling', which is not one of: poetry, translation",)
+
+
+def test_a_task_that_names_an_agent_goes_to_that_agent() -> None:
+    named = story(loads={"quick": Load(ahead=99)})
+    named.planned({**task("t1", "quick"), "skill": "translation"})
+
+    assert got(named) == {"t1": "quick"}
+    named.fail("t1", failure(retryable=True))
+    assert named.of(RetryScheduled)[0].agent == "quick"
+
+
+def test_an_agent_that_the_team_may_not_use_is_not_chosen() -> None:
+    narrow = story(agents=("slow", "other"), loads={"slow": Load(ahead=99)}).planned(*asked("t1"))
+
+    assert got(narrow) == {"t1": "slow"}
+
+
+def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() -> None:
+    played = story(loads={"quick": Load(ahead=3), "slow": Load(seconds=0.5)})
+    played.planned(*asked("t1", "t2", "t3"))
+    played.fail("t1", failure(retryable=True))
+    played.loads = {}
+    for name in ("t3", "t2", "t1"):
+        played.succeed(name)
+
+    assert played.state.ended
+    assert list(rehearse(played.commits)) == []
