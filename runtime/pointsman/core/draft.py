@@ -144,7 +144,7 @@ def dispatch(draft: Draft, task_id: str) -> None:
     card = draft.around.card(choice.agent)
     allowance = allot(state, task)
     if isinstance(allowance, Shortage):
-        return await_allowance(draft, task, task.agent, allowance)
+        return await_allowance(draft, task, choice.agent if task.skill else task.agent, allowance)
     fallback = card.fallback if card else None
     if choice.instead_of is not None:
         fallback = None  # one may stand in for another, and nobody for both

@@ -260,7 +260,7 @@ def _chosen(entries: Iterable[Entry]) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in entries:
         match entry:
-            case TaskDispatched() | RetryScheduled():
+            case TaskDispatched() | RetryScheduled() | AllowanceAwaited():
                 found[entry.task_id] = entry.agent
             case ApprovalRequested(about="task", agent=str() as agent, task_id=str() as name):
                 found[name] = agent

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pointsman.core.circuits import probe_name
 from pointsman.core.load import Load
 from pointsman.core.state import State, Task
+from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.plan import Plan, PlannedTask
 
@@ -56,7 +57,9 @@ def _most_idle(draft: Draft, task: Task) -> Choice:
         return Choice(name)
     names = _skilled(draft, task.skill) or [task.agent]  # it waits for whoever had the skill
     ready = [name for name in names if free(draft, name, task)]
-    if task.attempt and len(ready) > 1:
+    if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:
+        ready = [task.agent]  # it was chosen before there was something to use
+    elif task.attempt and len(ready) > 1:
         ready = [name for name in ready if name != task.agent]
     if not ready:
         return Choice(task.agent, until=held_until(draft, task, names))
