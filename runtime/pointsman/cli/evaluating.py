@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,13 +12,19 @@ from rich.text import Text
 
 from pointsman import app
 from pointsman.cli import stage
-from pointsman.cli.output import Code, complain, console, emit, one_line
+from pointsman.cli.output import Code, complain, console, emit, hint, one_line, prose, say
+from pointsman.cli.render import text_of
 from pointsman.cli.session import session, settings_for
+from pointsman.client import Client
 from pointsman.core.words import dollars, seconds
-from pointsman.errors import ConfigurationError
+from pointsman.errors import ConfigurationError, NotFound
 from pointsman.evaluation import NOBODY, Report, Suite, evaluate, load_suite
 
 __all__ = ["run"]
+
+_PATIENCE = 3.0  # seconds until it is told who is missing: who runs is found at once
+_LONGEST = 30.0  # seconds until nobody is waited for any longer; who was started a moment ago needs a few
+_LOOK = 0.1  # seconds between two looks at who is there
 
 
 def run(
@@ -33,7 +40,7 @@ def run(
     if json:
         emit(report.as_json())
     else:
-        _tell(report)
+        _tell(report, kept=not embedded)
     return Code.OK if report.passed else Code.FAILED
 
 
@@ -52,19 +59,44 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
             )
         else:
             client = await stack.enter_async_context(session(url, namespace, create=True))
+            await _attended(client, suite)
         return await evaluate(suite, client, parallel=parallel)
 
 
-def _tell(report: Report) -> None:
+async def _attended(client: Client, suite: Suite) -> None:
+    """Wait until somebody is there to ask: what is sent to nobody stays in the stream and is worked on some day."""
+    name = suite.team or suite.agent
+    who = f"a supervisor of {name!r}" if suite.team else f"the agent {name!r}"
+    began, told = asyncio.get_running_loop().time(), False
+    while name not in {card.name for card in await client.bus.registry.cards() if card.team or not suite.team}:
+        waited = asyncio.get_running_loop().time() - began
+        if waited >= _PATIENCE and not told:
+            told = True
+            doctor = f"pointsman doctor {name}" if suite.team else "pointsman agents"
+            complain(f"nobody is there to take the requests: is {who} running? `{doctor}` looks for what is missing; "
+                     "or use --embedded")  # fmt: skip
+        if waited >= _LONGEST:
+            command = f"pointsman {'supervisor' if suite.team else 'worker'} {suite.target or 'module:name'}"
+            raise NotFound(
+                f"{who} did not come up within {_LONGEST:.0f} s and nothing was sent; start it, as with `{command}`, "
+                "or use --embedded"
+            )
+        await asyncio.sleep(_LOOK)
+
+
+def _tell(report: Report, *, kept: bool) -> None:
+    """`kept`: whether the workflows can still be looked at."""
     terminal = console()
     for each in report.scored:
         mark, style = ("✗", "red") if each.problems else ("✓", "green")
         line = Text(f"{mark} {one_line(each.name, limit=100)}", style=style)
         terminal.print(line.append(f"  {seconds(each.elapsed)}", style="dim"))
         for problem in each.problems:
-            terminal.print(Text(f"    {one_line(problem, limit=400)}"))
-        if each.problems and each.workflow_id.startswith("wf_"):
-            terminal.print(Text(f"    pointsman show {each.workflow_id}", style="dim"))
+            prose(terminal, f"    {one_line(problem, limit=400)}")
+        if each.problems and each.answer is not None:
+            say(terminal, Text(f"    answer: {one_line(text_of(each.answer))}"))
+        if kept and each.problems and each.workflow_id.startswith("wf_"):
+            hint(terminal, f"    pointsman show {each.workflow_id}")
     if report.confusion:
         terminal.print()
         terminal.print(_confusion(report))

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["Choice", "discard", "list_", "replay", "show"]
 
+_COUNTED = 1_000  # dead letters whose causes are named where one asked for is not there
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -62,7 +63,9 @@ class Choice:
 def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await choice.find(DeadLetters(client.bus, client.subjects))
+            store = DeadLetters(client.bus, client.subjects)
+            found = await choice.find(store)
+            none = "" if found else await _no_letters(choice, store)
         if json:
             for letter in found:
                 emit(letter.content)
@@ -70,10 +73,21 @@ def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool)
             terminal = console()
             terminal.print(render.letters(found, terminal.width))
         else:
-            print("No dead letters.")
+            print(none)
         return Code.OK
 
     return asyncio.run(run())
+
+
+async def _no_letters(choice: Choice, store: DeadLetters) -> str:
+    """What there is instead: a cause may be mistyped."""
+    if choice.cause and (others := await replace(choice, cause=None, limit=_COUNTED).find(store)):
+        kinds = Counter(letter.content.cause.kind for letter in others)
+        there = ", ".join(f"{clean(kind)} ({count})" for kind, count in kinds.most_common())
+        return f"None with cause {choice.cause}; causes there are: {there}."
+    if await store.list(limit=1):
+        return "No dead letter fits; `pointsman dead list` shows the ones there are."
+    return "No dead letters."
 
 
 def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Code:

@@ -19,6 +19,7 @@ from pointsman.cli.session import session
 from pointsman.client import Client, Workflow, WorkflowEvent
 from pointsman.core.approvals import unanswered
 from pointsman.core.trace import build
+from pointsman.engine.dead_letters import DeadLetters
 from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.events import Delta, Outcome, Progress
@@ -30,10 +31,11 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["answer", "approvals", "cancel", "follow", "list_", "print_outcome", "show", "submit", "trace", "watch"]
+__all__ = ["answer", "approvals", "cancel", "follow", "list_", "show", "submit", "trace", "watch"]
 
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
+_SEEN = 100  # workflows whose teams are named where one asked for is not known
 _PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
 
 
@@ -67,10 +69,10 @@ def submit(
                              f"stream, and `pointsman watch {workflow.id}` follows it once one has; `pointsman doctor "
                              f"{team}` looks for what is missing")  # fmt: skip
                 return Code.FAILED
-            if not watch:
-                emit(outcome) if json else print_outcome(outcome, workflow.id)
-            elif not json:
-                print_outcome(outcome, workflow.id)
+            if not json:
+                await _print_outcome(client, outcome, workflow.id)
+            elif not watch:
+                emit(outcome)
             return outcome_code(outcome)
 
     return asyncio.run(run())
@@ -84,7 +86,7 @@ def watch(workflow: str, *, url: str | None, namespace: str | None, json: bool) 
                 complain(f"waiting for admission by team {found.team}; {_WAITS}")
             outcome = await follow(found, json=json)
             if not json:
-                print_outcome(outcome, workflow)
+                await _print_outcome(client, outcome, workflow)
             return outcome_code(outcome)
 
     return asyncio.run(run())
@@ -94,17 +96,27 @@ def list_(team: str | None, *, limit: int, url: str | None, namespace: str | Non
     async def run() -> Code:
         async with session(url, namespace) as client:
             found = await client.list(team, limit=limit)
+            none = "" if found else await _no_workflows(client, team)
         if json:
             for summary in found:
                 emit(summary)
         elif found:
             console().print(render.summaries(found, datetime.now(UTC)))
         else:
-            none = f"No workflows of {team} yet." if team else "No workflows yet."
-            print(f"{none} `pointsman submit {team or 'TEAM'} TEXT` starts one.")
+            print(none)
         return Code.OK
 
     return asyncio.run(run())
+
+
+async def _no_workflows(client: Client, team: str | None) -> str:
+    """A team that nobody has seen may be mistyped: the others are named, and nobody is invited to ask it."""
+    if team is None:
+        return "No workflows yet. `pointsman submit TEAM TEXT` starts one."
+    seen = {card.name for card in await client.teams()} | {each.team for each in await client.list(limit=_SEEN)}
+    if team in seen:
+        return f"No workflows of {team} yet. `pointsman submit {team} TEXT` starts one."
+    return f"No workflows of {team}, and no supervisor. Teams seen: {', '.join(sorted(seen)) or 'none'}."
 
 
 def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
@@ -266,14 +278,14 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
     return await workflow.outcome()
 
 
-def print_outcome(outcome: Outcome, workflow: str) -> None:
+async def _print_outcome(client: Client, outcome: Outcome, workflow: str) -> None:
     """The answer on standard output; what is missing in it, and how it went, on standard error."""
     prose(console(), render.answer(outcome))
     terminal = console(stderr=True)
     terminal.print()
     terminal.print(render.outcome(outcome))
     hint(terminal, f"`pointsman trace {workflow}` shows who did what.")
-    if outcome.status == "failed":
+    if outcome.status == "failed" and await DeadLetters(client.bus, client.subjects).list(workflow=workflow, limit=1):
         hint(terminal, f"`pointsman dead list --workflow {workflow}` shows what was given up on.")
 
 

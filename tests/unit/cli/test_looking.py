@@ -1,0 +1,98 @@
+"""Commands that find nothing say what there is instead, and no hint leads to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from pointsman.bus.memory import MemoryBroker
+from pointsman.cli import letters, workflows
+from pointsman.client import Client
+from pointsman.engine.announcing import team_card
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, DeadLetter, Outcome
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.team import Team
+
+NOWHERE = {"url": None, "namespace": None, "json": False}
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """What the commands find at the other end."""
+    found = Client(MemoryBroker("pointsman").connect())
+
+    @asynccontextmanager
+    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
+        yield found
+
+    for module in (letters, workflows):
+        monkeypatch.setattr(module, "session", session)
+    return found
+
+
+async def bury(client: Client, name: str, cause: str, workflow: str = "wf_1") -> None:
+    letter = DeadLetter(
+        id=name, origin="a", cause=AttemptError(kind=cause, message="?"), attempts=1, workflow_id=workflow,
+        at=NOW, subject="s", body=base64.b64encode(b"?").decode(),
+    )  # fmt: skip
+    envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=NOW)
+    await client.bus.publish(client.subjects.dead("a", workflow, name), dump(letter), encode(envelope))
+
+
+def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
+    outcome = Outcome(
+        workflow_id="wf_1", team="shop", status="failed", reason="no plan", correlation_id="c", trace_id="0" * 32,
+        started_at=NOW, ended_at=NOW, elapsed=0.0, sequential=0.0,
+    )  # fmt: skip
+    asyncio.run(workflows._print_outcome(client, outcome, "wf_1"))
+    return capsys.readouterr().err
+
+
+def test_what_was_given_up_on_is_offered_where_something_was(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(bury(client, "d1", "undecodable", workflow="wf_2"))
+    assert "dead list" not in failed(client, capsys)
+
+    asyncio.run(bury(client, "d2", "undecodable"))
+    assert "`pointsman dead list --workflow wf_1` shows what was given up on." in failed(client, capsys)
+
+
+def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
+    letters.list_(letters.Choice(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    return capsys.readouterr().out.strip()
+
+
+def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dead(capsys, cause="foo") == "No dead letters."
+
+    for name, cause in (("d1", "undecodable"), ("d2", "handler_error"), ("d3", "handler_error")):
+        asyncio.run(bury(client, name, cause))
+
+    assert dead(capsys, cause="foo") == "None with cause foo; causes there are: handler_error (2), undecodable (1)."
+    assert dead(capsys, origin="foo") == "No dead letter fits; `pointsman dead list` shows the ones there are."
+
+
+def listed(capsys: pytest.CaptureFixture[str], team: str | None) -> str:
+    workflows.list_(team, limit=20, **NOWHERE)  # type: ignore[arg-type]
+    return capsys.readouterr().out.strip()
+
+
+def test_a_team_that_nobody_has_seen_is_answered_with_those_that_were_and_no_invitation(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: none."
+
+    asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
+
+    assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: shop."
+    assert listed(capsys, "shop") == "No workflows of shop yet. `pointsman submit shop TEXT` starts one."
