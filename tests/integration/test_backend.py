@@ -1,7 +1,7 @@
-"""The team as separate processes, one of which is killed and one of which fails at first, as a real backend has it.
+"""The team as separate processes, one of which is killed and one of which fails at first, as others have its trace:
 
-The backend, Arize Phoenix, brings 650 MB of packages: `make backend` installs it beside the rest and runs this. Without
-it the test is skipped.
+A collector, rotel, which the tests bring along, and a backend that is asked by its own query interface, Arize Phoenix.
+That brings 650 MB of packages: `make backend` installs it beside the rest and runs this; its test is skipped without.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import asyncio
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from support.broker import remove_streams
+from support.otlp import OtlpCollector, ReceivedSpan
 from support.phoenix import Phoenix, SeenSpan
 from support.processes import System
 
@@ -21,6 +24,7 @@ from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 
+Span: TypeAlias = ReceivedSpan | SeenSpan
 EXECUTABLE = os.environ.get("PHOENIX_EXECUTABLE") or shutil.which("phoenix")
 TEAM = "customer-service"
 SHAKY = """
@@ -66,32 +70,44 @@ TREE = {
 }
 
 
+@pytest.mark.timeout(300)
+async def test_a_collector_gets_the_whole_tree_after_a_crash_and_a_retry(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with OtlpCollector() as collector:
+        await _crash_and_retry(collector, broker, tmp_path)
+
+
 @pytest.mark.skipif(EXECUTABLE is None, reason="Arize Phoenix is not installed; `make backend` does it")
 @pytest.mark.timeout(300)
 async def test_a_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2)
     async with Phoenix(tmp_path / "phoenix", EXECUTABLE or "") as backend:
-        async with System(tmp_path / "system", settings, **backend.environment) as system:
-            system.environment["POINTSMAN_FAULT"] = "worker.ran:1"
-            dying = await system.worker("pointsman_agents.customer_service.technical")
-            del system.environment["POINTSMAN_FAULT"]
-            await asyncio.gather(
-                system.supervisor("pointsman_agents.customer_service"),
-                *(system.worker(f"pointsman_agents.{role}") for role in ("planner", "synthesizer")),
-                system.worker("pointsman_agents.customer_service.billing"),
-                system.worker(system.write("shaky.py", SHAKY)),
-            )
-            asking = asyncio.ensure_future(system.command("submit", TEAM, SAMPLE_REQUEST, "--json", seconds=90))
+        await _crash_and_retry(backend, broker, tmp_path)
 
-            assert await asyncio.wait_for(dying.ended(), 60) == -9
-            await system.worker("pointsman_agents.customer_service.technical")
-            asked = await asking
-            assert asked.code == 0, asked.errors
-            trace_id = asked.documents[-1]["trace_id"]
-            spans = await backend.trace(trace_id, until=_whole)
-        await remove_streams(settings)
+
+async def _crash_and_retry(backend: OtlpCollector | Phoenix, broker: EmbeddedBroker, folder: Path) -> None:
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2)
+    async with System(folder / "system", settings, **backend.environment) as system:
+        # Before its tools run: they are not run again, and their spans may not have left the process that dies.
+        system.environment["POINTSMAN_FAULT"] = "worker.received:1"
+        dying = await system.worker("pointsman_agents.customer_service.technical")
+        del system.environment["POINTSMAN_FAULT"]
+        await asyncio.gather(
+            system.supervisor("pointsman_agents.customer_service"),
+            *(system.worker(f"pointsman_agents.{role}") for role in ("planner", "synthesizer")),
+            system.worker("pointsman_agents.customer_service.billing"),
+            system.worker(system.write("shaky.py", SHAKY)),
+        )
+        asking = asyncio.ensure_future(system.command("submit", TEAM, SAMPLE_REQUEST, "--json", seconds=90))
+
+        assert await asyncio.wait_for(dying.ended(), 60) == -9
+        await system.worker("pointsman_agents.customer_service.technical")
+        asked = await asking
+        assert asked.code == 0, asked.errors
+        spans: Sequence[Span] = await backend.trace(asked.documents[-1]["trace_id"], until=_whole)
+    await remove_streams(settings)
 
     assert len({span.span_id for span in spans}) == len(spans)
     assert [span.name for span in spans if span.parent_id is None] == [f"publish {settings.namespace}.request.{TEAM}"]
@@ -104,17 +120,17 @@ async def test_a_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
     assert task.attributes["gen_ai.provider.name"] == "offline"
 
 
-def _attempts(spans: list[SeenSpan], agent: str) -> list[SeenSpan]:
+def _attempts(spans: Sequence[Span], agent: str) -> list[Span]:
     return [span for span in spans if span.name.endswith(f".handoff.{agent}")]
 
 
-def _whole(spans: list[SeenSpan]) -> bool:
+def _whole(spans: Sequence[Span]) -> bool:
     known = {span.span_id for span in spans}
     orphans = [span for span in spans if span.parent_id is not None and span.parent_id not in known]
     return not orphans and _tree(spans) >= TREE
 
 
-def _tree(spans: list[SeenSpan]) -> set[tuple[str, str]]:
+def _tree(spans: Sequence[Span]) -> set[tuple[str, str]]:
     """Every span under its parent. Those of inputs that happened to come together, or again, are left out."""
     names = {span.span_id: _short(span.name) for span in spans}
     return {

@@ -181,6 +181,16 @@ class OtlpCollector:
                     seen = "\n".join(f"  {s.service}: {s.name} ({s.kind}, parent {s.parent_id})" for s in spans)
                     raise AssertionError(f"after {timeout:g} s the collector has {len(spans)} spans:\n{seen}") from None
 
+    async def trace(
+        self, trace_id: str, *, until: Callable[[list[ReceivedSpan]], bool], timeout: float = 40.0
+    ) -> list[ReceivedSpan]:
+        """The spans of one trace, as soon as `until` says that they are all there. Raises as `spans` does."""
+
+        def of_it(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
+            return [span for span in spans if span.trace_id == trace_id]
+
+        return of_it(await self.spans(until=lambda spans: until(of_it(spans)), timeout=timeout))
+
     async def _start(self) -> bool:
         import rotel
 
