@@ -57,17 +57,21 @@ class RealSystem:
     async def submit(self, shape: str) -> str:
         """The id of a workflow of that shape, once it has completed."""
         workflow = await self.client.submit(TEAM.name, shape)
-        ended = self._waiting.setdefault(workflow.id, asyncio.get_running_loop().create_future())
+        await self.ended(workflow.id)
+        return workflow.id
+
+    async def ended(self, workflow: str) -> None:
+        """Wait until that workflow has completed."""
+        ended = self._waiting.setdefault(workflow, asyncio.get_running_loop().create_future())
         try:
             stored = await asyncio.wait_for(ended, _PATIENCE)
         except TimeoutError:
             self._children.check()
-            raise RuntimeError(f"the workflow {workflow.id} has no outcome after {_PATIENCE:g} s") from None
-        del self._waiting[workflow.id]
+            raise RuntimeError(f"the workflow {workflow} has no outcome after {_PATIENCE:g} s") from None
+        del self._waiting[workflow]
         outcome = parse(Outcome, stored.body)
         if outcome.status != "completed":
-            raise RuntimeError(f"the workflow {workflow.id} is {outcome.status}: {outcome.reason}")
-        return workflow.id
+            raise RuntimeError(f"the workflow {workflow} is {outcome.status}: {outcome.reason}")
 
     async def stored(self) -> tuple[int, int]:
         """How many messages its two streams hold, and in how many bytes."""
