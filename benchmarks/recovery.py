@@ -1,7 +1,7 @@
 """How long it takes until work goes on after everything was killed at once: broker, supervisor and agents.
 
-`python -m benchmarks.recovery`. A chain of 50 tasks is cut soon after its start, and everything is started again on what
-the broker had stored, with several values of `ack_wait`, after which a broker that lives gives up a process that died.
+`python -m benchmarks.recovery`. A chain of 50 tasks is cut soon after its start, and everything is started again on
+what the broker had stored, with several values of `ack_wait`, after which a broker that lives gives a dead process up.
 """
 
 from __future__ import annotations
