@@ -14,12 +14,12 @@ from rich.text import Text
 from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
+from pointsman.core.approvals import unanswered
 from pointsman.core.trace import TraceNode
 from pointsman.core.words import dollars, seconds, used
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import Approval, Delta, Outcome, TaskSummary
 from pointsman_schemas.log import (
-    ApprovalDecided,
     ApprovalRequested,
     Entry,
     PlanAccepted,
@@ -157,7 +157,6 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     results: dict[str, JsonValue] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
     tasks: tuple[TaskSummary, ...] = ()
-    waiting: set[str] = set()
     for entry in entries:
         match entry:
             case WorkflowStarted():
@@ -181,28 +180,26 @@ def show(entries: Sequence[Entry]) -> RenderableType:
                 own.add(entry.task_id)
             case TaskSucceeded() if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
-            case ApprovalRequested():
-                waiting.add(entry.approval)
-            case ApprovalDecided():
-                waiting.discard(entry.approval)
             case WorkflowEnded():
                 tasks = entry.outcome.tasks
     if tasks:
         table = _table("task", "agent", "status", "attempts", "took", "tokens")
         for summary in tasks:
             status = Text(summary.status, style=_STYLE.get(summary.status, ""))
-            used = str(summary.usage.tokens) if summary.usage.tokens else ""
+            tokens = str(summary.usage.tokens) if summary.usage.tokens else ""
             took = seconds(summary.elapsed)
-            table.add_row(summary.task_id, summary.agent, status, str(summary.attempts), took, used)
+            table.add_row(summary.task_id, summary.agent, status, str(summary.attempts), took, tokens)
         parts += [Text("\nTasks", style="bold"), table]
     for task_id, output in results.items():
         parts += [Text(f"\nResult of {task_id}", style="bold"), Text(text_of(output, pretty=True))]
     last = entries[-1]
     if isinstance(last, WorkflowEnded):
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
-    elif asked := [entry for entry in entries if isinstance(entry, ApprovalRequested) and entry.approval in waiting]:
+    elif waiting := unanswered(entries):
         parts.append(Text("\nIt is waiting for approval.", style="bold yellow"))
-        parts += [Text(f"{each.approval}: the {each.about} {each.tool or each.task_id or ''}") for each in asked]
+        for entry in entries:
+            if isinstance(entry, ApprovalRequested) and entry.approval in waiting:
+                parts.append(Text(f"{entry.approval}: the {entry.about} {entry.tool or entry.task_id or ''}"))
     else:
         parts.append(Text("\nIt is still running.", style="cyan"))
     return Group(*parts)
@@ -263,11 +260,11 @@ def trace(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
         if node.kind == "task" and (node.attempt or 1) > 1:
             name.append(f" x{node.attempt}", style="yellow")
         took = "" if node.kind == "publish" else seconds(node.seconds) if node.seconds is not None else ""
-        used = f"{node.usage.tokens:,}" if node.usage.tokens and node.kind != "publish" else ""
+        tokens = f"{node.usage.tokens:,}" if node.usage.tokens and node.kind != "publish" else ""
         paid = (dollars(node.usage.cost) if node.usage.cost and node.kind != "publish" else "",) if costly else ()
         failed = node.status in ("failed", "skipped", "abandoned")
         said = Text(one_line(node.detail, limit=120), style=_STYLE[node.status] if failed else "dim")
-        table.add_row(name, _bar(node, start, end, now, bars), took, used, *paid, *([] if narrow else [said]))
+        table.add_row(name, _bar(node, start, end, now, bars), took, tokens, *paid, *([] if narrow else [said]))
     return table
 
 

@@ -14,7 +14,7 @@ from pointsman.core.trace import build
 from pointsman.core.words import seconds
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Usage
-from pointsman_schemas.log import LimitReached, ResultIgnored, TimerArmed
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, LimitReached, ResultIgnored, TimerArmed
 
 WORKFLOW = "wf_0123456789abcdef01234567"
 
@@ -125,6 +125,20 @@ def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no
 
 def test_show_says_that_a_workflow_still_runs() -> None:
     assert "still running" in plain(render.show(failing()))
+
+
+def test_show_names_what_a_person_has_not_answered_yet() -> None:
+    asked = [
+        ApprovalRequested(at=at(1), approval=f"wf-{n}", about="task", task_id=f"t{n}", expires_at=at(99))
+        for n in (1, 2)
+    ]
+    decided = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", verdict="approved")
+
+    text = plain(render.show([started(), *asked, decided]))
+
+    assert "waiting for approval" in text
+    assert "wf-2: the task t2" in text
+    assert "wf-1" not in text
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:
