@@ -115,6 +115,7 @@ def agent(
     version: str = "1.0.0",
     fallback: str | None = None,
     concurrency: int = 8,
+    max_in_flight: int = 1_000,
     timeout: float = 120.0,
     role: Role = Role.WORK,
     model: str | None = None,
@@ -125,7 +126,8 @@ def agent(
 
     Input and output may be anything pydantic has a JSON Schema for; the schemas go into the card. A plain function
     runs in a thread of its own. `name` is the function's unless given, `description` the first paragraph of its
-    docstring. `concurrency` attempts run at a time in one process; `timeout`, in seconds, bounds each.
+    docstring. `concurrency` attempts run at a time in one process, and `max_in_flight` in all
+    processes together: the one that started last says how many. `timeout`, in seconds, bounds each.
     `reacts_to` names the domain events that hand it a task in a choreography. With `approval="required"` a person must
     allow each of its tasks.
 
@@ -146,6 +148,7 @@ def agent(
             version=version,
             fallback=fallback,
             concurrency=concurrency,
+            max_in_flight=max_in_flight,
             timeout=timeout,
             role=role,
             model=model,

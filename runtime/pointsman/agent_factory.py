@@ -73,6 +73,7 @@ class AgentFactory(Agent):
         skills: Sequence[str] = (),
         fallback: str | None = None,
         concurrency: int = 8,
+        max_in_flight: int = 1_000,
         timeout: float = 120.0,
         turns: int = 10,
         tokens: int | None = None,
@@ -104,7 +105,7 @@ class AgentFactory(Agent):
         # Never asked anything: it has the models, checks the definition, and is most of the card.
         self._standing = LLMAgent(
             name=name, description=description, instructions="", tools=tools, model=model, skills=skills,
-            fallback=fallback, concurrency=concurrency, **self._limits,
+            fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,
         )  # fmt: skip
 
     @property

@@ -48,7 +48,8 @@ class LLMAgent(Agent):
     called.
 
     An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
-    bounds one answer. `timeout`, in seconds, bounds an attempt.
+    bounds one answer. `timeout`, in seconds, bounds an attempt. `concurrency` attempts run at a time in
+    one process, and `max_in_flight` in all processes together.
 
     What `deps` holds, a database or a client, tools get by its type: `context.dep(Database)`. It stays its owner's to
     close.
@@ -80,6 +81,7 @@ class LLMAgent(Agent):
         version: str = "1.0.0",
         fallback: str | None = None,
         concurrency: int = 8,
+        max_in_flight: int = 1_000,
         timeout: float = 120.0,
         reacts_to: Sequence[str] = (),
         approval: Literal["required"] | None = None,
@@ -102,6 +104,7 @@ class LLMAgent(Agent):
             version=version,
             fallback=fallback,
             concurrency=concurrency,
+            max_in_flight=max_in_flight,
             timeout=timeout,
             reacts_to=reacts_to,
             approval=approval,

@@ -27,7 +27,8 @@ class Role(StrEnum):
 class AgentCard(BaseModel):
     """What an agent says of itself. The planner reads `description`, `skills` and `input_schema` to choose it.
 
-    `concurrency` is the number of tasks one instance runs at a time; `timeout` is in seconds and bounds one attempt;
+    `concurrency` is the number of tasks one instance runs at a time, `max_in_flight` that of all instances together,
+    which the broker keeps; `timeout` is in seconds and bounds one attempt;
     `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
     `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
     """
@@ -46,6 +47,7 @@ class AgentCard(BaseModel):
     model: str | None = None
     fallback: AgentName | None = None
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 8
+    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 1_000
     timeout: Annotated[float, Field(gt=0)] = 120.0
     team: bool = False
     reacts_to: tuple[Token, ...] = ()

@@ -140,6 +140,7 @@ class Worker:
                     "work",
                     self._subjects.handoffs_of(desk.name),
                     ack_wait=self._settings.ack_wait,
+                    max_in_flight=desk.agent.card.max_in_flight,
                 )
                 await stack.enter_async_context(await self._bus.serve(desk.service))
             async with asyncio.TaskGroup() as group:

@@ -346,6 +346,35 @@ async def test_never_more_runs_than_there_are_slots() -> None:
     assert (depth.in_flight, depth.pending) == (3, 7)
 
 
+async def test_never_more_runs_in_all_replicas_together_than_may_be_in_flight() -> None:
+    desk = Desk(MemoryBus())
+    inside, most = 0, 0
+    release = asyncio.Event()
+
+    @agent(name="narrow", description="d", concurrency=3, max_in_flight=4)
+    async def narrow() -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await release.wait()
+        inside -= 1
+
+    async def four_inside() -> bool:
+        return inside == 4
+
+    async with running(worker(desk.bus, narrow)), running(worker(desk.bus, narrow)):
+        given = [await desk.hand("narrow", task=f"T{number}") for number in range(10)]
+        await eventually(four_inside)
+        depth = await desk.bus.depth("agent-narrow", "work")
+        release.set()
+        for handoff in given:
+            await desk.result(handoff)
+
+    assert most == 4
+    assert depth is not None
+    assert (depth.in_flight, depth.pending) == (4, 6)
+
+
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> None:
