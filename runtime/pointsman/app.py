@@ -130,8 +130,9 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     from pointsman.bus import jetstream
     from pointsman.client import Client
     from pointsman.engine.signals import run_until_signal
-    from pointsman.web.server import serve
+    from pointsman.web.server import check_access, serve
 
+    check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
     async with AsyncExitStack() as stack:
         observed = telemetry.setup("dashboard", settings=settings)
         stack.push_async_callback(observed.shutdown)

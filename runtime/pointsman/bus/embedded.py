@@ -24,6 +24,7 @@ _STOP = 5.0  # seconds to flush and leave after SIGTERM before it is killed
 _CONFIG = """jetstream { sync_interval: "1s" }
 """
 _POLL = 0.01  # seconds; there is no event to wait for, only a file that appears
+_LAST = 5  # lines of its log that are looked at when it did not start
 _WATCH = 0.2  # seconds between two looks whether it still runs: one system call each
 
 # A child is told of its parent's death by the Linux kernel alone (PR_SET_PDEATHSIG), and only the child itself can ask
@@ -204,4 +205,7 @@ def _tail(home: Path) -> str:
         lines = (home / "nats-server.log").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    return " | ".join(lines[-5:]) or "it said nothing"
+    for line in reversed(lines[-_LAST:]):
+        if (found := line.partition("[FTL] ")[2]) != "":  # the one line that says why it ended
+            return found
+    return " | ".join(lines[-_LAST:]) or "it said nothing"

@@ -175,7 +175,8 @@ class JetStreamBus:
             if not trying.done():
                 raise BusUnavailable(
                     f"no broker at {settings.servers} within {wait} s: "
-                    f"{self._reason or 'no answer'}; start it, or set POINTSMAN_URL"
+                    f"{self._reason or 'no answer'}; `pointsman up` starts one, "
+                    "POINTSMAN_URL or --url names another"
                 )
             try:
                 trying.result()

@@ -116,7 +116,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncIterator
     except ConfigurationError as error:
         yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
     except PointsmanError as error:
-        yield Check("broker", False, str(error), "`pointsman up` starts one here; POINTSMAN_URL or --url names another")
+        yield Check("broker", False, str(error), "see that it runs and can be reached from here")
 
 
 async def _continuity(client: Client, team: Team | str | None, settings: Settings) -> Check:

@@ -21,6 +21,7 @@ from pointsman.cli import stage
 from pointsman.cli.cast import Cast, cast_of
 from pointsman.cli.output import Code, complain, console, emit
 from pointsman.cli.session import session, settings_for
+from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 
 __all__ = ["up"]
@@ -33,6 +34,8 @@ def up(
     target: str | None, *, port: int | None, directory: Path | None, page: bool, namespace: str | None, json: bool
 ) -> Code:
     settings = settings_for(None, namespace)
+    if port is not None and port > 0 and not _is_free(port):
+        raise ConfigurationError(f"port {port} is taken by another program; choose another --port, 0 for a free one")
     cast = cast_of(target)
     home = stage.folder(directory, "pointsman-up-")
     try:
@@ -50,7 +53,7 @@ async def _up(
 ) -> Code:
     began = time.monotonic()
     async with AsyncExitStack() as stack:
-        chosen = port if port is not None else _PORT if _is_free(_PORT) else -1
+        chosen = (port or -1) if port is not None else _PORT if _is_free(_PORT) else -1
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", port=chosen))
         if port is None and chosen == -1:
             number = broker.url.rpartition(":")[2]

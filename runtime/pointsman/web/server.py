@@ -14,10 +14,24 @@ from pointsman.errors import ConfigurationError
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.guard import is_loopback
 
-__all__ = ["serve"]
+__all__ = ["check_access", "serve"]
 
 _LEAVING = 3  # seconds open answers get at the end
 _SHORTEST_TOKEN = 16  # characters: what `openssl rand -hex 8` prints cannot be tried out
+
+
+def check_access(host: str, token: str | None) -> None:
+    """Raises `ConfigurationError` for a token that can be guessed, or none where others can reach it."""
+    if token is not None and len(token) < _SHORTEST_TOKEN:
+        raise ConfigurationError(
+            f"the dashboard's token has {len(token)} characters; give it at least {_SHORTEST_TOKEN}, such as "
+            "`openssl rand -hex 16` prints"
+        )
+    if token is None and not is_loopback(host):
+        raise ConfigurationError(
+            f"the dashboard would answer on {host}, where others can reach it; give it a --token, or "
+            "POINTSMAN_DASHBOARD_TOKEN, or leave it on 127.0.0.1"
+        )
 
 
 async def serve(
@@ -35,16 +49,7 @@ async def serve(
     Raises:
         ConfigurationError: others could reach it and there is no token, or the port cannot be had.
     """
-    if token is not None and len(token) < _SHORTEST_TOKEN:
-        raise ConfigurationError(
-            f"the dashboard's token has {len(token)} characters; give it at least {_SHORTEST_TOKEN}, such as "
-            "`openssl rand -hex 16` prints"
-        )
-    if token is None and not is_loopback(host):
-        raise ConfigurationError(
-            f"the dashboard would answer on {host}, where others can reach it; give it a --token, or "
-            "POINTSMAN_DASHBOARD_TOKEN, or leave it on 127.0.0.1"
-        )
+    check_access(host, token)
     named = [] if is_loopback(host) else [host]
     dashboard = Dashboard(client, token=token, hosts=[*hosts, *named])
     with _listening(host, port) as listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -63,6 +64,13 @@ def test_the_version_is_the_installed_one() -> None:
         ["submit", "crew", "--input-json", "{broken"],
         ["submit", "crew", "--input-json", "[1]"],
         ["submit", "crew", "--input-json", '{"a": NaN}'],
+        ["submit", "crew", "text", "--timeout", "0"],
+        ["submit", "crew", "text", "--timeout", "-1"],
+        ["submit", "crew", "text", "--deadline", "0"],
+        ["up", "--port", "99999"],
+        ["dashboard", "--token", "short", *NOWHERE],
+        ["dashboard", "--host", "0.0.0.0", *NOWHERE],
+        ["list", "--url", "http://127.0.0.1:8400"],
         ["list", "--limit", "0"],
         ["supervisor", "no.such.module"],
         ["worker", "no_such_file.py"],
@@ -108,6 +116,16 @@ def test_a_broker_that_is_not_there_is_4_in_one_line(
     assert err.startswith("pointsman: ")
     assert err.count("\n") == 1
     assert "POINTSMAN_URL" in err
+    assert "`pointsman up`" in err
+
+
+def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.getsockname()[1]
+        code, out, err = run("up", "--port", str(number))
+
+    assert (code, out) == (2, "")
+    assert err == f"pointsman: port {number} is taken by another program; choose another --port, 0 for a free one\n"
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

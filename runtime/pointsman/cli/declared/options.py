@@ -11,6 +11,7 @@ __all__ = [
     "ApprovalId",
     "AtMost",
     "Cause",
+    "Deadline",
     "Json",
     "Letters",
     "Namespace",
@@ -18,12 +19,20 @@ __all__ = [
     "Origin",
     "Since",
     "Team",
+    "Timeout",
     "Until",
     "Url",
     "WithParent",
     "WorkflowId",
     "Yes",
 ]
+
+
+def _positive(value: float | None) -> float | None:
+    if value is not None and not value > 0:
+        raise typer.BadParameter(f"{value:g} is not more than 0 seconds")
+    return value
+
 
 Url = Annotated[str | None, typer.Option(help="NATS servers, comma-separated.", show_default=False, metavar="URL")]
 Namespace = Annotated[
@@ -32,6 +41,10 @@ Namespace = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True)]  # end when whoever started it does
 
+Deadline = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="When an answer must be there.", callback=_positive)
+]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer.", callback=_positive)]
 WorkflowId = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's id, wf_...")]
 OfWorkflow = Annotated[str | None, typer.Option(metavar="ID", help="Of this workflow only.", show_default=False)]
 Team = Annotated[str | None, typer.Option(help="Of this team only.", show_default=False)]

@@ -32,7 +32,15 @@ def demo(
 @command
 def up(
     target: Annotated[str | None, typer.Argument(help="The team and its agents: module or file.py.")] = None,
-    port: Annotated[int | None, typer.Option(help="The broker's port. Default: 4222 if it is free.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=-1,
+            max=65_535,
+            show_default=False,
+            help="The broker's port. Default: 4222 if free; 0: a free one.",
+        ),
+    ] = None,
     dir: Annotated[Path | None, typer.Option(help="Keep the broker's data and the logs here.")] = None,
     page: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard as well.")] = True,
     namespace: Namespace = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.declared.options import Json, Namespace, Team, Url, WorkflowId
+from pointsman.cli.declared.options import Deadline, Json, Namespace, Team, Timeout, Url, WorkflowId
 from pointsman.cli.output import Code, command
 
 __all__ = ["commands"]
@@ -26,10 +26,10 @@ def submit(
         str | None, typer.Option(metavar="ID", help="The same id is the same workflow, however often it is sent.")
     ] = None,
     correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Carried by every event.")] = None,
-    deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="When an answer must be there.")] = None,
+    deadline: Deadline = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the answer, or print the id.")] = True,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it while waiting.")] = False,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer.")] = None,
+    timeout: Timeout = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
