@@ -128,7 +128,7 @@ class Client:
             )
         except ValidationError as error:
             raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
-        workflow = workflow_id_for(team, chosen_id)
+        workflow = workflow_id_for(subject, chosen_id)
         name, attributes = publish_request(
             self.subjects.namespace,
             team,
@@ -158,6 +158,20 @@ class Client:
             except OversizeEvent as error:
                 raise OversizeEvent(f"the request is too large: {error}; send a reference to it instead") from None
         return Workflow(self, workflow, team)
+
+    async def requested(self, sequence: int) -> Workflow:
+        """The workflow of a request that was published as a message, by the sequence its publish was answered with.
+
+        Raises `NotFound` when there is no request at `sequence`.
+        """
+        from pointsman.engine.intake import workflow_of
+
+        async with aclosing(closeable(self.bus.read("work", self.subjects.requests, after=sequence - 1))) as messages:
+            async for stored in messages:
+                if stored.sequence != sequence:
+                    break
+                return Workflow(self, workflow_of(stored), stored.subject.rpartition(".")[2])
+        raise NotFound(f"no request has the sequence {sequence}; expected what the publish of one was answered with")
 
     async def workflow(self, workflow: str) -> Workflow:
         """The workflow of that id, which may still wait for its admission. Raises `NotFound` when there is none."""

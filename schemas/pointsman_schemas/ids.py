@@ -60,14 +60,18 @@ def derived_id(*parts: str, length: int = 24) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
-def workflow_id_for(team: str, request_id: str) -> WorkflowId:
-    """The id of the workflow that the request `request_id` starts in `team`: the same request, the same workflow."""
-    return "wf_" + derived_id("workflow", team, request_id)
+def workflow_id_for(subject: str, request_id: str) -> WorkflowId:
+    """The id of the workflow that the request `request_id` on `subject` starts: the same request, the same workflow.
+
+    The subject names the namespace and the team, so that neither two teams nor two tenants share an id, nor the
+    idempotency keys that are made of it.
+    """
+    return "wf_" + derived_id("workflow", subject, request_id)
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:
     """The id of the workflow in which `team` does one attempt at a task of another team's workflow."""
-    return workflow_id_for(team, f"{workflow}-{task}-{attempt}")
+    return "wf_" + derived_id("child", team, workflow, task, str(attempt))
 
 
 def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:

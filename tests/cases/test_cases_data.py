@@ -29,7 +29,7 @@ from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.bus.streams import stream_configs
 from pointsman.cli import render
-from pointsman.client import Client, Workflow
+from pointsman.client import Client
 from pointsman.context import Context
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
@@ -37,7 +37,6 @@ from pointsman.telemetry import traces
 from pointsman.tools import tool
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Result
-from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Supervisor, Team
@@ -165,7 +164,7 @@ async def test_a_value_comes_back_with_every_digit_or_is_refused_in_the_open(set
         async def ask(value: str) -> tuple[Outcome, bytes]:
             place = client.subjects.request("crew")
             sequence = await client.bus.publish(place, asking(value), {})
-            workflow = Workflow(client, workflow_id_for("crew", f"sequence-{sequence}"), "crew")
+            workflow = await client.requested(sequence)
             outcome = await workflow.outcome(30)
             log = [stored.body async for stored in client.bus.read("log", client.subjects.log("crew", workflow.id))]
             return outcome, b"[" + b",".join(log) + b"]"
@@ -257,7 +256,7 @@ async def test_whatever_a_tool_does_its_spans_are_in_the_callers_trace_at_every_
         place = client.subjects.request("crew")
         async with running(settings, None, [juggler]):
             sequence = await client.bus.publish(place, json.dumps({"input": plan}).encode(), headers)
-            workflow = Workflow(client, workflow_id_for("crew", f"sequence-{sequence}"), "crew")
+            workflow = await client.requested(sequence)
             async with asyncio.timeout(20):
                 await handed_back.wait()
         async with running(settings, None, [juggler]):

@@ -91,7 +91,7 @@ async def test_a_request_that_cannot_be_processed_fails_its_workflow_and_is_kept
     bad, subjects = BAD_REQUESTS[name], system.client.subjects
     headers = headers_of(name, bad.event_type) if bad.event_type else {"Nats-Msg-Id": name}
 
-    workflow = workflow_id_for("crew", await _publish(system, subjects.request("crew"), bad.body, headers, name))
+    workflow = await _publish(system, subjects.request("crew"), bad.body, headers)
     outcome = await Workflow(system.client, workflow, "crew").outcome(20)
     (letter,) = await letters_of(system, workflow)
 
@@ -248,7 +248,7 @@ async def test_no_name_from_outside_becomes_a_subject_or_a_command(system: Syste
             request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
             envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)
             await bus.publish(subjects.request("crew"), dump(request), encode(envelope))
-            outcome = await Workflow(system.client, workflow_id_for("crew", name), "crew").outcome(20)
+            outcome = await Workflow(system.client, workflow_id_for(subjects.request("crew"), name), "crew").outcome(20)
             assert (outcome.status, outcome.correlation_id) == ("completed", name)
             with pytest.raises(InvalidToken):
                 await system.client.submit(name, "hello")
@@ -256,7 +256,7 @@ async def test_no_name_from_outside_becomes_a_subject_or_a_command(system: Syste
                 await system.client.workflow(name)
         reply = json.dumps({"input": "x", "reply_to": EVIL}).encode()
         sequence = await bus.publish(subjects.request("crew"), reply, {})
-        refused = await Workflow(system.client, workflow_id_for("crew", f"sequence-{sequence}"), "crew").outcome(20)
+        refused = await (await system.client.requested(sequence)).outcome(20)
         shown, asked = await asyncio.gather(
             system.command("show", EVIL), system.command("submit", EVIL, "hello", "--no-wait")
         )
@@ -291,8 +291,8 @@ async def test_data_that_looks_like_objects_stays_data(system: System) -> None:
             return Path.touch, (canary,)
 
     poison = pickle.dumps(Touch())
-    ids = [
-        await _publish(system, system.client.subjects.request("crew"), poison, headers, "poison-3")
+    poisoned = [
+        await _publish(system, system.client.subjects.request("crew"), poison, headers)
         for headers in (
             {"Content-Type": "application/x-python-pickle"},
             {"Content-Type": "application/x-msgpack"},
@@ -302,7 +302,7 @@ async def test_data_that_looks_like_objects_stays_data(system: System) -> None:
     await workflow.outcome(20)
     await said.outcome(20)
     kept = [entry for entry in await system.client.entries(said.id) if isinstance(entry, TaskSucceeded)]
-    refused = [await letters_of(system, workflow_id_for("crew", name)) for name in ids]
+    refused = [await letters_of(system, workflow) for workflow in poisoned]
 
     assert [entry.result.output for entry in kept if entry.task_id == "t1"] == [markers]
     assert [letter.cause.kind for (letter,) in refused] == ["undecodable"] * 3
@@ -323,8 +323,7 @@ async def _any(values: list[str]) -> bool:
     return bool(values)
 
 
-async def _publish(system: System, subject: str, body: bytes, headers: dict[str, str], name: str) -> str:
-    """Publish as a foreign client would; the request's id."""
+async def _publish(system: System, subject: str, body: bytes, headers: dict[str, str]) -> str:
+    """Publish as a foreign client would; the id of the workflow the request becomes."""
     kept = {key: value for key, value in headers.items() if key != "Nats-Msg-Id"}
-    sequence = await system.client.bus.publish(subject, body, kept)
-    return name if kept else f"sequence-{sequence}"
+    return (await system.client.requested(await system.client.bus.publish(subject, body, kept))).id

@@ -67,7 +67,7 @@ async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_nex
         outcome = await workflow.outcome(30)
 
     assert outcome.status == "completed"
-    assert workflow.id == workflow_id_for("crew", "again")
+    assert workflow.id == workflow_id_for(other.subjects.request("crew"), "again")
 
 
 async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own(
@@ -83,7 +83,7 @@ async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own
         await store.put("any name", body)
         headers = {"Nats-Msg-Id": "from-outside", "ce-dataref": reference}
         await stream.publish(f"{settings.namespace}.request.crew", b"", headers=headers)
-        workflow = workflow_id_for("crew", "from-outside")
+        workflow = workflow_id_for(f"{settings.namespace}.request.crew", "from-outside")
         found = await Client(bus, namespace=settings.namespace).workflow(workflow)
         outcome = await found.outcome(30)
         raw = await stream.get_last_msg(f"{settings.namespace.upper()}_LOG", bus_subject(settings, workflow))

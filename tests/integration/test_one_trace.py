@@ -18,11 +18,9 @@ from support.processes import System
 from support.system import running
 
 from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.client import Workflow
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.ids import workflow_id_for
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 
@@ -215,7 +213,7 @@ async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
     """What comes of bare JSON, as any NATS client may publish it."""
     bus, subjects = system.client.bus, system.client.subjects
     sequence = await bus.publish(subjects.request(TEAM), b'{"input": "I was charged twice"}', headers)
-    return await Workflow(system.client, workflow_id_for(TEAM, f"sequence-{sequence}"), TEAM).outcome(30)
+    return await (await system.client.requested(sequence)).outcome(30)
 
 
 async def _spans_of(collector: OtlpCollector, trace_id: str, *, callers_span: str = "") -> list[ReceivedSpan]:

@@ -57,10 +57,10 @@ def endings(entries: Sequence[Entry]) -> int:
 async def test_bare_json_without_headers_gets_an_outcome(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         sequence = await bus.publish(subjects.request("crew"), b'{"input": "hello"}', {})
 
-        outcome = await outcome_of(bus, subjects, workflow_id_for("crew", f"sequence-{sequence}"))
+        outcome = await outcome_of(bus, subjects, (await client.requested(sequence)).id)
 
     assert (outcome.status, outcome.answer) == ("completed", "joined")
     assert [task.task_id for task in outcome.tasks] == ["plan-1", "t1", "synthesis"]
@@ -80,7 +80,7 @@ async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
         await bus.publish(subjects.request("crew"), body, headers)
 
-        outcome = await outcome_of(bus, subjects, workflow_id_for("crew", "r-1"))
+        outcome = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "r-1"))
 
     assert outcome.status == "completed"
     assert outcome.correlation_id == "order 7/ä"
@@ -115,13 +115,12 @@ async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
         7: (b'{"input": 7}', {}),
         20: (b'{"input": "x"}', encode(_envelope("v9", "io.pointsman.request.v9", await _now()))),
     }
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         workflows = []
         for number in range(1, 21):
             body, headers = bad.get(number, (b'{"input": "hello"}', {}))
             sequence = await bus.publish(subjects.request("crew"), body, headers)
-            request_id = "v9" if number == 20 else f"sequence-{sequence}"
-            workflows.append(workflow_id_for("crew", request_id))
+            workflows.append((await client.requested(sequence)).id)
 
         outcomes = [await outcome_of(bus, subjects, workflow) for workflow in workflows]
         await until(lambda: _at_least(bus, subjects, 3))
@@ -236,7 +235,7 @@ async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
             await until(lambda: _truth(heard))
         bad = json.dumps({"input": "x", "reply_to": subjects.handoff("a", "wf_1", "t", 1)}).encode()
         await bus.publish(subjects.request("crew"), bad, {"Nats-Msg-Id": "2"})
-        refused = await outcome_of(bus, subjects, workflow_id_for("crew", "2"))
+        refused = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "2"))
 
     assert json.loads(heard[0])["answer"] == "joined"
     assert refused.status == "failed"

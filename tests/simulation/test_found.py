@@ -29,7 +29,7 @@ from pointsman_schemas.team import Limits, Team
 SUBJECTS = Subjects("sim")
 TEAM = Team(name="team", limits=Limits(deadline=60, task_timeout=30))
 STEPS = 20_000  # far more than any of these takes: a hot loop is found at once
-WORKFLOW = workflow_id_for("team", "r1")
+WORKFLOW = workflow_id_for("sim.request.team", "r1")
 
 
 def supervised(

@@ -83,11 +83,25 @@ async def report(bus: MemoryBus, progress: Progress) -> None:
     await publish(bus, f"pointsman.event.{WORKFLOW}.{progress.kind}", progress)
 
 
+async def test_a_bare_request_is_found_by_the_sequence_that_its_publish_was_answered_with(
+    bus: MemoryBus, client: Client
+) -> None:
+    first = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {})
+    second = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {"Nats-Msg-Id": "r-2"})
+
+    found = [await client.requested(first), await client.requested(second)]
+
+    assert [workflow.team for workflow in found] == ["crew", "crew"]
+    assert found[0].id != found[1].id == workflow_id_for("pointsman.request.crew", "r-2")
+    with pytest.raises(NotFound, match="no request has the sequence 3"):
+        await client.requested(3)
+
+
 async def test_a_request_is_one_cloudevent_and_its_workflow_is_known_at_once(bus: MemoryBus, client: Client) -> None:
     workflow = await client.submit("crew", "mend it", request_id="r-1", correlation_id="order 7", deadline=5)
 
     [(envelope, request)] = await requests(bus)
-    assert workflow.id == workflow_id_for("crew", "r-1")
+    assert workflow.id == workflow_id_for("pointsman.request.crew", "r-1")
     assert (envelope.id, envelope.type) == ("r-1", "io.pointsman.request.v1")
     assert envelope.source == "/pointsman/client/python"
     assert (envelope.subject, envelope.correlation_id) == (workflow.id, "order 7")

@@ -22,7 +22,6 @@ from pointsman.cli.session import session, settings_for
 from pointsman.cli.workflows import follow
 from pointsman.client import Client, Workflow
 from pointsman.settings import Settings
-from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import compact
 
 __all__ = ["demo"]
@@ -89,4 +88,4 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
 async def _ask(client: Client, team: str, request: str) -> Workflow:
     """Publish the request as any NATS client would: bare JSON, no header. Its place in the stream is then its id."""
     sequence = await client.bus.publish(client.subjects.request(team), compact({"input": request}), {})
-    return Workflow(client, workflow_id_for(team, f"sequence-{sequence}"), team)
+    return await client.requested(sequence)

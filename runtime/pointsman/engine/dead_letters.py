@@ -165,7 +165,7 @@ class DeadLetters:
         request_id = _request_id(content)
         headers, body = _under_id(content.headers, await self._whole_body(letter), request_id)
         await publish(self._bus, content.subject, body, headers, message_id=request_id)
-        return workflow_id_for(content.subject.split(".")[-1], request_id)
+        return workflow_id_for(content.subject, request_id)
 
     async def _request_again(self, content: DeadLetter) -> str:
         """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent."""
@@ -194,7 +194,7 @@ class DeadLetters:
         )
         subject = self._subjects.request(started.team)
         await publish(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
-        return workflow_id_for(started.team, request_id)
+        return workflow_id_for(subject, request_id)
 
     async def _reopen_task(self, content: DeadLetter) -> str:
         workflow = _workflow(content)

@@ -96,7 +96,7 @@ def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: R
     request_id = _request_id(stored, envelope, headers)
     correlation_id = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
     return Admission(
-        workflow_id=workflow_id_for(team.name, request_id),
+        workflow_id=workflow_id_for(stored.subject, request_id),
         request_id=request_id,
         correlation_id=(correlation_id or request_id)[:_ID_KEPT],
         team=team,
@@ -106,7 +106,8 @@ def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: R
 
 def _request_id(stored: Stored, envelope: Envelope | None, headers: Mapping[str, str]) -> str:
     own_id = envelope.id if envelope else headers.get("ce-id") or headers.get("nats-msg-id")
-    return (own_id or f"sequence-{stored.sequence}")[:_ID_KEPT]
+    # A place in the stream is one place for as long as the stream lives; with its time it is one for ever.
+    return (own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}")[:_ID_KEPT]
 
 
 def workflow_of(stored: Stored) -> str:
@@ -115,7 +116,7 @@ def workflow_of(stored: Stored) -> str:
     with suppress(ContractError):
         envelope, _ = decode(stored.headers, stored.body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    return workflow_id_for(stored.subject.rpartition(".")[2], _request_id(stored, envelope, headers))
+    return workflow_id_for(stored.subject, _request_id(stored, envelope, headers))
 
 
 async def request_for(bus: Bus, requests: str, workflow: str) -> Stored | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from support.mutations import at_most, mutated
 
 from pointsman.core.inputs import RequestReceived, RequestRefused
-from pointsman.engine.intake import read_inbox, read_request, unreadable_result
+from pointsman.engine.intake import read_inbox, read_request, unreadable_result, workflow_of
 from pointsman.ports import Stored
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.errors import ContractError
@@ -70,6 +71,23 @@ headers = st.sampled_from(
 changes = st.dictionaries(st.sampled_from((*headers_of("request"), "Content-Type", "traceparent", "tracestate")), odd,
                           max_size=3)  # fmt: skip
 mails = st.tuples(headers, bodies) | st.tuples(st.just(STRUCTURED), mutated(EVENTS))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Stored("tenant.request.crew", b'{"input": "x"}', {}, 7, NOW),
+        Stored("pointsman.request.other", b'{"input": "x"}', {}, 7, NOW),
+        Stored("pointsman.request.crew", b'{"input": "x"}', {}, 8, NOW),
+        Stored("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)),  # the stream was made anew
+    ],
+    ids=["namespace", "team", "place", "stream"],
+)
+def test_bare_requests_of_different_tenants_teams_and_streams_are_different_workflows(other: Stored) -> None:
+    one = Stored("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW)
+
+    assert workflow_of(one) == workflow_of(replace(one, headers={"Accept": "*/*"}))  # delivered again
+    assert workflow_of(one) != workflow_of(other)
 
 
 def stored(subject: str, headers: dict[str, str], body: bytes) -> Stored:

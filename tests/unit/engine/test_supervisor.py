@@ -112,7 +112,7 @@ async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subj
     async with crew(broker, Settings(ack_wait=2), 1):
         body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
         await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
-        outcome = await Workflow(client, workflow_id_for("crew", "1"), "crew").outcome(10)
+        outcome = await Workflow(client, workflow_id_for(client.subjects.request("crew"), "1"), "crew").outcome(10)
 
     assert outcome.status == "failed"
     assert "reply_to" in outcome.reason
@@ -160,7 +160,8 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
 
     async with crew(broker, Settings(ack_wait=2), 2):
         outcomes = [
-            await Workflow(client, workflow_id_for("crew", f"r{number}"), "crew").outcome(10) for number in range(20)
+            await Workflow(client, workflow_id_for(client.subjects.request("crew"), f"r{number}"), "crew").outcome(10)
+            for number in range(20)
         ]
 
     assert {outcome.status for outcome in outcomes} == {"cancelled"}

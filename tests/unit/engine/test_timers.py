@@ -93,7 +93,7 @@ async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nob
     team = SOON.model_copy(update={"limits": Limits(deadline=4)})  # more than a timer may be early
     async with crew(broker, team) as client:
         for number in range(1, 5):
-            await forge(client, workflow_id_for("crew", "r1"), f"wake-{number}")
+            await forge(client, workflow_id_for(client.subjects.request("crew"), "r1"), f"wake-{number}")
 
         outcome = await ended(client)
 

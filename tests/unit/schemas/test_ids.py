@@ -50,11 +50,11 @@ def test_a_good_name_comes_back_unchanged(value: str) -> None:
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
-def test_every_request_id_gives_a_workflow_id_that_may_stand_in_a_subject(team: str, request_id: str) -> None:
-    made = workflow_id_for(team, request_id)
+def test_every_request_id_gives_a_workflow_id_that_may_stand_in_a_subject(subject: str, request_id: str) -> None:
+    made = workflow_id_for(subject, request_id)
 
     assert token(made, "workflow") == made
-    assert made == workflow_id_for(team, request_id)
+    assert made == workflow_id_for(subject, request_id)
 
 
 def test_where_one_part_ends_matters() -> None:
