@@ -166,12 +166,12 @@ class Client:
         """
         from pointsman.engine.intake import workflow_of
 
-        async with aclosing(closeable(self.bus.read("work", self.subjects.requests, after=sequence - 1))) as messages:
-            async for stored in messages:
-                if stored.sequence != sequence:
-                    break
-                return Workflow(self, workflow_of(stored), stored.subject.rpartition(".")[2])
-        raise NotFound(f"no request has the sequence {sequence}; expected what the publish of one was answered with")
+        stored = await self.bus.get("work", sequence)
+        if stored is None or not stored.subject.startswith(self.subjects.requests.removesuffix("*")):
+            raise NotFound(
+                f"no request has the sequence {sequence}; expected what the publish of one was answered with"
+            )
+        return Workflow(self, workflow_of(stored), stored.subject.rpartition(".")[2])
 
     async def workflow(self, workflow: str) -> Workflow:
         """The workflow of that id, which may still wait for its admission. Raises `NotFound` when there is none."""

@@ -480,6 +480,18 @@ async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) 
     assert delivery.message.sequence == 1
 
 
+async def test_a_message_has_one_time_however_it_is_read(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    for number in range(20):  # of the broker's nine digits six are kept, always the same ones
+        await bus.publish(place.handoff(number), b"1", {})
+
+    delivered = {each.message.sequence: each.message.at for each in await take_all(consumer, 20)}
+    read = {stored.sequence: stored.at async for stored in bus.read("work", place.handoffs)}
+    got = {number: stored.at for number in read if (stored := await bus.get("work", number))}
+
+    assert delivered == read == got
+
+
 async def test_take_waits_for_the_first_message(place: Place, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     taking = asyncio.create_task(take(consumer))
