@@ -50,7 +50,7 @@ async def _killed_and_started(home: Path, environment: dict[str, str]) -> None:
 
 async def _begin_and_kill(home: Path, environment: dict[str, str]) -> str:
     """The id of the workflow that was running when everything was killed."""
-    broker = EmbeddedBroker(home / "broker")
+    broker, workflow, killed = EmbeddedBroker(home / "broker"), "", False
     await broker.start()
     async with Children(home) as children:
         with suppress(Exception):  # the way out leads over a broker that is gone
@@ -61,7 +61,10 @@ async def _begin_and_kill(home: Path, environment: dict[str, str]) -> str:
                 for pid in (*children.pids.values(), broker.pid):
                     if pid:
                         os.kill(pid, signal.SIGKILL)
+                killed = True
     await broker.stop()
+    if not killed:
+        raise RuntimeError("it ended before it could be killed")
     return workflow
 
 
