@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from pointsman_schemas.errors import (
     ContractError,
     InvalidToken,
@@ -36,6 +38,7 @@ from pointsman_schemas.errors import (
     UndecodableEvent,
     UnknownEventType,
 )
+from pointsman_schemas.strict_json import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,7 +192,7 @@ class InvariantError(PointsmanError):
 def describe_error(error: BaseException) -> str:
     """`error` in one short text that can always be sent: its type, unless it is ours, and its message."""
     try:
-        text = str(error)
+        text = describe(error) if isinstance(error, ValidationError) else str(error)
     except Exception as unprintable:
         text = f"its message cannot be shown: {type(unprintable).__name__}"
     if not isinstance(error, PointsmanError):

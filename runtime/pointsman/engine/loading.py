@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -93,7 +94,7 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(f"{path} cannot be loaded: {describe_error(error)}") from error
+        raise ConfigurationError(f"{path}{_line(error, name)} cannot be loaded: {describe_error(error)}") from error
     return module
 
 
@@ -113,7 +114,13 @@ def _from_module(name: str, spec: str) -> ModuleType:
             f"(installed: {known}); look at the spelling and the folder you are in"
         ) from error
     except Exception as error:
-        raise ConfigurationError(f"{name} cannot be imported: {describe_error(error)}") from error
+        raise ConfigurationError(f"{name}{_line(error, name)} cannot be imported: {describe_error(error)}") from error
+
+
+def _line(error: Exception, module: str) -> str:
+    """Where in `module` it was raised. A syntax error says so itself: none of it has run."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
+    return f", line {lines[-1]}," if lines else ""
 
 
 def _members(value: Any, name: str, kind: type[T], spec: str) -> tuple[T, ...]:

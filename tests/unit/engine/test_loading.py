@@ -120,6 +120,26 @@ def test_what_is_not_there_is_said_with_what_there_is(file: Path, spec: str, sai
         load(spec.format(file=file, folder=file.parent), Agent)  # type: ignore[type-abstract]
 
 
+def test_what_fails_in_a_file_is_told_with_its_line_and_without_links(file: Path) -> None:
+    bad = file.with_name("badteam.py")
+    bad.write_text("from pointsman import Limits, Team\n\nteam = Team(name='a b', limits=Limits(deadline=1))\n")
+
+    with pytest.raises(ConfigurationError) as caught:
+        load(str(bad), Team)
+
+    assert str(caught.value).startswith(f"{bad}, line 3, cannot be loaded: ValidationError: name: String should match")
+    assert "errors.pydantic.dev" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_fails_in_a_module_is_told_with_its_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    file.with_name(f"broken_{file.stem}.py").write_text("\n1 / 0\n")
+
+    with pytest.raises(ConfigurationError, match=r", line 2, cannot be imported: ZeroDivisionError"):
+        load(f"broken_{file.stem}", Team)
+
+
 def test_who_looks_for_a_team_is_not_told_to_decorate_a_function() -> None:
     with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(name=\.\.\.\)"):
         load("json", Team)
