@@ -115,7 +115,8 @@ async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None
         cancelled = await shell("cancel", workflow)
 
     assert submitted.lines == watched.lines
-    assert [(line["id"], line["status"]) for line in listed.lines] == [(workflow, "completed")]
+    assert [(line["workflow_id"], line["status"]) for line in listed.lines] == [(workflow, "completed")]
+    assert listed.lines[0]["id"] == workflow
     show = shown.lines[0]
     assert [task["id"] for task in show["plan"]["tasks"]] == ["t1", "t2"]
     assert (show["request"], show["outcome"]["answer"]) == ("hello", "joined")

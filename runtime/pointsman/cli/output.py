@@ -47,7 +47,7 @@ __all__ = [
 
 P = ParamSpec("P")
 
-_WIDTH = 140  # columns of tables in a file or a pipe, which have no width of their own
+_UNBOUNDED = 10_000  # columns of a file or a pipe: nothing is cut or broken there, so that `grep` finds it
 
 # Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -147,7 +147,7 @@ def console(*, stderr: bool = False) -> Console:
 
     found = Console(stderr=stderr, highlight=False)
     if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = _WIDTH
+        found.width = _UNBOUNDED
     return found
 
 

@@ -145,7 +145,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime) -> RenderableType:
             Text(workflow.status, style=_STYLE.get(workflow.status, "")),
             workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             seconds(took),
-            Text(one_line(text_of(workflow.input) or _UNREAD, limit=60), no_wrap=True, overflow="ellipsis"),
+            Text(one_line(text_of(workflow.input) or _UNREAD, limit=400), no_wrap=True, overflow="ellipsis"),
         )
     _keep_whole(table, 0)
     return table
@@ -210,7 +210,7 @@ def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
     table = _table("approval", "team", "about", "agent", "left", "what")
     for it in of:
         about = f"{it.about} {it.tool or it.task_id or ''}".rstrip()
-        what = one_line(f"{it.intent} {text_of(it.input)}".strip(), limit=100)
+        what = one_line(f"{it.intent} {text_of(it.input)}".strip(), limit=400)
         left = seconds(max(0.0, (it.expires_at - now).total_seconds()))
         table.add_row(it.id, it.team, about, it.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
     _keep_whole(table, 0)
@@ -224,7 +224,7 @@ def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
     table = _table("dead letter", "workflow", "origin", *details, "cause")
     for letter in of:
         it = letter.content
-        cause = Text(one_line(f"{it.cause.kind}: {it.cause.message}", limit=100), no_wrap=True, overflow="ellipsis")
+        cause = Text(one_line(f"{it.cause.kind}: {it.cause.message}", limit=400), no_wrap=True, overflow="ellipsis")
         at = it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         more = () if narrow else (at, it.task_id or "", str(it.attempts))
         table.add_row(it.id, it.workflow_id or "", it.origin, *more, cause)

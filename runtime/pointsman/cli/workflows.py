@@ -7,6 +7,7 @@ import json as json_module
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
@@ -99,7 +100,7 @@ def list_(team: str | None, *, limit: int, url: str | None, namespace: str | Non
             none = "" if found else await _no_workflows(client, team)
         if json:
             for summary in found:
-                emit(summary)
+                emit({"workflow_id": summary.id, **asdict(summary)})
         elif found:
             console().print(render.summaries(found, datetime.now(UTC)))
         else:

@@ -15,7 +15,7 @@ from pointsman.core.evolve import apply
 from pointsman.core.state import State, changed, from_snapshot, to_snapshot
 from pointsman.engine.history import commit_of, is_imported
 from pointsman.engine.spans import trace_context
-from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError
+from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError, describe_error
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import parse_traceparent
 from pointsman_schemas.envelope import Envelope, decode, encode
@@ -161,6 +161,6 @@ class WorkflowLog:
 
 def _damaged(stored: Stored, error: Exception) -> DamagedLog:
     return DamagedLog(
-        f"message {stored.sequence} on {stored.subject} cannot be folded: {error}; the workflow is closed, look at it "
-        "with `pointsman show` of the release that wrote it"
+        f"message {stored.sequence} on {stored.subject} cannot be folded: {describe_error(error)}; the workflow "
+        "is closed, look at it with `pointsman show` of the release that wrote it"
     )

@@ -37,9 +37,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     return found
 
 
-async def bury(client: Client, name: str, cause: str, workflow: str = "wf_1") -> None:
+async def bury(client: Client, name: str, cause: str, workflow: str = "wf_1", message: str = "?") -> None:
     letter = DeadLetter(
-        id=name, origin="a", cause=AttemptError(kind=cause, message="?"), attempts=1, workflow_id=workflow,
+        id=name, origin="a", cause=AttemptError(kind=cause, message=message), attempts=1, workflow_id=workflow,
         at=NOW, subject="s", body=base64.b64encode(b"?").decode(),
     )  # fmt: skip
     envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=NOW)
@@ -80,6 +80,13 @@ def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
 
     assert dead(capsys, cause="foo") == "None with cause foo; causes there are: handler_error (2), undecodable (1)."
     assert dead(capsys, origin="foo") == "No dead letter fits; `pointsman dead list` shows the ones there are."
+
+
+def test_a_cause_is_whole_where_it_is_piped(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "no bolts " * 30 + "at all"
+    asyncio.run(bury(client, "d1", "handler_error", message=message))
+
+    assert message in dead(capsys)
 
 
 def listed(capsys: pytest.CaptureFixture[str], team: str | None) -> str:
