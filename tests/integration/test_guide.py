@@ -31,7 +31,7 @@ async def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
                     if language == "sh":
                         for line in body.splitlines():
                             if line.startswith("pip"):
-                                assert line == "pip install '.[embedded,eval]'"
+                                assert line == "pip install '.[embedded,dashboard,eval]' pytest"
                             elif line.endswith("&"):
                                 started.append(background(line[:-1], tmp_path, settings))
                             elif line.startswith("pytest"):

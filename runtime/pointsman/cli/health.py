@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
-from pointsman.cli.output import Code, console, emit, hint, one_line
+from pointsman.cli.output import Code, complain, console, emit, hint, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
 from pointsman.core.circuits import Circuit
@@ -33,6 +33,8 @@ from pointsman_schemas.team import ANY, Team
 __all__ = ["agents", "doctor"]
 
 _SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
+_LATE = 60.0  # seconds until an agent that is waited for is late: a slow import on a busy machine takes ten
+_LOOK = 0.1  # seconds between two looks at who is there
 _COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
@@ -47,9 +49,11 @@ class Check:
     advice: str = ""
 
 
-def agents(*, url: str | None, namespace: str | None, json: bool) -> Code:
+def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
-        async with session(url, namespace) as client:
+        # An agent that is waited for makes the namespace when it comes, so it need not be there yet.
+        async with session(url, namespace, create=bool(wait)) as client:
+            await _there(client, wait)
             grouped = _by_name(await client.agents())
             queues = await asyncio.gather(*(client.queue(name) for name in grouped))
             circuits = await client.circuits()
@@ -64,6 +68,22 @@ def agents(*, url: str | None, namespace: str | None, json: bool) -> Code:
         return Code.OK
 
     return asyncio.run(run())
+
+
+async def _there(client: Client, names: Sequence[str]) -> None:
+    """Wait until each of `names` is there, telling of those that are not. A team counts: it is an agent, too."""
+    clock = SystemClock()
+    began, told = clock.monotonic(), False
+    while missing := ", ".join(sorted(set(names) - {card.name for card in await client.bus.registry.cards()})):
+        if not told:
+            complain(f"waiting for {missing}")
+            told = True
+        if clock.monotonic() - began >= _LATE:
+            raise NotFound(
+                f"{missing} did not come up within {_LATE:.0f} s; `pointsman worker module:name` starts an agent, and "
+                "its log says why it ends"
+            )
+        await asyncio.sleep(_LOOK)
 
 
 def doctor(target: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:

@@ -145,12 +145,16 @@ class SupervisorEngine:
         tasks = consumer_name(name)
         handoffs = await self._bus.consumer(tasks, "work", self._subjects.handoffs_of(name), ack_wait=wait)
         self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox, tasks: handoffs}
-        if any(card.name == name and not card.team for card in await self._bus.registry.cards()):
+        cards = await self._bus.registry.cards()
+        if any(card.name == name and not card.team for card in cards):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
         card = team_card(self._team, self._clock.now(), self.instance)
         await self._look_for_losses()
         await self._circuits.load()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
+        if absent := sorted(set(self._team.needs()) - {each.name for each in cards}):
+            hint = "their tasks wait for them; `pointsman worker module:name` starts one"
+            _log.info("agents_not_seen_yet", team=name, agents=absent, hint=hint)
         ended = self._subjects.outcomes_of(name)
         async with await self._bus.listen(ended, self._heard_outcome), asyncio.TaskGroup() as turns:
             endless = [

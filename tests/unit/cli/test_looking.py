@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
+from support.system import echo, until
 
 from pointsman.bus.memory import MemoryBroker
-from pointsman.cli import letters, workflows
+from pointsman.cli import health, letters, workflows
 from pointsman.client import Client
 from pointsman.engine.announcing import team_card
+from pointsman.errors import NotFound
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Outcome
 from pointsman_schemas.strict_json import dump
@@ -32,7 +34,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (letters, workflows):
+    for module in (health, letters, workflows):
         monkeypatch.setattr(module, "session", session)
     return found
 
@@ -103,3 +105,38 @@ def test_a_team_that_nobody_has_seen_is_answered_with_those_that_were_and_no_inv
 
     assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: shop."
     assert listed(capsys, "shop") == "No workflows of shop yet. `pointsman submit shop TEXT` starts one."
+
+
+def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
+
+    health.agents(["tea"], **NOWHERE)  # type: ignore[arg-type]
+
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "tea" in told.out
+
+
+async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = asyncio.create_task(health._there(client, ["tea"]))
+    said: list[str] = []
+
+    async def told() -> bool:
+        said.append(capsys.readouterr().err)
+        return "waiting for tea" in "".join(said)
+
+    await until(told)
+    assert not waiting.done()
+
+    await client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"}))
+
+    await asyncio.wait_for(waiting, 20)
+
+
+async def test_an_agent_that_does_not_come_is_waited_for_only_so_long(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_LATE", 0.0)
+
+    with pytest.raises(NotFound, match=r"^cake, tea did not come up within"):
+        await health._there(client, ["tea", "cake"])

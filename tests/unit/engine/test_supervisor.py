@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 from support.system import echo, planner_of, synthesizer, until
 
 from pointsman.agent import Agent, agent
@@ -15,6 +17,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
 from pointsman.core.state import State
+from pointsman.engine import supervisor
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
@@ -191,3 +194,28 @@ async def _alive(bus: object, count: int) -> bool:
 
 async def _truth(value: object) -> bool:
     return bool(value)
+
+
+async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(supervisor, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    broker, stop = MemoryBroker(), asyncio.Event()
+    team = Team(name="crew", agents=("a", "b"))
+    bus = broker.connect()
+    await bus.set_up()
+    await bus.registry.announce(echo("a").card.model_copy(update={"instance": "i1"}))
+
+    with capture_logs() as lines:
+        running = asyncio.create_task(SupervisorEngine(bus, team, Settings(), SystemClock()).run(stop))
+        await until(lambda: _logged(lines, "agents_not_seen_yet"))
+        stop.set()
+        await asyncio.wait_for(running, 20)
+
+    (told,) = (line for line in lines if line["event"] == "agents_not_seen_yet")
+    assert told["agents"] == ["b", "planner", "synthesizer"]
+
+
+async def _logged(lines: Sequence[Mapping[str, object]], event: str) -> bool:
+    return any(line["event"] == event for line in lines)

@@ -17,11 +17,21 @@ commands = typer.Typer()
 
 @commands.command()
 @command
-def agents(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+def agents(
+    wait: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="First wait until this agent is there, a minute at most.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
     """The agents alive now, and what waits for each."""
     from pointsman.cli import health
 
-    return health.agents(url=url, namespace=namespace, json=json)
+    return health.agents(wait or [], url=url, namespace=namespace, json=json)
 
 
 @commands.command()
