@@ -248,7 +248,7 @@ def answer(
         if json:
             emit({"approval": approval, "counted": said.counted, "said": said.said})
         elif said.counted is not False:
-            print(f"{said.said[0].upper()}{said.said[1:]}.")
+            print(f"{said.said}.")  # it begins with an id, which is to be copied
         if said.counted is False:
             complain(said.said)
         return Code.FAILED if said.counted is False else Code.OK

@@ -76,7 +76,7 @@ async def answer(
                 for entry in commit_of(stored).entries:
                     if (found := _settles(entry, approval, name)) is not None:
                         return found
-    return Answer(None, f"the answer to {approval} is in the stream; no supervisor of {team} has read it yet")
+    return Answer(None, f"{approval} is answered in the stream; no supervisor of {team} has read it yet")
 
 
 def _settles(entry: Entry, approval: str, name: str) -> Answer | None:

@@ -13,7 +13,7 @@ from support.system import echo, until
 
 from pointsman.bus.memory import MemoryBroker
 from pointsman.cli import health, letters, workflows
-from pointsman.client import Client
+from pointsman.client import Answer, Client
 from pointsman.engine.announcing import team_card
 from pointsman.errors import NotFound
 from pointsman_schemas.envelope import Envelope, encode
@@ -140,3 +140,16 @@ async def test_an_agent_that_does_not_come_is_waited_for_only_so_long(
 
     with pytest.raises(NotFound, match=r"^cake, tea did not come up within"):
         await health._there(client, ["tea", "cake"])
+
+
+def test_an_id_is_printed_as_it_is_typed(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def approve(approval: str, **_: object) -> Answer:
+        return Answer(True, f"{approval} is approved")
+
+    monkeypatch.setattr(client, "approve", approve)
+
+    workflows.answer("wf_83a2-a1", approve=True, input_json=None, reason="", **NOWHERE)  # type: ignore[arg-type]
+
+    assert capsys.readouterr().out == "wf_83a2-a1 is approved.\n"
