@@ -239,6 +239,7 @@ class Client:
         The answer says what counts: what was said first, if it was said already. It is waited for `timeout` seconds.
 
         Raises:
+            ContractError: `input` does not fit what it would replace. It is asked as before.
             NotFound: nobody asked.
         """
         return await answer(self.bus, self.subjects, "approve", approval, input=input, by=by, timeout=timeout)

@@ -166,7 +166,7 @@ class Tool(Generic[P, R]):
     def _unasked(self, checked: BaseModel, context: Context) -> ApprovalWanted | None:
         if not self.approval:
             return None
-        wanted = ApprovalWanted(tool=self.name, arguments=_plain(checked))
+        wanted = ApprovalWanted(tool=self.name, arguments=_plain(checked), input_schema=dict(self.spec.parameters))
         return wanted if context.verdict(wanted.tool, wanted.arguments) is None else None
 
     def _allowed(self, checked: BaseModel, context: Context) -> BaseModel:

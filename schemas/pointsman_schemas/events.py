@@ -180,10 +180,12 @@ class TaskReport(Part):
 
 
 class ApprovalWanted(Part):
-    """A tool call that a person must allow before its task goes on."""
+    """A tool call that a person must allow before its task goes on. `input_schema` is the JSON Schema that arguments
+    given in place of these must fit."""
 
     tool: str
     arguments: dict[str, JsonValue] = {}
+    input_schema: dict[str, JsonValue] | None = None
 
 
 class Verdict(Part):

@@ -278,7 +278,7 @@ class ResultIgnored(Part):
 
 class ApprovalRequested(Part):
     """The workflow waits for a person's yes to a task, to a `tool` call of one, or to a `plan`. `input` is the call's
-    arguments. `agent` is who would get the task."""
+    arguments, and `input_schema` what others in their place must fit. `agent` is who would get the task."""
 
     kind: Literal["approval_requested"] = "approval_requested"
     at: AwareDatetime
@@ -288,6 +288,7 @@ class ApprovalRequested(Part):
     agent: AgentName | None = None
     tool: str = ""
     input: JsonValue = None
+    input_schema: dict[str, JsonValue] | None = None
     plan: Plan | None = None
     revision: int = 0
     expires_at: AwareDatetime

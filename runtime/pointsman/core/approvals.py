@@ -40,7 +40,15 @@ def ask_about_calls(draft: Draft, task: Task, calls: tuple[ApprovalWanted, ...])
     for call in calls:
         if call not in asked:
             asked.append(call)
-            _ask(draft, about="tool", task_id=task.id, agent=task.agent, tool=call.tool, input=dict(call.arguments))
+            _ask(
+                draft,
+                about="tool",
+                task_id=task.id,
+                agent=task.agent,
+                tool=call.tool,
+                input=dict(call.arguments),
+                input_schema=call.input_schema,
+            )
 
 
 def ask_about_plan(draft: Draft, plan: Plan, revision: int) -> None:

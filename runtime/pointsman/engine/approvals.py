@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +14,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 
 from pointsman.engine.history import closeable, commit_of, entries_of, newest_commit, publish
-from pointsman.errors import NotFound
+from pointsman.errors import ContractError, NotFound
 from pointsman.ports import Bus
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
@@ -21,6 +23,8 @@ from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Answer", "answer"]
+
+_LONGEST = 300  # characters of what is wrong with an input: it quotes the value, which may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,8 @@ async def answer(
     """Publish the answer, unless it could not count, and wait for what counts.
 
     Raises:
+        ContractError: `input` does not fit what it would replace, or is no JSON. It is asked as before.
         NotFound: nobody asked, or the log is gone.
-        NotJson: `input` cannot be carried.
     """
     workflow = approval.rpartition("-")[0]
     if not workflow:
@@ -64,7 +68,10 @@ async def answer(
             return found
     if datetime.now(UTC) >= asked[0].expires_at:
         return Answer(False, f"{approval} expired at {asked[0].expires_at.isoformat()}, which means no")
-    control = Control(action=action, approval=approval, input=as_json_value(input, "input"), reason=reason, by=by)
+    given = as_json_value(input, "input")
+    if given is not None:
+        await _check(bus, asked[0], given)
+    control = Control(action=action, approval=approval, input=given, reason=reason, by=by)
     source = subjects.source("client", "python")
     envelope = Envelope(id=name, type=Control.event_type, source=source, time=datetime.now(UTC), subject=workflow)
     subject = subjects.control(team, workflow, name)
@@ -77,6 +84,43 @@ async def answer(
                     if (found := _settles(entry, approval, name)) is not None:
                         return found
     return Answer(None, f"{approval} is answered in the stream; no supervisor of {team} has read it yet")
+
+
+async def _check(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
+    """Refuse what would not do in place of what is asked about, while a better answer can still be given. A plan is the
+    supervisor's to check, and the worker checks everything again."""
+    match asked.about:
+        case "tool":
+            what = f"the tool {asked.tool}"
+            schemas: Sequence[Mapping[str, JsonValue]] = [asked.input_schema or {"type": "object"}]
+        case "task":
+            what = f"the agent {asked.agent}"
+            schemas = [card.input_schema for card in await bus.registry.cards() if card.name == asked.agent]
+        case "plan":
+            return
+    problems = [_problem(schema, given) for schema in schemas]
+    if problems and all(problems):  # instances of two versions may be alive
+        raise ContractError(
+            f"what is given does not fit {what}: {problems[0]}; {asked.approval} still waits: send what fits"
+        )
+
+
+def _problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
+    """What is most wrong with `value`, with its path; empty when it fits, or when nobody can say by this schema."""
+    from jsonschema import Draft202012Validator, SchemaError  # 50 ms, for a few answers
+    from jsonschema.exceptions import UnknownType, best_match
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    if schema.get("type") == "string" and isinstance(value, dict):
+        value = value.get("request", value)  # where an agent that takes text finds it, too
+    validator = Draft202012Validator(dict(schema), registry=Registry())  # which fetches nothing
+    try:
+        validator.check_schema(dict(schema))
+        worst = best_match(validator.iter_errors(value))
+    except (SchemaError, UnknownType, Unresolvable, RecursionError, re.error):
+        return ""
+    return "" if worst is None else f"{worst.json_path}: {worst.message}"[:_LONGEST]
 
 
 def _settles(entry: Entry, approval: str, name: str) -> Answer | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from support.memory import on_memory
 from support.system import planner_of, synthesizer, until
 
@@ -17,8 +18,9 @@ from pointsman.client import Client
 from pointsman.context import Context
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.errors import NotFound
+from pointsman.errors import ContractError, NotFound
 from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ToolSpec
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tools import tool
@@ -189,6 +191,85 @@ async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_perso
     assert (outcome.status, outcome.answer) == ("completed", "It is refunded.")
     assert outcome.usage.calls == 3
     assert {each.task_id: each.attempts for each in outcome.tasks}["t1"] == 2
+
+
+async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_stays_open() -> None:
+    refunded: list[int] = []
+
+    @tool(approval=True)
+    async def refund(customer: str, amount: int) -> str:
+        """Pays money back."""
+        refunded.append(amount)
+        return "refunded"
+
+    model = ScriptedModel(calling(("refund", {"customer": "C1", "amount": 900})), saying("It is refunded."))
+    clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[refund], model=model)
+    task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
+    async with on_memory(TEAM, [planner_of(task), clerk]) as client:
+        workflow = await client.submit("bank", "refund me")
+        (question,) = await asked(client)
+
+        with pytest.raises(ContractError, match=r"refund: \$\.customer: 5 is not of type 'string'; .* still waits"):
+            await client.approve(question.id, input={"customer": 5, "amount": 90})
+        with pytest.raises(ContractError, match="'amount' is a required property"):
+            await client.approve(question.id, input={"customer": "C1"})
+        with pytest.raises(ContractError, match="'cents' was unexpected"):
+            await client.approve(question.id, input={"customer": "C1", "amount": 9, "cents": 1})
+        still = [each.id for each in await client.approvals()]
+        said = await client.approve(question.id, input={"customer": "C1", "amount": 90})
+        outcome = await workflow.outcome(10)
+
+    assert still == [question.id]
+    assert (said.counted, outcome.status, refunded) == (True, "completed", [90])
+
+
+async def test_an_input_that_does_not_fit_the_agent_is_refused_and_the_question_stays_open() -> None:
+    class Bill(BaseModel):
+        amount: int
+
+    paid: list[int] = []
+
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(bill: Bill) -> str:
+        paid.append(bill.amount)
+        return "paid"
+
+    async with on_memory(TEAM, [planner_of({**PAY, "input": {"amount": 900}}), pay]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+
+        with pytest.raises(ContractError, match=r"the agent payer: \$\.amount: 'much' is not of type 'integer'"):
+            await client.approve(question.id, input={"amount": "much"})
+        await client.approve(question.id, input={"amount": 90})
+
+        assert (await workflow.outcome(10)).status == "completed"
+        assert paid == [90]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "nonsense"}, {"$ref": "https://schemas.example/refund"}, {"type": "string", "pattern": r"\p{L}+"}],
+)
+async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[str, Any]) -> None:
+    got: list[str] = []
+
+    @tool(approval=True)
+    async def note(text: str) -> str:
+        """Notes it."""
+        got.append(text)
+        return "noted"
+
+    note.spec = ToolSpec("note", "Notes it.", {"type": "object", "properties": {"text": schema}})
+    model = ScriptedModel(calling(("note", {"text": "a"})), saying("It is noted."))
+    clerk = LLMAgent(name="clerk", description="Notes", instructions="Note.", tools=[note], model=model)
+    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "note"}), clerk]) as client:
+        workflow = await client.submit("bank", "note")
+        (question,) = await asked(client)
+
+        await client.approve(question.id, input={"text": "b"})
+
+        assert (await workflow.outcome(10)).status == "completed"
+        assert got == ["b"]
 
 
 async def test_an_agent_whose_call_was_rejected_may_do_without_it() -> None:
