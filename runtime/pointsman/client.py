@@ -40,6 +40,7 @@ __all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
 
+WAITING, _ASKED_TO_END = "waiting for admission", "asked to end"
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
@@ -49,7 +50,8 @@ _AT_ONCE = 50  # beginnings of logs read side by side: enough to hide the round 
 @dataclass(frozen=True, slots=True)
 class WorkflowSummary:
     """One line of `Client.list`. `status` is `running`, `waiting for approval` or the outcome's; `ended_at` is None
-    while it runs."""
+    while it runs. Of a request that no supervisor has taken it is `waiting for admission`, or `asked to end` when it is
+    cancelled, and `started_at` is when it was published."""
 
     id: str
     team: str
@@ -57,6 +59,11 @@ class WorkflowSummary:
     started_at: datetime
     ended_at: datetime | None
     input: str | dict[str, JsonValue]
+
+    @property
+    def admitted(self) -> bool:
+        """Whether a supervisor has taken it."""
+        return self.status not in (WAITING, _ASKED_TO_END)
 
 
 @asynccontextmanager
@@ -197,16 +204,41 @@ class Client:
         return None if admitted else team
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
-        """The workflows that were active last, of `team` or of all, newest first.
+        """The workflows that were active last, of `team` or of all, newest first, with those of `unadmitted`.
 
         Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
         """
+        unadmitted = await self.unadmitted(team)
         newest = await self._newest_of_each(self.subjects.logs_of(team), limit)
-        summaries: list[WorkflowSummary] = []
+        found: list[tuple[datetime, WorkflowSummary]] = []
         for first in range(0, len(newest), _AT_ONCE):
             some = newest[first : first + _AT_ONCE]
-            summaries += await asyncio.gather(*(self._summary(stored) for stored in some))
-        return summaries
+            found += zip(
+                (stored.at for stored in some),
+                await asyncio.gather(*(self._summary(stored) for stored in some)),
+                strict=True,
+            )
+        admitted = {summary.id for _, summary in found}
+        found += [(each.started_at, each) for each in unadmitted if each.id not in admitted]
+        found.sort(key=lambda each: each[0], reverse=True)
+        return [summary for _, summary in found[:limit]]
+
+    async def unadmitted(self, team: str | None = None) -> Sequence[WorkflowSummary]:
+        """The requests that no supervisor has taken yet, of `team` or of all: there is none, or it has as many
+        workflows as it may. Oldest first in each team; only what was published lately is looked at."""
+        from pointsman.engine.unadmitted import unadmitted
+
+        return [
+            WorkflowSummary(
+                id=each.workflow,
+                team=each.team,
+                status=_ASKED_TO_END if each.cancelled else WAITING,
+                started_at=each.request.at,
+                ended_at=None,
+                input=_input(each.request),
+            )
+            for each in await unadmitted(self.bus, self.subjects, team)
+        ]
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
         """The whole log of a workflow, in order. Raises `NotFound`."""
@@ -389,6 +421,14 @@ def _progress(stored: Stored) -> Progress | None:
         return parse(Progress, body)
     except ContractError:
         return None
+
+
+def _input(request: Stored) -> str | dict[str, JsonValue]:
+    """What is asked for; nothing where it cannot be read."""
+    try:
+        return parse(Request, decode(request.headers, request.body)[1]).input
+    except ContractError:
+        return ""
 
 
 def _now() -> datetime:

@@ -177,6 +177,9 @@ class Subjects:
     def inbox_of(self, team: str) -> str:
         return f"{self.namespace}.inbox.{token(team, 'team')}.>"
 
+    def controls_of(self, team: str, workflow: str) -> str:
+        return f"{self.namespace}.inbox.{token(team, 'team')}.{token(workflow, 'workflow')}.control.*"
+
     def logs_of(self, team: str | None = None) -> str:
         return f"{self.namespace}.log.{token(team, 'team') if team else '*'}.*"
 

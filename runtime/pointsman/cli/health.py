@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
 from pointsman.cli.output import Code, complain, console, emit, hint, one_line
 from pointsman.cli.session import session, settings_for
-from pointsman.client import Client
+from pointsman.client import WAITING, Client
 from pointsman.core.circuits import Circuit
 from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
@@ -128,6 +128,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncIterator
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
+            yield await _requests(client)
             yield await _circuits(client)
             yield await _dead(client)
     except NotFound as error:
@@ -200,6 +201,18 @@ async def _supervisor(client: Client, team: str) -> Sequence[Check]:
         advice = f"start it: `pointsman supervisor module:name`, with the team {team}"
         checks.append(Check("supervisor", depth is not None and not stuck, seen, advice))
     return checks
+
+
+async def _requests(client: Client) -> Check:
+    """Whether every request that waits has a supervisor it waits for. One whose end is asked for needs no other."""
+    waiting = Counter(each.team for each in await client.unadmitted() if each.status == WAITING)
+    alone = set(waiting) - {card.name for card in await client.teams()}
+    seen = "; ".join(
+        f"{count} wait{'s' if count == 1 else ''} for {team}{', which has no supervisor' if team in alone else ''}"
+        for team, count in sorted(waiting.items())
+    )
+    advice = "start it: `pointsman supervisor MODULE`; or `pointsman cancel ID`, for each that `pointsman list` shows"
+    return Check("requests", not alone, seen or "none waits for a supervisor", advice)
 
 
 def _stands(depth: QueueDepth) -> bool:

@@ -42,6 +42,8 @@ _STYLE = {
     "running": "cyan",
     "waiting": "dim",
     "waiting for approval": "bold yellow",
+    "waiting for admission": "bold yellow",
+    "asked to end": "yellow",
     "skipped": "yellow",
     "abandoned": "yellow",
     "cancelled": "yellow",

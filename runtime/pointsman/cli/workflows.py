@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
 from pydantic import JsonValue
 from rich.console import Console, RenderableType
@@ -54,6 +55,9 @@ def submit(
             )
             if not wait and not watch:
                 emit({"workflow_id": workflow.id, "team": team}) if json else print(workflow.id)
+                if unknown := await _not_seen(client, team):
+                    complain(f"the request waits for a supervisor: {unknown} `pointsman cancel {workflow.id}` asks "
+                             "for its end")  # fmt: skip
                 return Code.OK
             try:
                 async with asyncio.timeout(timeout):
@@ -114,10 +118,25 @@ async def _no_workflows(client: Client, team: str | None) -> str:
     """A team that nobody has seen may be mistyped: the others are named, and nobody is invited to ask it."""
     if team is None:
         return "No workflows yet. `pointsman submit TEAM TEXT` starts one."
-    seen = {card.name for card in await client.teams()} | {each.team for each in await client.list(limit=_SEEN)}
+    seen = await _teams_seen(client)
     if team in seen:
         return f"No workflows of {team} yet. `pointsman submit {team} TEXT` starts one."
     return f"No workflows of {team}, and no supervisor. Teams seen: {', '.join(sorted(seen)) or 'none'}."
+
+
+async def _teams_seen(client: Client) -> set[str]:
+    """Those that have a supervisor, or have taken a request. One that is only asked may be mistyped."""
+    admitted = {each.team for each in await client.list(limit=_SEEN) if each.admitted}
+    return admitted | {card.name for card in await client.teams()}
+
+
+async def _not_seen(client: Client, team: str) -> str:
+    """What names the teams there are, where `team` is none of them; else nothing."""
+    seen = await _teams_seen(client)
+    if team in seen:
+        return ""
+    meant = "".join(f", did you mean {name}?" for name in get_close_matches(team, seen, 1)) or "."
+    return f"no team {team} was seen here yet{meant} Teams seen: {', '.join(sorted(seen)) or 'none'}."
 
 
 def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
@@ -205,16 +224,30 @@ async def _draw_while_it_runs(workflow: Workflow, terminal: Console) -> None:
 def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            ended = await (await client.workflow(workflow)).cancel(reason, by="pointsman cancel")
+            found = await client.workflow(workflow)
+            ended = await found.cancel(reason, by="pointsman cancel")
+            waits = "" if ended is not None or await _taken(client, found) else await _whose_end_waits(client, found)
         if ended is not None:
             if json:
                 emit({"workflow_id": workflow, "cancelled": False, "status": ended.status})
             complain(f"workflow {workflow} has already ended: {ended.status}; nothing was sent")
             return Code.FAILED
         emit({"workflow_id": workflow, "cancelled": True}) if json else print(f"Asked {workflow} to end.")
+        if waits:
+            complain(waits)
         return Code.OK
 
     return asyncio.run(run())
+
+
+async def _whose_end_waits(client: Client, workflow: Workflow) -> str:
+    """What becomes of the cancellation of a request that nobody has taken: only a supervisor of its team ends it."""
+    if any(card.name == workflow.team for card in await client.teams()):
+        return ""
+    return (
+        f"team {workflow.team} has no supervisor; {workflow.id} ends, with nothing done for it, once one starts, "
+        "and until then `pointsman list` shows that it is asked to end"
+    )
 
 
 def approvals(workflow: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
@@ -303,8 +336,10 @@ async def _explain_silence(client: Client, workflow: Workflow) -> None:
     with suppress(BusUnavailable):  # whoever waits for the outcome goes on waiting, and says so in the end
         if await _taken(client, workflow):
             return
-        complain(f"nobody has taken the request of {workflow.id} yet: is a supervisor of {workflow.team!r} running? It "
-                 f"waits in the stream; `pointsman doctor {workflow.team}` looks for what is missing")  # fmt: skip
+        unknown = await _not_seen(client, workflow.team)
+        why = unknown or f"is a supervisor of {workflow.team!r} running?"
+        complain(f"nobody has taken the request of {workflow.id} yet: {why} It waits in the stream; "
+                 f"`pointsman doctor {workflow.team}` looks for what is missing")  # fmt: skip
 
 
 async def _taken(client: Client, workflow: Workflow) -> bool:

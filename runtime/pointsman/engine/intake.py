@@ -28,9 +28,9 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["read_child", "read_inbox", "read_request", "request_for", "unreadable_result", "workflow_of"]
+__all__ = ["WINDOW", "read_child", "read_inbox", "read_request", "request_for", "unreadable_result", "workflow_of"]
 
-_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
+WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
 
@@ -124,7 +124,7 @@ async def request_for(bus: Bus, requests: str, workflow: str) -> Stored | None:
     it is not among the last that were published."""
     if (last := await bus.last("work", requests)) is None:
         return None
-    async with aclosing(closeable(bus.read("work", requests, after=max(0, last.sequence - _WINDOW)))) as messages:
+    async with aclosing(closeable(bus.read("work", requests, after=max(0, last.sequence - WINDOW)))) as messages:
         async for stored in messages:
             if workflow_of(stored) == workflow:
                 return stored

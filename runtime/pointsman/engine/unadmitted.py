@@ -1,0 +1,72 @@
+"""Requests that no supervisor has admitted yet: they wait in the work stream, and no log tells of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from pointsman.engine.history import closeable
+from pointsman.engine.intake import WINDOW, workflow_of
+from pointsman.ports import Bus, Stored
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.errors import ContractError, InvalidToken
+from pointsman_schemas.events import Control
+from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Unadmitted", "unadmitted"]
+
+_AT_ONCE = 50  # looks for a log side by side: enough to hide the round trip
+
+
+@dataclass(frozen=True, slots=True)
+class Unadmitted:
+    """A request and the workflow it will be. `cancelled`: its end is asked for, and comes when a
+    supervisor of the team reads that."""
+
+    workflow: str
+    team: str
+    request: Stored
+    cancelled: bool
+
+
+async def unadmitted(bus: Bus, subjects: Subjects, team: str | None = None) -> Sequence[Unadmitted]:
+    """Those of `team`, or of all, by team and in the order they were published. Only what is among the last messages
+    of the stream is looked at, as for a cancellation."""
+    wanted = subjects.request(team) if team else subjects.requests
+    if (last := await bus.last("work", wanted)) is None:
+        return ()
+    by_team: dict[str, dict[str, Stored]] = defaultdict(dict)
+    async with aclosing(closeable(bus.read("work", wanted, after=max(0, last.sequence - WINDOW)))) as requests:
+        async for stored in requests:
+            with suppress(InvalidToken):  # no team may have such a name
+                by_team[token(stored.subject.rpartition(".")[2], "team")].setdefault(workflow_of(stored), stored)
+    found: list[Unadmitted] = []
+    for name, of_team in by_team.items():
+        depth = await bus.depth(f"request-{name}", "work")
+        # A team's supervisor takes them in order, so what it has yet to settle is what came last.
+        left = len(of_team) if depth is None else depth.pending + depth.in_flight
+        asked = list(of_team.items())[max(0, len(of_team) - left) :]
+        for first in range(0, len(asked), _AT_ONCE):
+            some = asked[first : first + _AT_ONCE]
+            looks = (_look(bus, subjects, name, workflow, request) for workflow, request in some)
+            found += [each for each in await asyncio.gather(*looks) if each is not None]
+    return found
+
+
+async def _look(bus: Bus, subjects: Subjects, team: str, workflow: str, request: Stored) -> Unadmitted | None:
+    if await bus.last("log", subjects.log(team, workflow)) is not None:
+        return None
+    said = await bus.last("work", subjects.controls_of(team, workflow))
+    return Unadmitted(workflow, team, request, said is not None and _cancels(said))
+
+
+def _cancels(stored: Stored) -> bool:
+    try:
+        return parse(Control, decode(stored.headers, stored.body)[1]).action == "cancel"
+    except ContractError:
+        return False

@@ -1,0 +1,135 @@
+"""A request that nobody has taken is seen where one looks, and what is said of its end is what will happen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from support.system import echo, in_memory, planner_of, synthesizer
+
+from pointsman.bus.memory import MemoryBroker
+from pointsman.cli import health, workflows
+from pointsman.cli.output import Code
+from pointsman.client import Client, Workflow
+from pointsman.engine.announcing import team_card
+from pointsman_schemas.team import Limits, Team
+
+HERE = {"url": None, "namespace": None, "json": False}
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """What the commands find at the other end."""
+    found = Client(MemoryBroker("pointsman").connect())
+
+    @asynccontextmanager
+    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
+        yield found
+
+    monkeypatch.setattr(workflows, "session", session)
+    return found
+
+
+def asked(client: Client, team: str = "shpo") -> Workflow:
+    return asyncio.run(client.submit(team, "hello"))
+
+
+def announce(client: Client, team: str) -> None:
+    asyncio.run(client.bus.registry.announce(team_card(Team(name=team), NOW, "s1")))
+
+
+def run(call: Coroutine[Any, Any, health.Check]) -> health.Check:
+    return asyncio.run(call)
+
+
+def test_what_waits_is_listed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    workflow = asked(client)
+
+    workflows.list_(None, limit=20, url=None, namespace=None, json=True)
+
+    (line,) = (json.loads(each) for each in capsys.readouterr().out.splitlines())
+    assert (line["workflow_id"], line["team"], line["status"], line["input"]) == (
+        workflow.id, "shpo", "waiting for admission", "hello",
+    )  # fmt: skip
+
+
+def test_what_cannot_be_read_or_has_no_possible_team_does_not_hide_the_others(client: Client) -> None:
+    asyncio.run(client.bus.publish("pointsman.request.shop", b"{", {}))
+    asyncio.run(client.bus.publish("pointsman.request.sh\u00f6p", b"{}", {}))
+
+    (unread,) = asyncio.run(client.list())
+
+    assert (unread.team, unread.input, unread.status) == ("shop", "", "waiting for admission")
+
+
+def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client) -> None:
+    assert run(health._requests(client)).ok
+
+    asked(client), asked(client), asked(client, "shop")
+    announce(client, "shop")
+
+    check = run(health._requests(client))
+    assert not check.ok
+    assert check.seen == "1 waits for shop; 2 wait for shpo, which has no supervisor"
+    assert "`pointsman supervisor MODULE`" in check.advice
+    assert "`pointsman cancel ID`" in check.advice
+
+
+def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = asked(client)
+
+    code = workflows.cancel(workflow.id, reason="", **HERE)  # type: ignore[arg-type]
+
+    told = capsys.readouterr()
+    assert code == Code.OK
+    assert told.out == f"Asked {workflow.id} to end.\n"
+    assert f"team shpo has no supervisor; {workflow.id} ends, with nothing done for it, once one starts" in told.err
+    assert [each.status for each in asyncio.run(client.list())] == ["asked to end"]
+    assert run(health._requests(client)).ok
+
+
+def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "_PATIENCE", 0.0)
+    announce(client, "shop")
+    announce(client, "newsroom")
+    workflow = asked(client)
+
+    asyncio.run(workflows._explain_silence(client, workflow))
+
+    assert "no team shpo was seen here yet, did you mean shop? Teams seen: newsroom, shop." in capsys.readouterr().err
+
+
+def test_a_team_that_has_a_supervisor_is_not_doubted(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "_PATIENCE", 0.0)
+    announce(client, "shop")
+
+    asyncio.run(workflows._explain_silence(client, asked(client, "shop")))
+
+    assert "is a supervisor of 'shop' running?" in capsys.readouterr().err
+
+
+async def test_what_was_admitted_waits_no_more() -> None:
+    crew = [planner_of({"id": "t1", "agent": "a", "intent": "help"}), synthesizer, echo("a")]
+    async with in_memory(Team(name="crew", limits=Limits(deadline=30)), crew) as client:
+        done = await client.submit("crew", "help")
+        await done.outcome(timeout=20)
+        waiting = await client.submit("nobody", "help")
+
+        assert [each.id for each in await client.unadmitted()] == [waiting.id]
+        assert [(each.id, each.status) for each in await client.list()] == [
+            (waiting.id, "waiting for admission"),
+            (done.id, "completed"),
+        ]
+        assert list(await client.unadmitted("crew")) == []
