@@ -107,7 +107,7 @@ async def _check(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
 
 def _problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
     """What is most wrong with `value`, with its path; empty when it fits, or when nobody can say by this schema."""
-    from jsonschema import Draft202012Validator, SchemaError  # 50 ms, for a few answers
+    from jsonschema import Draft202012Validator, SchemaError  # slow to load, for the few who change an input
     from jsonschema.exceptions import UnknownType, best_match
     from referencing import Registry
     from referencing.exceptions import Unresolvable

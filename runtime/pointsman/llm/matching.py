@@ -23,7 +23,9 @@ her hers hey hi him his how i if in into is isn it its just kindly know let like
 not now of off on once one only or other our out over own per please re s same see she should so some something still
 such t than thank thanks that the their them then there these they this those though to today too under until up us use
 ve very want was wasn way we were what when where which while who why will with without won would wouldn yesterday you
-your yours back ever even really since tell urgent user customer agent task work works id ids lot lots much
+your yours back ever even really since tell urgent user customer agent task work works id ids lot lots much many more most several enough less least long often both either
+neither nor none nothing nobody someone somebody anyone anybody everyone everybody everything shall must been whose
+whom another always already soon later around
 """
 """Function words and courtesies: in every request, of no domain."""
 _STOP = frozenset(_SILENT.split())
@@ -54,11 +56,13 @@ def clauses(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Something to choose: `marks` are the words that name it, `text` is what else is said of it."""
+    """Something to choose: `marks` are the words that name it, `text` is what else is said of it, `asked` are requests
+    for it: people say more than the point."""
 
     name: str
     marks: str
     text: str
+    asked: str = ""
 
 
 class Matcher:
@@ -66,10 +70,14 @@ class Matcher:
 
     MARK = 1.5
     """A word in the name, the skills or the intents counts this much more than one in a description."""
+    ASKED = 0.5
+    """A word that only an example has counts half: "How many requests may I send?" is not about sending."""
 
     def __init__(self, menu: Sequence[Described]) -> None:
         self._weights: dict[str, Mapping[str, float]] = {
-            item.name: dict.fromkeys(stems(item.text), 1.0) | dict.fromkeys(stems(_spaced(item.marks)), self.MARK)
+            item.name: dict.fromkeys(stems(item.asked), self.ASKED)
+            | dict.fromkeys(stems(item.text), 1.0)
+            | dict.fromkeys(stems(_spaced(item.marks)), self.MARK)
             for item in menu
         }
         self._rare = math.log1p(len(menu))

@@ -223,7 +223,8 @@ def _menu(agents: Sequence[MenuItem]) -> Matcher:
             Described(
                 item.name,
                 " ".join((item.name, *item.skills, *item.intents)),
-                " ".join((item.description, *item.examples)),
+                item.description,
+                " ".join(item.examples),
             )
             for item in agents
         ]

@@ -146,11 +146,23 @@ async def test_another_request_gets_another_and_right_answer(
         assert text in answer
 
 
-async def test_a_poem_is_nobody_s_business_and_the_answer_says_so() -> None:
-    plan, answer, used = await serve("write me a poem about the sea")
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "write me a poem about the sea",
+        "How many varroa mites are in my hives?",
+        "How many legs does a spider have?",
+        "Who won the world cup last year?",
+        "Which books should I read this month?",
+        "Play some music by mistake",
+        "What does my grandmother's last letter say?",
+    ],
+)
+async def test_what_is_nobody_s_business_is_answered_so(request_: str) -> None:
+    plan, answer, used = await serve(request_)
 
     assert (plan.tasks, used) == ((), [])
-    assert answer.startswith("I could not help with this request: 'write me a poem about the sea'.")
+    assert answer.startswith("I could not help with this request: ")
     assert "no agent here can help" in answer
 
 

@@ -74,6 +74,14 @@ def test_forms_of_a_word_share_their_stem_and_ids_have_none() -> None:
     assert stems("429") == ("429",)
 
 
+def test_a_word_of_an_example_says_less_than_one_of_a_description_and_a_question_word_nothing() -> None:
+    matcher = Matcher([Described("a", "", "limits", "How many may I send this month?"), Described("b", "", "charges")])
+
+    scores = [matcher.scores(text)["a"] for text in ("limits now", "send now", "How many mites?")]
+
+    assert scores == [1.0, 0.5, 0.0]
+
+
 def test_a_word_that_all_have_decides_less_than_one_that_few_have() -> None:
     matcher = Matcher([Described("a", "", "account billing"), Described("b", "", "account login")])
 
