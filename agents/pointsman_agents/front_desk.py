@@ -44,7 +44,8 @@ def find_policy(question: str) -> Policies:
 
 policy = LLMAgent(
     name="policy",
-    description="Policies and terms: refund policy, privacy and deleted data of accounts, service level, reselling, acceptable use",
+    description="Policies and terms: refund policy, privacy and deleted data of accounts, service level, reselling, "
+    "acceptable use",
     skills=["policy", "terms", "privacy", "service level"],
     examples=["What is your refund policy?", "When is the data of a closed account deleted?"],
     instructions=USE_TOOLS,

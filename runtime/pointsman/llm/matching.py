@@ -23,9 +23,9 @@ her hers hey hi him his how i if in into is isn it its just kindly know let like
 not now of off on once one only or other our out over own per please re s same see she should so some something still
 such t than thank thanks that the their them then there these they this those though to today too under until up us use
 ve very want was wasn way we were what when where which while who why will with without won would wouldn yesterday you
-your yours back ever even really since tell urgent user customer agent task work works id ids lot lots much many more most several enough less least long often both either
-neither nor none nothing nobody someone somebody anyone anybody everyone everybody everything shall must been whose
-whom another always already soon later around
+your yours back ever even really since tell urgent user customer agent task work works id ids lot lots much many more
+most several enough less least long often both either neither nor none nothing nobody someone somebody anyone anybody
+everyone everybody everything shall must been whose whom another always already soon later around
 """
 """Function words and courtesies: in every request, of no domain."""
 _STOP = frozenset(_SILENT.split())
