@@ -132,8 +132,7 @@ async def _teams_seen(client: Client) -> set[str]:
 
 async def _not_seen(client: Client, team: str) -> str:
     """What names the teams there are, where `team` is none of them; else nothing."""
-    seen = await _teams_seen(client)
-    if team in seen:
+    if any(card.name == team for card in await client.teams()) or team in (seen := await _teams_seen(client)):
         return ""
     meant = "".join(f", did you mean {name}?" for name in get_close_matches(team, seen, 1)) or "."
     return f"no team {team} was seen here yet{meant} Teams seen: {', '.join(sorted(seen)) or 'none'}."
