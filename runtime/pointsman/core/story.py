@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, assert_never
 
-from pointsman.core.words import seconds, used
+from pointsman.core.words import seconds, taken_late, used
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Progress, Usage
 from pointsman_schemas.log import (
@@ -62,10 +62,13 @@ class Story:
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
         self._roles: dict[str, Role] = {}
+        self._handed: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
+        self._reports: dict[tuple[str, int], list[Progress]] = {}
 
     def tell(self, event: Entry | Progress) -> Line:
         """The line about `event`, which comes after those that were told before."""
         if isinstance(event, Progress):
+            self._reports.setdefault((event.task_id, event.attempt), []).append(event)
             return _report(event)
         mark, tone, who, does, what = self._entry(event)
         return Line(event.at, mark, tone, who, does, what)
@@ -86,6 +89,7 @@ class Story:
                 return "✗", "bad", f"plan {entry.revision}", "is", "refused: " + "; ".join(entry.problems)
             case TaskDispatched():
                 self._agents[entry.task_id] = entry.agent
+                self._handed[entry.task_id, entry.attempt] = entry.at
                 nth = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
                 nth += f", in place of {entry.instead_of}" if entry.instead_of else ""
                 return "→", "busy", entry.agent, "is handed", self._task(entry.task_id) + nth
@@ -95,7 +99,7 @@ class Story:
                 return "‖", "warn", self._agent(entry.task_id), "has", what
             case TaskSucceeded():
                 took = seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
-                what = _joined(f"{self._task(entry.task_id)} in {took}", used(entry.result.usage))
+                what = _joined(f"{self._task(entry.task_id)} in {took}", used(entry.result.usage), self._late(entry))
                 return "✓", "good", entry.result.agent, "finished", what
             case AttemptFailed():
                 nth = f"{self._task(entry.task_id)}, attempt {entry.attempt}"
@@ -103,6 +107,7 @@ class Story:
                 return "✗", "bad", self._agent(entry.task_id), "failed at", what
             case RetryScheduled():
                 self._agents[entry.task_id] = entry.agent
+                self._handed[entry.task_id, entry.attempt] = entry.not_before
                 wait = seconds(max(0.0, (entry.not_before - entry.at).total_seconds()))
                 why = f": {entry.reason}" if entry.reason else ""
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt} in {wait}{why}"
@@ -152,6 +157,11 @@ class Story:
                 return "■", _END.get(status, "bad"), status, "is the end:", entry.outcome.reason
             case _:
                 assert_never(entry)
+
+    def _late(self, entry: TaskSucceeded) -> str:
+        attempt = (entry.task_id, entry.attempt)
+        handed = self._handed.get(attempt, entry.result.started_at)
+        return taken_late(entry.result, handed, self._reports.pop(attempt, ()))
 
     def _task(self, task: str) -> str:
         """The orchestration's own tasks are called by what they are for."""

@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
+from pointsman.core.words import taken_late
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
 from pointsman_schemas.ids import child_id_for, span_id_for
@@ -134,10 +135,17 @@ class _Attempt:
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
     reports: list[Progress] = field(default_factory=list)
+    signs: list[Progress] = field(default_factory=list)  # of life: all that it reported
+    result: Result | None = None
+    handed_at: datetime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.handed_at = self.started_at
 
     def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
         self.ended_at, self.status, self.detail = at, status, detail
         if result is not None:
+            self.result = result
             self.started_at, self.ended_at, self.usage = result.started_at, result.ended_at, result.usage
 
     def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
@@ -149,13 +157,14 @@ class _Attempt:
             calls.append(self._call(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
             calls.extend(child.children)  # without its publish: the handoff is this very attempt
+        late = taken_late(self.result, self.handed_at, self.signs) if self.result else ""
         return TraceNode(
             name=f"attempt {self.number}",
             kind="attempt",
             status=self.status,
             started_at=self.started_at,
             ended_at=self.ended_at,
-            detail=self.detail,
+            detail="; ".join(part for part in (self.detail, late) if part),
             agent=self.agent,
             task_id=task_id,
             attempt=self.number,
@@ -329,10 +338,14 @@ class _View:
                 pass
 
     def report(self, report: Progress) -> None:
-        """Model and tool calls become nodes; other reports are for `watch`."""
+        """Model and tool calls become nodes; other reports are for `watch`, and signs of life."""
         task = self.tasks.get(report.task_id)
-        if task is not None and report.kind in ("chat", "tool") and report.attempt in task.attempts:
-            task.attempts[report.attempt].reports.append(report)
+        if task is None or report.attempt not in task.attempts:
+            return
+        attempt = task.attempts[report.attempt]
+        attempt.signs.append(report)
+        if report.kind in ("chat", "tool"):
+            attempt.reports.append(report)
 
     def tree(self, below: Mapping[str, TraceNode]) -> TraceNode:
         started, ended = self.started, self._ended

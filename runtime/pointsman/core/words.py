@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pointsman_schemas.events import Usage
+from collections.abc import Iterable
+from datetime import datetime
 
-__all__ = ["dollars", "seconds", "used"]
+from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
+
+__all__ = ["dollars", "seconds", "taken_late", "used"]
+
+_LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
 
 
 def seconds(value: float) -> str:
@@ -31,3 +36,18 @@ def used(usage: Usage) -> str:
     if not usage.tokens:
         return ""
     return f"{usage.tokens:,} tokens" + (f", {dollars(usage.cost)}" if usage.cost else "")
+
+
+def taken_late(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
+    """Why nothing happened for a while, where `result` and the attempt's `reports` show it; else empty.
+
+    A result tells of the run that came to an end. What was reported before that began is of a worker that was lost.
+    """
+    if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # there was no run that came to an end
+        return ""
+    before = [report.ended_at or report.started_at for report in reports if report.started_at < result.started_at]
+    if before:
+        silent = max(0.0, (result.started_at - max(before)).total_seconds())
+        return f"left by its worker, taken up again after {seconds(silent)}"
+    waited = (result.started_at - handed).total_seconds()
+    return f"taken {seconds(waited)} after it was handed over" if waited >= _LATE else ""

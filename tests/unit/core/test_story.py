@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.history import at, completed, failing, tool
+from support.history import at, completed, dispatched, failing, succeeded, tool
 
 from pointsman.core.story import Line, Story
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit, Entry
@@ -79,3 +79,13 @@ def test_silence_is_told_as_an_answer_of_nobody() -> None:
     (line,) = told(ApprovalDecided(at=at(1), event_id="e", approval="wf-1", verdict="expired", reason="time is up"))
 
     assert f"{line.who} {line.does} {line.what}" == "nobody answered: expired wf-1: time is up"
+
+
+def test_a_task_that_another_worker_took_up_says_how_long_it_lay() -> None:
+    story = Story()
+    for event in (dispatched("t1", "fitter", 1), tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)):
+        story.tell(event)
+
+    line = story.tell(succeeded("t1", "fitter", 31.5, 33))
+
+    assert line.what == "t1 in 1.5 s, 120 tokens, left by its worker, taken up again after 30.0 s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.history import at, completed, failing, started, tool
+from support.history import at, completed, dispatched, failing, started, succeeded, tool
 
 from pointsman.core.trace import TraceNode, build
 from pointsman_schemas.ids import span_id_for
@@ -159,3 +159,13 @@ def test_a_log_that_does_not_begin_with_its_beginning_is_refused() -> None:
         build(completed()[1:])
 
     assert build([started()]).children[0].children == ()
+
+
+def test_an_attempt_that_another_worker_took_up_says_how_long_it_lay() -> None:
+    log = [*completed()[:5], dispatched("t1", "fitter", 1), succeeded("t1", "fitter", 31.5, 33)]
+
+    lost = find(build(log, [tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
+    queued = find(build(log, [tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
+
+    assert lost.detail == "left by its worker, taken up again after 30.0 s"
+    assert queued.detail == "taken 30.5 s after it was handed over"
