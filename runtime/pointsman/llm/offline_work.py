@@ -63,6 +63,8 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
     if request.output_schema is not None:
         return _typed(request.output_schema, request.tools, task, outcomes, sources, undone)
     found = any(not outcome.is_error for outcome in outcomes)
+    if undone and outcomes and not found:
+        return reply(text=undone, finish="refusal")
     return reply(text=f"{answer if found or not undone else _could_not(task, undone)}\n{OFFLINE_NOTE}")
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 from pointsman.context import Context
-from pointsman.errors import NotFound
+from pointsman.errors import NotFound, Refused
 from pointsman.llm.offline import OFFLINE_NOTE, OfflineModel
 from pointsman.llm_agent import LLMAgent
 from pointsman.reporting import RecordingReporter
@@ -24,7 +24,7 @@ from pointsman_agents.customer_service.billing import billing, find_charges, req
 from pointsman_agents.customer_service.technical import rate_limits, service_status, technical
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
-from pointsman_schemas.events import TaskReport
+from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.plan import Plan, Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput, SynthesizerInput
 from pointsman_schemas.strict_json import as_json_value
@@ -50,10 +50,11 @@ async def hand(
 ) -> Any:
     reporter = RecordingReporter()
     context = Context.for_test(input, agent=agent.card.name, intent=intent, results=results, reporter=reporter)
-    output = await agent.run(context.handoff, context)
-    if used is not None:
-        used += [report.name for report in reporter.reports if report.kind == "tool"]
-    return output
+    try:
+        return await agent.run(context.handoff, context)
+    finally:
+        if used is not None:
+            used += [report.name for report in reporter.reports if report.kind == "tool"]
 
 
 def data(model: BaseModel) -> JsonValue:
@@ -73,20 +74,20 @@ async def serve(request: str, metadata: dict[str, JsonValue] | None = None) -> t
     asked = PlannerInput(request=request, metadata=metadata or {}, agents=menu())
     plan = Plan.model_validate(await hand(planner, "plan", data(asked)))
     used: list[str] = []
-    reports = tuple(
-        [
-            TaskReport(
-                task_id=task.id,
-                agent=task.agent,
-                intent=task.intent,
-                status="succeeded",
-                output=await hand(AGENTS[task.agent], task.intent, task.input, used=used),
-            )
-            for task in plan.tasks
-        ]
+    reports: list[TaskReport] = []
+    gaps: list[Gap] = []
+    for task in plan.tasks:
+        report = TaskReport(task_id=task.id, agent=task.agent, intent=task.intent, status="succeeded")
+        try:
+            output = await hand(AGENTS[task.agent], task.intent, task.input, used=used)
+            reports.append(report.model_copy(update={"output": output}))
+        except Refused as error:
+            reports.append(report.model_copy(update={"status": "failed"}))
+            gaps.append(Gap(task_id=task.id, agent=task.agent, reason=str(error)))
+    told = SynthesizerInput(
+        request=request, final_instruction=plan.final_instruction, limit=plan.cannot, gaps=tuple(gaps)
     )
-    told = SynthesizerInput(request=request, final_instruction=plan.final_instruction, limit=plan.cannot)
-    answer = await hand(synthesizer, "synthesize", data(told), reports)
+    answer = await hand(synthesizer, "synthesize", data(told), tuple(reports))
     return plan, answer["answer"], used
 
 
