@@ -44,6 +44,7 @@ WAITING, _ASKED_TO_END = "waiting for admission", "asked to end"
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
+_LATELY = 500  # workflows among which the beginning of an id is looked for: what a person still has on the screen
 _AT_ONCE = 50  # beginnings of logs read side by side: enough to hide the round trip
 
 
@@ -239,6 +240,15 @@ class Client:
             )
             for each in await unadmitted(self.bus, self.subjects, team)
         ]
+
+    async def beginning(self, text: str) -> Sequence[str]:
+        """The ids that begin with `text`, of the workflows that were active last and of those that wait, newest first.
+
+        No subject can be asked for by its beginning, so this reads back as `list` does.
+        """
+        logs = await self._newest_of_each(self.subjects.logs_of(), _LATELY)
+        ids = [stored.subject.rpartition(".")[2] for stored in logs] + [each.id for each in await self.unadmitted()]
+        return [each for each in dict.fromkeys(ids) if each.startswith(text)]
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
         """The whole log of a workflow, in order. Raises `NotFound`."""

@@ -25,6 +25,7 @@ from pointsman.engine.dead_letters import DeadLetters
 from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.events import Delta, Outcome, Progress
+from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import (
     Entry,
     PlanAccepted,
@@ -37,6 +38,8 @@ __all__ = ["answer", "approvals", "cancel", "follow", "list_", "show", "submit",
 
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
+_ID_LENGTH = len(workflow_id_for("", ""))
+_NAMED = 5  # workflows that are named where the beginning of an id fits several
 _SEEN = 100  # workflows whose teams are named where one asked for is not known
 _PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
 
@@ -83,9 +86,10 @@ def submit(
     return asyncio.run(run())
 
 
-def watch(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def watch(given: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
+            workflow = await _whole(client, given)
             found = await client.workflow(workflow)
             if await client.bus.last("log", client.subjects.log(found.team, workflow)) is None:
                 complain(f"waiting for admission by team {found.team}; {_WAITS}")
@@ -138,9 +142,10 @@ async def _not_seen(client: Client, team: str) -> str:
     return f"no team {team} was seen here yet{meant} Teams seen: {', '.join(sorted(seen)) or 'none'}."
 
 
-def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
+            workflow = await _whole(client, given)
             try:
                 entries = await client.entries(workflow)
             except NotFound:
@@ -173,9 +178,10 @@ def show(workflow: str, *, url: str | None, namespace: str | None, json: bool) -
     return asyncio.run(run())
 
 
-def trace(workflow: str, *, follow: bool, otlp: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
+def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
+            workflow = await _whole(client, given)
             terminal = console()
             if follow:
                 await _draw_while_it_runs(await client.workflow(workflow), terminal)
@@ -320,6 +326,23 @@ async def _print_outcome(client: Client, outcome: Outcome, workflow: str) -> Non
     hint(terminal, f"`pointsman trace {workflow}` shows who did what.")
     if outcome.status == "failed" and await DeadLetters(client.bus, client.subjects).list(workflow=workflow, limit=1):
         hint(terminal, f"`pointsman dead list --workflow {workflow}` shows what was given up on.")
+
+
+async def _whole(client: Client, given: str) -> str:
+    """The id that `given` is or begins. Only for commands that look: what acts wants it whole.
+
+    Raises:
+        ConfigurationError: several begin so.
+    """
+    if len(given) >= _ID_LENGTH or len(given) <= len("wf_") or not given.startswith("wf_"):
+        return given
+    found = await client.beginning(given)
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+        raise ConfigurationError(f"{len(found)} workflows begin with {given}: {named}; give more of the id")
+    return found[0]
 
 
 async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:

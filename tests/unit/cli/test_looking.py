@@ -15,7 +15,7 @@ from pointsman.bus.memory import MemoryBroker
 from pointsman.cli import health, letters, workflows
 from pointsman.client import Answer, Client
 from pointsman.engine.announcing import team_card
-from pointsman.errors import NotFound
+from pointsman.errors import ConfigurationError, NotFound
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Outcome
 from pointsman_schemas.strict_json import dump
@@ -153,3 +153,28 @@ def test_an_id_is_printed_as_it_is_typed(
     workflows.answer("wf_83a2-a1", approve=True, input_json=None, reason="", **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "wf_83a2-a1 is approved.\n"
+
+
+def test_the_beginning_of_an_id_is_enough_to_look_where_one_begins_so(client: Client) -> None:
+    workflow = asyncio.run(client.submit("shop", "hello"))
+
+    assert asyncio.run(workflows._whole(client, workflow.id[:10])) == workflow.id
+    assert asyncio.run(workflows._whole(client, workflow.id)) == workflow.id
+    assert asyncio.run(workflows._whole(client, "wf_none")) == "wf_none"
+    assert asyncio.run(workflows._whole(client, "wf_")) == "wf_"
+
+
+def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client) -> None:
+    some = [asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}")).id for number in range(17)]
+    digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # of 16 there are
+
+    with pytest.raises(ConfigurationError, match=f"workflows begin with wf_{digit}: .*give more of the id"):
+        asyncio.run(workflows._whole(client, f"wf_{digit}"))
+
+
+def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    workflow = asyncio.run(client.submit("shop", "hello"))
+
+    workflows.show(workflow.id[:12], **NOWHERE)  # type: ignore[arg-type]
+
+    assert f"{workflow.id} is waiting for admission" in capsys.readouterr().out

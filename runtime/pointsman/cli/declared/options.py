@@ -23,6 +23,7 @@ __all__ = [
     "Until",
     "Url",
     "WithParent",
+    "WorkflowGiven",
     "WorkflowId",
     "Yes",
 ]
@@ -46,6 +47,10 @@ Deadline = Annotated[
 ]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer.", callback=_positive)]
 WorkflowId = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's id, wf_...")]
+WorkflowGiven = Annotated[
+    str,
+    typer.Argument(metavar="WORKFLOW", help="The workflow's id, wf_..., or as much of its beginning as is no other's"),
+]
 OfWorkflow = Annotated[str | None, typer.Option(metavar="ID", help="Of this workflow only.", show_default=False)]
 Team = Annotated[str | None, typer.Option(help="Of this team only.", show_default=False)]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `pointsman approvals` shows it.")]
