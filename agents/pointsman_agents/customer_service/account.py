@@ -47,8 +47,8 @@ def account_state(customer_id: CustomerId = DEFAULT_CUSTOMER) -> AccountState:
 
 @tool(idempotent=True, retries=2)
 def send_reset_link(context: Context, customer_id: CustomerId = DEFAULT_CUSTOMER) -> ResetLink:
-    """Send a password reset link to somebody who cannot log in, sign in or get access: it sets a new password and
-    unlocks."""
+    """Send a password reset link to somebody who forgot it, or cannot log in, sign in or get access: it sets a
+    new password and unlocks."""
     with back_office() as office:
         row = customer(office, customer_id)
         if row["state"] == "suspended":

@@ -25,7 +25,8 @@ such t than thank thanks that the their them then there these they this those th
 ve very want was wasn way we were what when where which while who why will with without won would wouldn yesterday you
 your yours back ever even really since tell urgent user customer agent task work works id ids lot lots much many more
 most several enough less least long often both either neither nor none nothing nobody someone somebody anyone anybody
-everyone everybody everything shall must been whose whom another always already soon later around
+everyone everybody everything shall must been whose whom another always already soon later around show find look looks
+suggest suggests ca wo
 """
 """Function words and courtesies: in every request, of no domain."""
 _STOP = frozenset(_SILENT.split())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from pointsman.llm.extraction import Sources, arguments, missing, required_of
-from pointsman.llm.matching import FITS, Described, Matcher
+from pointsman.llm.matching import FITS, Described, Matcher, stems
 from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, spoken_key, strings, without_note
 from pointsman.llm.prompt import TaskPrompt
 from pointsman.llm.reading import strict_json
@@ -65,7 +66,8 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
     found = any(not outcome.is_error for outcome in outcomes)
     if undone and outcomes and not found:
         return reply(text=undone, finish="refusal")
-    return reply(text=f"{answer if found or not undone else _could_not(task, undone)}\n{OFFLINE_NOTE}")
+    told = " ".join(filter(None, (_unmet(request.tools, task, outcomes), answer)))
+    return reply(text=f"{told if found or not undone else _could_not(task, undone)}\n{OFFLINE_NOTE}")
 
 
 def _typed(
@@ -157,6 +159,21 @@ def _undone(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_Out
         return " ".join(failures)
     lack = ", ".join(unusable) or ("found no tool that fits" if tools else "has no tools")
     return " ".join([*failures, f"The offline model {lack}, and cannot answer from knowledge."])
+
+
+def _unmet(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_Outcome]) -> str:
+    """What is asked and neither a tool nor a result speaks of, where that is half of it or more; else empty."""
+    if not outcomes:
+        return ""
+    said = [f"{tool.name} {tool.description} {' '.join(_hints(tool))}" for tool in tools]
+    said += [outcome.text for outcome in outcomes] + [text for report in task.results for text in strings(dict(report))]
+    known, asked = {*stems(" ".join(said).replace("_", " "))}, stems(task.task)
+    unmet = [stem for stem in asked if stem not in known]
+    if not unmet or 2 * len(unmet) < len(asked):
+        return ""
+    words = {stem: word for word in re.findall(r"[\w']+", task.task) for stem in stems(word)}
+    shown = ", ".join(dict.fromkeys(repr(words.get(stem, stem)) for stem in unmet))
+    return f"This may not be what was asked, as nothing here speaks of {shown}."
 
 
 def _could_not(task: TaskPrompt, why: str) -> str:

@@ -133,6 +133,7 @@ async def test_the_sample_request_is_three_domains_for_the_classifier() -> None:
         ("Is account C-1003 suspended?", ["account"], ["unpaid invoice"], ["account_state"]),
         ("I am C-1002 and was charged twice", ["billing"], ["rf-5012 (paid)"], ["find_charges"]),
         ("Refund ch-5001", ["billing"], ["waits for a person"], ["request_refund"]),
+        ("I need a copy of my invoice", ["billing"], ["may not be what was asked", "'copy'"], ["find_charges"]),
         ("What did C-9999 pay?", ["billing"], ["there is no customer C-9999"], ["find_charges"]),
     ],
 )

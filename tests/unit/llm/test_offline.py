@@ -412,6 +412,17 @@ async def test_without_a_tool_that_fits_it_says_that_it_cannot() -> None:
         assert OFFLINE_NOTE in reply.text
 
 
+async def test_what_no_tool_and_no_result_speaks_of_is_said_before_what_was_found() -> None:
+    async def told(task: str) -> str:
+        first = await work(task, tools=(FIND,))
+        return (await work(task, *called(first, ('{"summary": "Two of May."}', False)), tools=(FIND,))).text
+
+    met, unmet = await told("Please list my charges of May"), await told("Charges, naïve origami, can't I?")
+
+    assert met.startswith("Two of May.")
+    assert unmet.startswith("This may not be what was asked, as nothing here speaks of 'naïve', 'origami'. Two of May.")
+
+
 class Forecast(BaseModel):
     summary: str
     degrees: int = 0
