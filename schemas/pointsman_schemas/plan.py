@@ -31,7 +31,7 @@ class PlannedTask(BaseModel):
 
     @model_validator(mode="after")
     def _for_somebody(self) -> Self:
-        if not self.agent and not self.skill:
+        if not self.model_fields_set & {"agent", "skill"}:  # an empty name is one that there is not, as any other
             raise ValueError("a task names an agent, or a skill that its agent must have")
         return self
 
