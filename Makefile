@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format schemas simulate chaos bench bench-smoke constraints pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas simulate chaos bench bench-smoke constraints pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -18,8 +18,8 @@ venv: $(STAMP)  ## make .venv with everything in it
 demo: $(STAMP)  ## a team at work on an embedded broker; needs no key
 	$(BIN)/pointsman demo
 
-# Two at a time: half of what the tests do is wait for processes.
-PYTEST_ARGS ?= -n 2 --dist worksteal
+# Three at a time, on two cores: half of what the tests do is wait for processes.
+PYTEST_ARGS ?= -n 3 --dist worksteal
 test: check  ## all checks, then all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 
@@ -27,7 +27,12 @@ check: $(STAMP)  ## lint, format, types, architecture
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory --jobs=2 mypy pyright
+
+mypy pyright: $(STAMP)
+mypy:
 	$(BIN)/mypy
+pyright:
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMP)  ## repair what ruff can repair

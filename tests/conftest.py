@@ -25,6 +25,11 @@ logs.CACHED = False
 logs._install("warning")  # what a process has before it is set up, without the caching of loggers
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may take longest begins first, so that at the end nobody waits for the last one."""
+    items.sort(key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
+
+
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     """What one test says about logging is no other test's affair."""

@@ -16,6 +16,8 @@ from pointsman_schemas.log import ApprovalDecided, ApprovalRequested
 from pointsman_schemas.strict_json import parse
 from simulation.world import World
 
+pytestmark = pytest.mark.timeout(180)  # worlds are all CPU, and a machine may be busy
+
 _SEEDS = range(1, 101)
 """As many as half a minute of a busy machine takes; `make simulate` plays more."""
 _CHUNK = 10  # seeds in one test: few enough for its time limit on any machine
