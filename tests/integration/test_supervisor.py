@@ -248,6 +248,8 @@ async def _truth(value: object) -> bool:
 
 async def test_two_supervisors_dispatch_nothing_twice(settings: Settings) -> None:
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
+    # All of it is one process here: while that is busy its cards must not expire, or plans go back for naming nobody.
+    settings = settings.model_copy(update={"heartbeat": 5.0})
     async with running(settings, TEAM, [plan, synthesizer, echo("a")], supervisors=2) as client:
         workflows = [await client.submit("crew", f"hello {n}") for n in range(25)]
         outcomes = [await workflow.outcome(30) for workflow in workflows]
