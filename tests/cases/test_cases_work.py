@@ -1,4 +1,4 @@
-"""Faults that other systems have had with the work itself, tried here: hung, cancelled, refused and repeated."""
+"""Faults that other systems have had with the work itself, tried: hung, cancelled, refused, repeated and nested."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import anthropic  # noqa: F401 - both take seconds to import: not within the first test's time
-import openai  # noqa: F401
 import pytest
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
+from support.models import KEY, openai
 from support.processes import Service, System, found
 from support.providers import Answer, FakeProvider
 from support.system import running
 
+from pointsman.agent import agent
+from pointsman.client import Client
 from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
@@ -188,7 +189,6 @@ async def test_fifty_cancels_at_a_failure_or_a_restart_end_a_workflow_once(setti
         assert [entry for entry in entries if isinstance(entry, WorkflowEnded)] == list(entries[-1:])
 
 
-KEY = "sk-test-0123456789abcdef"
 ROLES: dict[str, dict[str, Any]] = {
     "llm-planner": {"role": Role.PLAN, "input": PlannerInput, "output": Plan},
     "llm-worker": {"role": Role.WORK},
@@ -208,7 +208,7 @@ async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(s
     refused, passing = (400, 401, 403, 404, 422), (408, 409, 500)
     async with AsyncExitStack() as stack:
         provider = await stack.enter_async_context(FakeProvider())
-        model = OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url)
+        model = openai(provider)
         llms = [
             LLMAgent(name=name, description="Asks", instructions="Do it.", model=model, **how)
             for name, how in ROLES.items()
@@ -382,3 +382,24 @@ async def _everybody(system: System, count: int) -> bool:
 def _memory(pid: int) -> int:
     """Bytes."""
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
+
+
+async def test_a_request_made_by_a_step_under_its_workflows_own_id_is_another_workflow(settings: Settings) -> None:
+    inner = Team(name="inner", strategy=Supervisor(synthesizer=None))
+    asked: list[Client] = []
+
+    @agent(name="nester", description="Asks another team under the id it was given")
+    async def nester(work: dict[str, Any]) -> Any:
+        nested = await asked[0].submit("inner", steps(work["say"]), request_id=work["id"])
+        return (await nested.outcome(30)).answer
+
+    async def ask(client: Client, number: int) -> Any:
+        task = {"id": "t1", "agent": "nester", "intent": "ask", "input": {"say": f"nonce-{number}", "id": str(number)}}
+        workflow = await client.submit("crew", {"tasks": [task]}, request_id=str(number))
+        return (await workflow.outcome(30)).answer
+
+    async with running(settings, team, [planner, synthesizer, worker, nester]) as client, running(settings, inner):
+        asked.append(client)
+        answers = await asyncio.gather(*(ask(client, number) for number in range(10)))
+
+    assert answers == [f"nonce-{number}" for number in range(10)]

@@ -1,0 +1,177 @@
+"""Faults that systems of this kind were seen to have around models' answers, tried here: refused, cut, malformed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from support.models import anthropic, both, closing, openai
+from support.providers import Answer, Call, FakeProvider
+from support.system import running
+
+from pointsman.client import Client
+from pointsman.context import Context
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import Model
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman.tools import tool
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import Synthesis
+from pointsman_schemas.team import Supervisor, Team
+
+pytestmark = pytest.mark.timeout(120)
+
+
+# Refusals
+
+
+class Said(BaseModel):
+    words: str
+
+
+REFUSALS = {  # how, of whose models, after how many calls, with which words
+    "by field": (Answer(refusal="I will not."), "openai", 1, "I will not."),
+    "by filter": (Answer(finish="content_filter"), "openai", 1, "content filter"),
+    "by silence": (Answer(), "openai", 2, "answered nothing, twice"),
+    "by stop reason": (Answer(refusal="Not that."), "anthropic", 1, "Not that."),
+    "by bare stop reason": (Answer(finish="content_filter"), "anthropic", 1, "content filter"),
+    "by no blocks": (Answer(), "anthropic", 2, "answered nothing, twice"),
+}
+PLACES: dict[str, type[BaseModel]] = {"plan": Plan, "work": Said, "synthesize": Synthesis}
+
+
+async def test_a_refusal_ends_what_was_refused_after_one_call_wherever_it_is(settings: Settings) -> None:
+    def answer(call: Call) -> Answer:
+        place = next(place for place in PLACES if f"You {place}." in call.prompt)
+        for kind, (refusal, *_) in REFUSALS.items():
+            if f'"refuse to {place} {kind}"' in call.prompt:
+                return refusal
+        who = "openai" if "/chat/" in call.path else "anthropic"
+        task = {"id": "t1", "agent": f"work-{who}", "intent": "say something"}
+        return Answer(
+            data={"plan": {"tasks": [task]}, "work": {"words": "done"}, "synthesize": {"answer": "ok"}}[place]
+        )
+
+    async def ask(client: Client, place: str, kind: str) -> Any:
+        return await (await client.submit(f"team-{REFUSALS[kind][1]}", f"refuse to {place} {kind}")).outcome(60)
+
+    asked = [(place, kind) for place in PLACES for kind in REFUSALS]
+    async with FakeProvider() as provider:
+        provider.when("", answer)
+        models = {"openai": openai(provider), "anthropic": anthropic(provider)}
+        agents = [
+            LLMAgent(
+                name=f"{place}-{who}",
+                description=place,
+                instructions=f"You {place}.",
+                role=Role(place),
+                model=model,
+                output=output,
+                concurrency=32,
+            )
+            for who, model in models.items()
+            for place, output in PLACES.items()
+        ]
+        first, second = (
+            Team(name=f"team-{who}", strategy=Supervisor(planner=f"plan-{who}", synthesizer=f"synthesize-{who}"))
+            for who in models
+        )
+        async with running(settings, first, agents) as client, running(settings, second):
+            outcomes = await asyncio.gather(*(ask(client, *each) for each in asked))
+        made = Counter(
+            (place, kind)
+            for place, kind in asked
+            for call in provider.calls
+            if f"You {place}." in call.prompt and f'"refuse to {place} {kind}"' in call.prompt
+        )
+
+    assert made == {(place, kind): REFUSALS[kind][2] for place, kind in asked}
+    for (place, kind), outcome in zip(asked, outcomes, strict=True):
+        assert outcome.status == "failed"
+        assert REFUSALS[kind][3] in outcome.reason
+        match place:
+            case "plan":
+                assert "could not be served" in outcome.answer
+            case "work":  # the agent's own words are meant for who asked
+                assert outcome.answer.startswith("Could not help, because ")
+                assert REFUSALS[kind][3].rstrip(".") in outcome.answer
+            case _:  # what there is can be read beside the refusal
+                assert outcome.answer == {"words": "done"}
+
+
+# Answers that break off
+
+
+class _Hurried(VirtualClock):
+    """Its sleeps are over at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        pass
+
+
+BROKEN_OFF = [
+    Answer("half of it", drop=0),
+    Answer("half of it", drop=40),
+    Answer(body=b'{"error": {"type": "overloaded_error", "message": "Overloaded"}}'),
+    Answer(body=b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'),
+    Answer(body=b'{"id": "x", "choices": [{"index": 0, "message": {"role": "assis'),
+    Answer(body=b""),
+    Answer(body=b"\n\n\n"),
+]
+
+
+@both
+@pytest.mark.parametrize("broken", BROKEN_OFF, ids=range(len(BROKEN_OFF)))
+async def test_an_answer_that_breaks_off_is_asked_for_again_and_no_tool_runs_twice(
+    connect: Callable[[FakeProvider], Model], broken: Answer
+) -> None:
+    runs = 0
+
+    @tool
+    async def charge(amount: int) -> str:
+        """Charges an amount."""
+        nonlocal runs
+        runs += 1
+        return "charged"
+
+    wanted = Answer(calls=(("charge", {"amount": 5}),))
+    async with FakeProvider.saying(broken, wanted, broken, broken, Answer("done")) as provider:
+        model, clock = connect(provider), _Hurried(datetime.now(UTC))
+        thinker = LLMAgent(name="thinker", description="d", instructions="i", model=model, tools=[charge], clock=clock)
+        context = Context.for_test("charge it", agent="thinker")
+        async with closing(model):
+            output = await thinker.run(context.handoff, context)
+
+    assert (output, runs, len(provider.calls)) == ("done", 1, 5)
+
+
+# Half a character
+
+
+@both
+async def test_half_a_character_of_a_model_does_not_break_the_next_request(
+    connect: Callable[[FakeProvider], Model],
+) -> None:
+    @tool
+    async def note(text: str) -> str:
+        """Notes a text."""
+        return text
+
+    half = "\ud800"
+    called = Answer(half, calls=(("note", {"text": half}),))
+    async with FakeProvider.saying(called, Answer(data={"words": half}), Answer(data={"words": "ok"})) as provider:
+        model = connect(provider)
+        thinker = LLMAgent(name="t", description="d", instructions="i", model=model, tools=[note], output=Said)
+        context = Context.for_test("note it", agent="t")
+        async with closing(model):
+            output = await thinker.run(context.handoff, context)
+
+    assert output == {"words": "ok"}
+    assert len(provider.calls) == 3

@@ -1,0 +1,169 @@
+"""Faults that systems of this kind were seen to have around plans, tried on Pointsman: unreadable, misnamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.crew import planner, steps, synthesizer, team, worker
+from support.models import openai
+from support.providers import Answer, Call, FakeProvider
+from support.system import running
+
+from pointsman.agent import agent
+from pointsman.client import Client
+from pointsman.llm_agent import LLMAgent
+from pointsman.settings import Settings
+from pointsman_schemas.card import Role
+from pointsman_schemas.log import AttemptFailed, PlanAccepted, PlanRejected, TaskDispatched
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.roles import PlannerInput
+
+pytestmark = pytest.mark.timeout(120)
+
+
+# Plans that cannot be read
+
+GOOD = '{"goal": "g", "tasks": [{"id": "t1", "agent": "worker", "intent": "say it", "input": {"say": "said"}}]}'
+READ_AT_ONCE = {
+    "fenced": f"```json\n{GOOD}\n```",
+    "prose": f"Here is the plan you asked for: {GOOD} Tell me if it will do.",
+    "byte order mark": "\ufeff" + GOOD,
+    "spaces": " " * 200_000 + GOOD,
+}
+UNREADABLE = {
+    "two objects": f"{GOOD} or {GOOD}",
+    "trailing comma": GOOD.replace("}]}", "}],}"),
+    "single quotes": GOOD.replace('"', "'"),
+    "missing field": GOOD.replace('"agent": "worker", ', ""),
+    "null field": GOOD.replace('"worker"', "null"),
+    "an array": f"[{GOOD}, {GOOD}]",
+    "a number for a name": GOOD.replace('"worker"', "7"),
+    "nothing but spaces": " " * 200_000,
+    "prose alone": "I would ask the worker. " * 400,
+}
+
+
+async def test_a_planner_that_cannot_write_json_is_asked_once_more_and_what_it_wrote_is_kept(
+    settings: Settings,
+) -> None:
+    async with FakeProvider() as provider:
+        for name, text in {**READ_AT_ONCE, **UNREADABLE}.items():
+            for stays in ("", " for ever"):
+                provider.when(f'"{name}{stays}"', _writes(text, stays=bool(stays)))
+        written = LLMAgent(
+            name="planner",
+            description="Plans",
+            instructions="Plan.",
+            role=Role.PLAN,
+            input=PlannerInput,
+            output=Plan,
+            output_name="plan",
+            model=openai(provider),
+            concurrency=32,
+        )
+        async with running(settings, team, [written, synthesizer, worker]) as client:
+
+            async def ask(request: str) -> tuple[Any, list[Any]]:
+                workflow = await client.submit("crew", request)
+                return await workflow.outcome(30), list(await client.entries(workflow.id))
+
+            at_once = await asyncio.gather(*map(ask, READ_AT_ONCE))
+            repaired = await asyncio.gather(*map(ask, UNREADABLE))
+            hopeless = await asyncio.gather(*(ask(f"{name} for ever") for name in UNREADABLE))
+
+    asked = Counter(json.loads(call.prompt.split("<input>\n")[1].split("\n</input>")[0])["request"]
+                    for call in provider.calls)  # fmt: skip
+    assert {(outcome.status, outcome.answer) for outcome, _ in [*at_once, *repaired]} == {("completed", "said")}
+    assert {outcome.status for outcome, _ in hopeless} == {"failed"}
+    assert asked == {
+        **dict.fromkeys(READ_AT_ONCE, 1),
+        **dict.fromkeys(UNREADABLE, 2),
+        **dict.fromkeys((f"{name} for ever" for name in UNREADABLE), 2),
+    }
+    for (outcome, entries), text in zip(hopeless, UNREADABLE.values(), strict=True):
+        (failed,) = (entry for entry in entries if isinstance(entry, AttemptFailed))
+        assert failed.error.message in outcome.reason
+        assert failed.result is not None
+        kept = failed.result.output
+        assert kept is None if not text.strip() else isinstance(kept, str) and kept[:4000] == text[:4000]
+        assert len(str(kept)) < 4100
+
+
+def _writes(text: str, *, stays: bool) -> Callable[[Call], Answer]:
+    return lambda call: Answer(GOOD if not stays and "cannot be used" in call.prompt else text)
+
+
+# Agents that do not exist, or nearly
+
+NEARLY = [
+    "WORKER",
+    '"worker"',
+    "work-er",
+    "'worker'",
+    "manager",
+    "planner",
+    "synthesizer",
+    "crew",
+    "",
+    "*",
+    "worker\n\nx",
+]
+
+
+async def test_a_name_that_is_nearly_an_agents_goes_back_to_the_planner_with_the_names_there_are(
+    settings: Settings,
+) -> None:
+    async def ask(client: Client, name: str) -> tuple[Any, list[PlanRejected], list[TaskDispatched]]:
+        (task,) = steps("a")["tasks"]
+        wrong, right = task | {"agent": name}, {"tasks": [task]}
+        workflow = await client.submit("crew", {"tasks": [wrong], "repaired": right})
+        outcome = await workflow.outcome(30)
+        entries = await client.entries(workflow.id)
+        return (
+            outcome,
+            [entry for entry in entries if isinstance(entry, PlanRejected)],
+            [entry for entry in entries if isinstance(entry, TaskDispatched) and entry.task_id == "a"],
+        )
+
+    async with running(settings, team, [planner, synthesizer, worker]) as client:
+        trimmed = await asyncio.gather(*(ask(client, name) for name in ("worker ", "\tworker\n")))
+        nearly = await asyncio.gather(*(ask(client, name) for name in NEARLY))
+
+    for outcome, rejected, dispatched in trimmed:
+        assert (outcome.status, rejected, len(dispatched)) == ("completed", [], 1)
+    for outcome, rejected, dispatched in nearly:
+        assert (outcome.status, len(dispatched)) == ("completed", 1)
+        (once,) = rejected
+        assert "not one of: worker" in once.problems[0]
+
+
+async def test_an_agent_that_comes_while_the_plan_goes_back_may_be_named_in_the_next(settings: Settings) -> None:
+    come = asyncio.Event()
+
+    @agent(name="planner", description="Names who is not there yet", role=Role.PLAN)
+    async def hopeful(asked: PlannerInput) -> Plan:
+        if asked.problems:
+            async with asyncio.timeout(20):
+                await come.wait()
+        return Plan.model_validate(
+            {"tasks": [{"id": "t1", "agent": "worker", "intent": "say it", "input": {"say": 1}}]}
+        )
+
+    async with running(settings, team, [hopeful, synthesizer]) as client:
+        workflow = await client.submit("crew", "say it")
+        async for event in workflow.events():
+            if isinstance(event, PlanRejected):
+                break
+        async with running(settings, None, [worker]):
+            come.set()
+            outcome = await workflow.outcome(20)
+            entries = await client.entries(workflow.id)
+
+    assert outcome.status == "completed"
+    assert sum(isinstance(entry, PlanRejected) for entry in entries) == 1
+    assert sum(isinstance(entry, PlanAccepted) for entry in entries) == 1
