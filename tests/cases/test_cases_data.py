@@ -28,7 +28,7 @@ from support.system import running, until
 from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.bus.streams import stream_configs
-from pointsman.cli import render
+from pointsman.cli.tree import tree
 from pointsman.client import Client
 from pointsman.context import Context
 from pointsman.errors import TaskError
@@ -118,16 +118,16 @@ async def test_whatever_times_a_result_carries_its_workflow_ends_and_can_be_look
             place = subjects.result("crew", workflow.id, "absent", "t1", 1)
             await bus.publish(place, json.dumps(body).encode(), encode(envelope), expect=0)
             outcome = await workflow.outcome(20)
-            return outcome, drawn(render.trace(await client.trace(workflow.id), datetime.now(UTC)))
+            return outcome, drawn(tree(await client.trace(workflow.id), datetime.now(UTC)))
 
         found = dict(zip(TIMES, await asyncio.gather(*map(ask, TIMES)), strict=True))
 
     for name, (_, _, readable) in TIMES.items():
-        outcome, tree = found[name]
+        outcome, lines = found[name]
         assert outcome.status == ("completed" if readable else "failed"), (name, outcome)
         assert outcome.answer == name if readable else "sent a result that is" in outcome.gaps[0].reason
         assert json.loads(dump(outcome))["sequential"] >= 0
-        assert "absent" in tree
+        assert "absent" in lines
 
 
 # Values

@@ -17,9 +17,10 @@ from pointsman import app
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.cli import render, stage
 from pointsman.cli.cast import SHIPPED_TEAM, SHIPPED_WORKERS, shipped_cast
+from pointsman.cli.following import follow
 from pointsman.cli.output import Code, clean, complain, console, emit, outcome_code, prose
 from pointsman.cli.session import session, settings_for
-from pointsman.cli.workflows import follow
+from pointsman.cli.tree import tree
 from pointsman.client import Client, Workflow
 from pointsman.settings import Settings
 from pointsman_schemas.strict_json import compact
@@ -80,7 +81,7 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
             terminal.print()
             terminal.print(render.outcome(outcome))
             terminal.print()
-            terminal.print(render.trace(root, datetime.now(UTC), terminal.width))
+            terminal.print(tree(root, datetime.now(UTC), terminal.width))
             terminal.print("\nNext: `pointsman up` keeps all this running; `pointsman submit` asks it.", style="dim")
         return outcome_code(outcome)
 

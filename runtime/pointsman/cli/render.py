@@ -15,8 +15,7 @@ from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
 from pointsman.core.approvals import unanswered
-from pointsman.core.trace import TraceNode
-from pointsman.core.words import dollars, seconds, used
+from pointsman.core.words import seconds, used
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import Approval, Delta, Outcome, TaskSummary
 from pointsman_schemas.log import (
@@ -31,11 +30,11 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.plan import PlannedTask
 
-__all__ = ["Story", "answer", "approvals", "letters", "outcome", "show", "summaries", "text_of", "trace"]
+__all__ = ["NARROW", "STYLE", "Story", "answer", "approvals", "letters", "outcome", "show", "summaries", "text_of"]
 
 _UNREAD = "(the request could not be read)"
 
-_STYLE = {
+STYLE = {
     "completed": "green",
     "succeeded": "green",
     "partial": "yellow",
@@ -51,14 +50,8 @@ _STYLE = {
 }
 _TONE = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
 _LOUD = "▶≡■?"  # the lines that are looked for first
-_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
-_BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
-_NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
-_BAR_WIDTH = 32  # columns of the time axis
 _WRITTEN = 72  # letters of a line of what is being written
-_NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
-_COST = 9  # columns of money, with their margin: $12.3456
-_NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
+NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
 
 
 class Story:
@@ -124,7 +117,7 @@ def outcome(of: Outcome) -> RenderableType:
     if of.gaps:
         parts.append(Text("Not answered:", style="yellow"))
         parts += [Text(f"  {gap.task_id} ({gap.agent}): {one_line(gap.reason, limit=400)}") for gap in of.gaps]
-    line = Text(of.status, style=_STYLE[of.status])
+    line = Text(of.status, style=STYLE[of.status])
     if of.reason and of.reason not in answer(of):
         line.append(f" ({one_line(of.reason, limit=400)})")
     line.append(f" in {seconds(of.elapsed)}")
@@ -144,7 +137,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime) -> RenderableType:
         table.add_row(
             workflow.id,
             workflow.team,
-            Text(workflow.status, style=_STYLE.get(workflow.status, "")),
+            Text(workflow.status, style=STYLE.get(workflow.status, "")),
             workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             seconds(took),
             Text(one_line(text_of(workflow.input) or _UNREAD, limit=400), no_wrap=True, overflow="ellipsis"),
@@ -187,7 +180,7 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     if tasks:
         table = _table("task", "agent", "status", "attempts", "took", "tokens")
         for summary in tasks:
-            status = Text(summary.status, style=_STYLE.get(summary.status, ""))
+            status = Text(summary.status, style=STYLE.get(summary.status, ""))
             tokens = str(summary.usage.tokens) if summary.usage.tokens else ""
             took = seconds(summary.elapsed)
             table.add_row(summary.task_id, summary.agent, status, str(summary.attempts), took, tokens)
@@ -221,7 +214,7 @@ def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
 
 def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
     """The table of `dead list`. Where there is room for few columns, it has the ids, the origin and the cause."""
-    narrow = width < _NARROW
+    narrow = width < NARROW
     details = () if narrow else ("at", "task", "tries")
     table = _table("dead letter", "workflow", "origin", *details, "cause")
     for letter in of:
@@ -232,69 +225,6 @@ def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
         table.add_row(it.id, it.workflow_id or "", it.origin, *more, cause)
     _keep_whole(table, 0, 1)
     return table
-
-
-def trace(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
-    """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used, on `width`
-    columns. Where they are few, the details are left out. What goes on ends `now`."""
-    narrow = width < _NARROW
-    bars = max(10, min(_BAR_WIDTH, width - _NUMBERS - _NAME_WIDTH)) if narrow else _BAR_WIDTH
-    names = max(20, min(_NAME_WIDTH, width - _NUMBERS - bars))
-    costly = root.usage.cost > 0
-    if costly:
-        names = max(20, names - _COST)
-    start = root.started_at or now
-    end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
-    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
-    table.add_column(f"trace {root.trace_id[:16]}", no_wrap=True, overflow="ellipsis", width=names)
-    table.add_column(f"0 to {seconds((end - start).total_seconds())}", no_wrap=True, width=bars)
-    table.add_column("took", justify="right", no_wrap=True)
-    table.add_column("tokens", justify="right", no_wrap=True)
-    if costly:
-        table.add_column("cost", justify="right", no_wrap=True)
-    if not narrow:
-        room = width - names - bars - _NUMBERS - 1 - (_COST if costly else 0)
-        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
-    for prefix, node in _rows(root, "", ""):
-        name = Text(prefix, style="dim")
-        name.append(f"{_MARK.get(node.status, '-')} ", style=_STYLE.get(node.status, ""))
-        name.append(one_line(node.name, limit=80))
-        if node.kind == "task" and (node.attempt or 1) > 1:
-            name.append(f" x{node.attempt}", style="yellow")
-        took = "" if node.kind == "publish" else seconds(node.seconds) if node.seconds is not None else ""
-        tokens = f"{node.usage.tokens:,}" if node.usage.tokens and node.kind != "publish" else ""
-        paid = (dollars(node.usage.cost) if node.usage.cost and node.kind != "publish" else "",) if costly else ()
-        failed = node.status in ("failed", "skipped", "abandoned")
-        said = Text(one_line(node.detail, limit=120), style=_STYLE[node.status] if failed else "dim")
-        table.add_row(name, _bar(node, start, end, now, bars), took, tokens, *paid, *([] if narrow else [said]))
-    return table
-
-
-def _rows(node: TraceNode, here: str, below: str) -> Iterator[tuple[str, TraceNode]]:
-    yield here, node
-    for index, child in enumerate(node.children):
-        last = index == len(node.children) - 1
-        yield from _rows(child, below + ("└ " if last else "├ "), below + ("  " if last else "│ "))
-
-
-def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: int) -> Text:
-    if node.started_at is None:
-        return Text("")
-    style = _STYLE.get(node.status, "")
-    if node.kind == "publish":
-        return Text("●", style="dim")
-    whole = (end - start).total_seconds() or 1.0
-    scale = width / whole
-    left = min(width - 1, max(0, int((node.started_at - start).total_seconds() * scale)))
-    right = (max(node.started_at, node.ended_at or now) - start).total_seconds() * scale
-    length = max(1, min(width, round(right)) - left)
-    return Text(" " * left).append(_BAR.get(node.kind, "█") * length, style=style)
-
-
-def _walk(node: TraceNode) -> Iterator[TraceNode]:
-    yield node
-    for child in node.children:
-        yield from _walk(child)
 
 
 def text_of(value: JsonValue, *, pretty: bool = False) -> str:

@@ -12,7 +12,8 @@ import pytest
 from support.system import echo, until
 
 from pointsman.bus.memory import MemoryBroker
-from pointsman.cli import health, letters, workflows
+from pointsman.cli import approvals, health, letters, workflows
+from pointsman.cli.following import print_outcome
 from pointsman.client import Answer, Client
 from pointsman.engine.announcing import team_card
 from pointsman.errors import ConfigurationError, NotFound
@@ -34,7 +35,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (health, letters, workflows):
+    for module in (approvals, health, letters, workflows):
         monkeypatch.setattr(module, "session", session)
     return found
 
@@ -53,7 +54,7 @@ def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
         workflow_id="wf_1", team="shop", status="failed", reason="no plan", correlation_id="c", trace_id="0" * 32,
         started_at=NOW, ended_at=NOW, elapsed=0.0, sequential=0.0,
     )  # fmt: skip
-    asyncio.run(workflows._print_outcome(client, outcome, "wf_1"))
+    asyncio.run(print_outcome(client, outcome, "wf_1"))
     return capsys.readouterr().err
 
 
@@ -150,7 +151,7 @@ def test_an_id_is_printed_as_it_is_typed(
 
     monkeypatch.setattr(client, "approve", approve)
 
-    workflows.answer("wf_83a2-a1", approve=True, input_json=None, reason="", **NOWHERE)  # type: ignore[arg-type]
+    approvals.answer("wf_83a2-a1", approve=True, input_json=None, reason="", **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "wf_83a2-a1 is approved.\n"
 

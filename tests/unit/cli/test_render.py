@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from support.history import at, completed, ended, failing, started, tool
 
 from pointsman.cli import render
+from pointsman.cli.tree import tree
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
 from pointsman.core.words import seconds
@@ -142,7 +143,7 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:
-    lines = plain(render.trace(build(completed()), at(9)), 140).splitlines()
+    lines = plain(tree(build(completed()), at(9)), 140).splitlines()
 
     def bar(name: str) -> tuple[int, int]:
         line = next(line for line in lines if name in line)
@@ -159,7 +160,7 @@ def test_a_trace_tells_attempts_and_what_was_paid() -> None:
     root = build(failing(), [tool("a", 2, 3)])
     task = root.children[0].children[0].model_copy(update={"attempt": 2, "usage": usage})
     workflow = root.children[0].model_copy(update={"children": (task,), "usage": usage})
-    text = plain(render.trace(root.model_copy(update={"children": (workflow,), "usage": usage}), at(9), 140))
+    text = plain(tree(root.model_copy(update={"children": (workflow,), "usage": usage}), at(9), 140))
 
     (line,) = [line for line in text.splitlines() if task.name in line]
     assert f"{task.name} x2" in line
@@ -171,7 +172,7 @@ def test_a_trace_tells_attempts_and_what_was_paid() -> None:
 def test_the_trace_fits_its_terminal(width: int) -> None:
     reports = [tool("a_tool_with_quite_a_long_name_for_a_tool", 2, 3, error="why " * 50)]
 
-    lines = plain(render.trace(build(completed(), reports), at(9), width), width).splitlines()
+    lines = plain(tree(build(completed(), reports), at(9), width), width).splitlines()
 
     assert len(lines) == 12
     assert all(len(line) <= width for line in lines)

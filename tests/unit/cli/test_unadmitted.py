@@ -13,7 +13,7 @@ import pytest
 from support.system import echo, in_memory, planner_of, synthesizer
 
 from pointsman.bus.memory import MemoryBroker
-from pointsman.cli import health, workflows
+from pointsman.cli import health, submit, workflows
 from pointsman.cli.output import Code
 from pointsman.client import Client, Workflow
 from pointsman.engine.announcing import team_card
@@ -100,12 +100,12 @@ def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
 def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflows, "_PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "_PATIENCE", 0.0)
     announce(client, "shop")
     announce(client, "newsroom")
     workflow = asked(client)
 
-    asyncio.run(workflows._explain_silence(client, workflow))
+    asyncio.run(submit._explain_silence(client, workflow))
 
     assert "no team shpo was seen here yet, did you mean shop? Teams seen: newsroom, shop." in capsys.readouterr().err
 
@@ -113,10 +113,10 @@ def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
 def test_a_team_that_has_a_supervisor_is_not_doubted(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflows, "_PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "_PATIENCE", 0.0)
     announce(client, "shop")
 
-    asyncio.run(workflows._explain_silence(client, asked(client, "shop")))
+    asyncio.run(submit._explain_silence(client, asked(client, "shop")))
 
     assert "is a supervisor of 'shop' running?" in capsys.readouterr().err
 

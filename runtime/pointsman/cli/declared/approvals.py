@@ -18,9 +18,9 @@ commands = typer.Typer()
 @command
 def approvals(workflow: OfWorkflow = None, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """What waits for a person, oldest first."""
-    from pointsman.cli import workflows
+    from pointsman.cli import approvals
 
-    return workflows.approvals(workflow, url=url, namespace=namespace, json=json)
+    return approvals.approvals(workflow, url=url, namespace=namespace, json=json)
 
 
 @commands.command()
@@ -36,9 +36,9 @@ def approve(
     json: Json = False,
 ) -> Code:
     """Allow a task, a tool call or a plan that is waited for."""
-    from pointsman.cli import workflows
+    from pointsman.cli import approvals
 
-    return workflows.answer(
+    return approvals.answer(
         approval, approve=True, input_json=input_json, reason="", url=url, namespace=namespace, json=json
     )
 
@@ -53,8 +53,8 @@ def reject(
     json: Json = False,
 ) -> Code:
     """Do not allow it, and say why."""
-    from pointsman.cli import workflows
+    from pointsman.cli import approvals
 
-    return workflows.answer(
+    return approvals.answer(
         approval, approve=False, input_json=None, reason=reason, url=url, namespace=namespace, json=json
     )

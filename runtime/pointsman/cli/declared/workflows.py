@@ -35,9 +35,9 @@ def submit(
     json: Json = False,
 ) -> Code:
     """Send a request to a team and print its answer. What is missing in it is said, too."""
-    from pointsman.cli import workflows
+    from pointsman.cli import submit
 
-    return workflows.submit(
+    return submit.submit(
         team, text, input_json=input_json, request_id=request_id, correlation_id=correlation_id, deadline=deadline,
         wait=wait, watch=watch, timeout=timeout, url=url, namespace=namespace, json=json,
     )  # fmt: skip

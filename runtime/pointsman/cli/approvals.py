@@ -1,0 +1,53 @@
+"""The commands about what waits for a person: approvals, approve, reject."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+
+from pointsman.cli import render
+from pointsman.cli.output import Code, complain, console, emit
+from pointsman.cli.session import session
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["answer", "approvals"]
+
+
+def approvals(workflow: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.approvals(workflow)
+        if json:
+            for approval in found:
+                emit(approval)
+        elif found:
+            console().print(render.approvals(found, datetime.now(UTC)))
+        else:
+            print("Nothing waits for approval.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def answer(
+    approval: str, *, approve: bool, input_json: str | None, reason: str, url: str | None, namespace: str | None,
+    json: bool,
+) -> Code:  # fmt: skip
+    given = None if input_json is None else parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            if approve:
+                said = await client.approve(approval, input=given, by="pointsman approve")
+            else:
+                said = await client.reject(approval, reason=reason, by="pointsman reject")
+        if json:
+            emit({"approval": approval, "counted": said.counted, "said": said.said})
+        elif said.counted is not False:
+            print(f"{said.said}.")  # it begins with an id, which is to be copied
+        if said.counted is False:
+            complain(said.said)
+        return Code.FAILED if said.counted is False else Code.OK
+
+    return asyncio.run(run())
