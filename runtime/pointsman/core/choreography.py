@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
-from pointsman.core.draft import Draft, dispatch, end, free_ids
+from pointsman.core.approvals import start
+from pointsman.core.draft import Draft, end, free_ids
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import menu
 from pointsman.core.state import Task
@@ -48,7 +49,7 @@ def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: It
             plan = Plan(goal=f"React to {event.name}", tasks=tasks)
             draft.add(PlanAccepted(at=draft.now, revision=state.revision + 1, plan=plan, event=event.name))
             for task in tasks:
-                dispatch(draft, task.id)
+                start(draft, task.id)
     return None
 
 

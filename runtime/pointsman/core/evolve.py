@@ -237,13 +237,17 @@ def _task_added(state: State, entry: TaskAdded) -> State:
 
 
 def _plan_accepted(state: State, entry: PlanAccepted) -> State:
-    """Tasks of an earlier plan that never started give way to the new plan's. What a person did not allow, or nobody
-    could be sent, has failed all the same, unless the new plan has another task of that name."""
+    """Tasks of an earlier plan that never started give way to the new plan's; reactions to an event do not to those to
+    the next. What a person did not allow, or nobody could be sent, has failed all the same, unless the new plan has
+    another task of that name."""
     named = {planned.id for planned in entry.plan.tasks}
     kept = {
         task.id: task
         for task in state.tasks.values()
-        if task.attempt or task.role is not Role.WORK or (task.status is TaskStatus.FAILED and task.id not in named)
+        if entry.event
+        or task.attempt
+        or task.role is not Role.WORK
+        or (task.status is TaskStatus.FAILED and task.id not in named)
     }
     added = {
         planned.id: Task(

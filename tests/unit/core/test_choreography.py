@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from support.core import Story, card, failure
+from support.core import T0, Story, card, failure
 
+from pointsman.core.circuits import Circuit
+from pointsman_schemas.events import Budget, Usage
 from pointsman_schemas.log import LimitReached, PlanAccepted
 from pointsman_schemas.team import Choreography, Limits
 
@@ -55,6 +58,42 @@ def test_two_that_react_have_a_task_each_however_long_and_alike_their_names_are(
     story = Story(strategy=Choreography(begins=event), cards=dancers).start()
 
     assert [task.agent for task in story.state.work()] == list(names)
+
+
+def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
+    story = Story(
+        strategy=Choreography(begins="a"), cards=(card("well", reacts_to=("a", "b")), card("ill", reacts_to=("a",)))
+    )
+    story.circuits = {"ill": Circuit(since=T0, until=T0 + timedelta(seconds=5))}
+    story.start()
+    emit(story, "well-a", ("b", None))
+    assert story.statuses() == {"well-a": "succeeded", "ill-a": "held", "well-b": "running"}
+
+    story.fire()
+
+    assert story.statuses()["ill-a"] == "running"
+
+
+def test_a_reaction_that_waits_for_budget_is_not_lost_to_the_next_event() -> None:
+    cards = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("a",)))
+    story = Story(strategy=Choreography(begins="a", synthesizer=None), cards=cards, limits=Limits(calls=1)).start()
+    assert story.statuses() == {"one-a": "running", "two-a": "awaiting_budget"}
+
+    story.succeed("one-a", usage=Usage(), events=[{"name": "b", "data": None}])
+
+    assert [story.task(name).allowance for name in ("two-a", "one-b")].count(Budget(calls=1)) == 1
+    assert sorted(story.statuses().values()) == ["awaiting_budget", "running", "succeeded"]
+
+
+def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> None:
+    cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
+    story = Story(strategy=Choreography(begins="a"), cards=cards).start()
+    emit(story, "one-a", ("b", None))
+    assert story.statuses()["payer-a"] == "awaiting_approval"
+
+    story.control("approve", approval="wf_1-a1")
+
+    assert story.statuses()["payer-a"] == "running"
 
 
 def test_it_ends_when_it_is_quiet() -> None:
