@@ -1,0 +1,39 @@
+"""Many connections may set the same namespace up, and each ends for good when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.place import SOON, Place
+
+from pointsman.errors import BusUnavailable
+
+
+async def test_set_up_may_run_many_times_at_once(place: Place) -> None:
+    buses = [await place.connect() for _ in range(4)]
+
+    await asyncio.gather(*(each.set_up() for each in buses * 2))
+
+    assert await buses[0].publish(place.log, b"", {}) == 1
+
+
+async def test_closing_twice_is_safe_and_ends_the_connection(place: Place) -> None:
+    bus = await place.connect()
+    await bus.set_up()
+
+    await asyncio.wait_for(bus.close(), SOON)
+    await asyncio.wait_for(bus.close(), SOON)
+
+    assert not bus.connected
+    with pytest.raises(BusUnavailable):
+        await asyncio.wait_for(bus.last("log", place.log), SOON + 5)
+
+
+async def test_a_closed_bus_says_so(place: Place) -> None:
+    other = await place.connect()
+
+    before = other.closed
+    await other.close()
+
+    assert (before, other.closed) == (False, True)

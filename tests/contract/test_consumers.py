@@ -1,0 +1,225 @@
+"""A durable consumer hands a message to one of those who share it until it is settled, and none without room for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.place import Place, depth_is, is_longer, take, take_all, until
+
+from pointsman.errors import BusUnavailable
+from pointsman.ports import Bus
+
+
+async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) -> None:
+    await bus.publish(place.handoff(1), b"1", {"ce-id": "a"})
+    await bus.publish(f"{place.ns}.handoff.other.w.t.1", b"no", {})
+
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    [delivery] = await take(consumer)
+
+    assert consumer.bound
+    assert (delivery.message.subject, delivery.message.body, delivery.delivered) == (place.handoff(1), b"1", 1)
+    assert delivery.message.headers == {"ce-id": "a"}
+    assert delivery.message.sequence == 1
+
+
+async def test_take_waits_for_the_first_message(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    taking = asyncio.create_task(take(consumer))
+    await until(lambda: _bound(consumer))
+
+    await bus.publish(place.handoff(1), b"1", {})
+
+    assert [delivery.message.body for delivery in await taking] == [b"1"]
+
+
+async def _bound(consumer: object) -> bool:
+    return bool(consumer.bound)  # type: ignore[attr-defined]
+
+
+async def test_take_gives_several_at_once_and_never_more_than_the_room(place: Place, bus: Bus) -> None:
+    await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(30)))
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+
+    rounds: list[int] = []
+    for room in (1, 2, 4, 8, 15):
+        left = room
+        while left:
+            taken = await take(consumer, left)
+            assert 1 <= len(taken) <= left
+            left -= len(taken)
+            rounds.append(len(taken))
+            for delivery in taken:
+                await delivery.ack()
+
+    assert sum(rounds) == 30
+    assert len(rounds) < 30
+
+
+async def test_no_more_than_the_room_is_ever_outstanding(place: Place, bus: Bus) -> None:
+    await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(20)))
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+
+    taken = await take(consumer, 3)
+    while len(taken) < 3:
+        taken += await take(consumer, 3 - len(taken))
+
+    async def settled() -> bool:
+        depth = await bus.depth("writer", "work")
+        return depth is not None and (depth.pending, depth.in_flight) == (17, 3)
+
+    await until(settled)
+    for delivery in taken:
+        await delivery.ack()
+    await until(lambda: depth_is(bus, 17, 0))
+
+
+async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None:
+    assert await bus.depth("nobody", "work") is None
+
+
+async def test_an_unsettled_message_comes_again_and_says_so(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.5)
+    await bus.publish(place.handoff(1), b"1", {})
+
+    counts = [(await take(consumer))[0].delivered for _ in range(3)]
+
+    assert counts == [1, 2, 3]
+
+
+async def test_an_acknowledged_message_does_not_come_again(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
+    await bus.publish(place.handoff(1), b"1", {})
+    [delivery] = await take(consumer)
+
+    await delivery.ack()
+
+    with pytest.raises(TimeoutError):
+        await take(consumer, wait=1.0)
+    await until(lambda: depth_is(bus, 0, 0))
+
+
+async def test_a_handed_back_message_comes_at_once_or_after_its_delay(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    loop = asyncio.get_running_loop()
+    await bus.publish(place.handoff(1), b"1", {})
+    [delivery] = await take(consumer)
+
+    await delivery.nak()
+    [again] = await take(consumer)
+    started = loop.time()
+    await again.nak(0.7)
+    [later] = await take(consumer)
+
+    assert (again.delivered, later.delivered) == (2, 3)
+    assert loop.time() - started >= 0.65
+
+
+async def test_progress_keeps_a_message_from_coming_again(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.6)
+    await bus.publish(place.handoff(1), b"1", {})
+    [delivery] = await take(consumer)
+    waiting = asyncio.create_task(take(consumer))
+
+    for _ in range(6):
+        await delivery.in_progress()
+        await asyncio.wait({waiting}, timeout=0.25)
+
+    assert not waiting.done()
+    assert (await waiting)[0].delivered == 2  # once nobody reports any more
+
+
+async def test_a_terminated_message_does_not_come_again(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
+    await bus.publish(place.handoff(1), b"1", {})
+    [delivery] = await take(consumer)
+
+    await delivery.term("no use")
+
+    with pytest.raises(TimeoutError):
+        await take(consumer, wait=1.0)
+
+
+async def test_settling_twice_or_late_harms_nothing(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
+    await bus.publish(place.handoff(1), b"1", {})
+    [first] = await take(consumer)
+    [second] = await take(consumer)
+
+    await first.ack()
+    await second.ack()
+    await second.nak()
+    await second.in_progress()
+
+    with pytest.raises(TimeoutError):
+        await take(consumer, wait=0.8)
+
+
+async def test_processes_share_a_consumer(place: Place, bus: Bus) -> None:
+    other = await place.connect()
+    mine, theirs = [await each.consumer("writer", "work", place.handoffs, ack_wait=30) for each in (bus, other)]
+    seen: dict[int, list[bytes]] = {0: [], 1: []}
+
+    async def work(who: int, consumer: object) -> None:
+        while True:
+            for delivery in await consumer.take(4):  # type: ignore[attr-defined]
+                seen[who].append(delivery.message.body)
+                await delivery.ack()
+
+    working = [asyncio.create_task(work(0, mine)), asyncio.create_task(work(1, theirs))]
+    await asyncio.gather(*(bus.publish(place.handoff(n), b"%d" % n, {}) for n in range(100)))
+    await until(lambda: is_longer(seen[0] + seen[1], 99))
+    await until(lambda: depth_is(bus, 0, 0))
+    for task in working:
+        task.cancel()
+    await asyncio.gather(*working, return_exceptions=True)
+
+    assert sorted(int(body) for body in seen[0] + seen[1]) == list(range(100))
+    assert seen[0]
+    assert seen[1]
+
+
+async def test_a_consumer_has_at_most_so_many_in_flight(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, max_in_flight=2)
+    await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(4)))
+
+    taken = await take_all(consumer, 2)
+    with pytest.raises(TimeoutError):
+        await take(consumer, wait=0.4)
+    await taken[0].ack()
+
+    assert len(await take(consumer)) == 1
+
+
+async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: Place, bus: Bus) -> None:
+    other = await place.connect()
+    closing = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
+    taking = asyncio.create_task(closing.take(8))
+    await until(lambda: _bound(closing))
+    await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(8)))
+    taken = list(await taking)
+
+    await closing.close()
+    await closing.close()
+    for delivery in taken:
+        await delivery.ack()
+    assert not closing.bound
+    with pytest.raises(BusUnavailable):
+        await closing.take(1)
+    if len(taken) < 8:
+        rest = await take_all(await other.consumer("writer", "work", place.handoffs, ack_wait=60), 8 - len(taken))
+        for delivery in rest:
+            await delivery.ack()
+
+    await until(lambda: depth_is(bus, 0, 0))
+
+
+async def test_a_cancelled_take_loses_nothing(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
+    with pytest.raises(TimeoutError):
+        await take(consumer, 4, wait=0.2)
+
+    await bus.publish(place.handoff(1), b"1", {})
+
+    assert [delivery.message.body for delivery in await take(consumer, 4)] == [b"1"]

@@ -1,0 +1,153 @@
+"""A body that no message can have is kept apart, and whoever reads the bus gets it as it was published, or is told."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from support.place import SOON, Place, take_all
+
+from pointsman.bus.checks import header_size
+from pointsman.errors import Conflict, LostBody
+from pointsman.ports import Bus, Stored
+from pointsman_schemas.envelope import decode
+
+LARGE = b"".join(b"%08d" % number for number in range(150_000))
+"""1.2 MB, above what one message may have, and no two chunks of it the same."""
+
+
+async def artifacts(place: Place, bus: Bus, part: str = "M") -> list[Stored]:
+    """What the object store holds: `M` for the descriptions of objects, `C` for their chunks."""
+    return [stored async for stored in bus.read("artifacts", f"$O.{place.ns.upper()}_ARTIFACTS.{part}.>")]
+
+
+@pytest.mark.parametrize("headers", [{}, {"ce-id": "1", "long": "h" * 1000, "wide": "ü" * 10}])
+async def test_a_body_is_kept_apart_from_the_first_byte_on_that_a_message_cannot_have(
+    place: Place, bus: Bus, headers: dict[str, str]
+) -> None:
+    room = bus.max_payload - header_size(headers)
+
+    for number, size in enumerate((room - 1, room), 1):
+        await bus.publish(place.handoff(number), b"x" * size, headers)
+    inline = await artifacts(place, bus)
+    await bus.publish(place.handoff(3), b"x" * (room + 1), headers)
+
+    assert inline == []
+    assert len(await artifacts(place, bus)) == 1
+    held = [stored async for stored in bus.read("work", place.handoffs)]
+    assert [len(stored.body) for stored in held] == [room - 1, room, room + 1]
+    assert [stored.headers for stored in held] == [headers] * 3
+
+
+async def test_what_a_compare_and_set_adds_counts_for_the_place_of_a_body(place: Place, bus: Bus) -> None:
+    added = header_size({"Nats-Expected-Last-Subject-Sequence": "0"})
+
+    await bus.publish(place.log, b"x" * (bus.max_payload - added), {}, expect=0)
+    inline = await artifacts(place, bus)
+    await bus.publish(f"{place.log}2", b"x" * (bus.max_payload - added + 1), {}, expect=0)
+
+    assert inline == []
+    assert len(await artifacts(place, bus)) == 1
+
+
+async def test_a_large_body_is_read_in_every_way_as_it_was_published(place: Place, bus: Bus) -> None:
+    body, headers = LARGE, {"ce-id": "1"}
+    heard: asyncio.Queue[Stored] = asyncio.Queue()
+    async with await bus.listen(f"{place.ns}.>", heard.put):
+        sequence = await bus.publish(place.handoff(1), body, headers)
+        await bus.broadcast(f"{place.ns}.live.w.a", body, headers)
+        told = [await asyncio.wait_for(heard.get(), SOON) for _ in range(2)]
+    now = await bus.time()
+    await bus.schedule(f"{place.ns}.schedule.w.retry", now + timedelta(seconds=0.2), place.handoff(2), body, headers)
+
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30.0)
+    async with asyncio.timeout(SOON):
+        taken = await take_all(consumer, 2)
+    followed = await anext(aiter(bus.follow("work", [place.handoff(2)])))
+    seen = [
+        *told,
+        *(delivery.message for delivery in taken),
+        followed,
+        await bus.last("work", place.handoff(1)),
+        await bus.get("work", sequence),
+        *[stored async for stored in bus.read("work", place.handoffs)],
+    ]
+
+    assert [stored and (stored.body == body, stored.headers) for stored in seen] == [(True, headers)] * len(seen)
+
+
+async def test_the_same_large_body_is_stored_once(place: Place, bus: Bus) -> None:
+    other = await place.connect()
+
+    await bus.publish(place.handoff(1), LARGE, {})
+    once = await artifacts(place, bus, "C")
+    await other.publish(place.handoff(2), LARGE, {"ce-id": "2"})
+    with pytest.raises(Conflict):
+        await bus.publish(place.handoff(1), LARGE, {}, expect=0)
+
+    assert await artifacts(place, bus, "C") == once
+    assert b"".join(chunk.body for chunk in once) == LARGE
+
+
+async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_other(place: Place, bus: Bus) -> None:
+    others = [bus, *[await place.connect() for _ in range(3)]]
+
+    await asyncio.gather(*(one.publish(place.handoff(n), LARGE, {}) for n, one in enumerate(others)))
+
+    assert {stored.body async for stored in bus.read("work", place.handoffs)} == {LARGE}
+    assert len(await artifacts(place, bus)) == 1
+
+
+@pytest.mark.parametrize("harm", ["gone", "its chunks gone", "cut", "longer", "unreadable", "older copy"])
+async def test_a_large_body_that_is_gone_or_damaged_is_a_reference_that_decode_refuses(
+    place: Place, bus: Bus, harm: str
+) -> None:
+    await bus.publish(place.handoff(1), LARGE, {"ce-id": "1"})
+    (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
+
+    match harm:
+        case "gone":
+            await bus.purge("artifacts", description.subject)
+        case "its chunks gone":
+            await bus.purge("artifacts", chunks[0].subject)
+        case "cut":
+            await bus.delete("artifacts", chunks[1].sequence)
+        case "longer":
+            await bus.publish(chunks[0].subject, b"more", {})
+        case "unreadable":
+            await bus.publish(description.subject, b"{}", {})
+        case _:
+            await bus.delete("artifacts", chunks[0].sequence)
+            await bus.publish(chunks[0].subject, chunks[0].body, {})
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30.0)
+    (delivery,) = await asyncio.wait_for(consumer.take(1), SOON)
+
+    assert delivery.message.body == b""
+    with pytest.raises(LostBody, match=f"{place.ns.upper()}_ARTIFACTS"):
+        decode(delivery.message.headers, delivery.message.body)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["https://example.org/body", "nats-object://OTHER_ARTIFACTS/x?size=1&sha256=" + "0" * 64, "\xff", "", "x" * 9_000],
+)
+async def test_a_reference_to_elsewhere_is_not_followed(place: Place, bus: Bus, reference: str) -> None:
+    await bus.publish(place.log, b"", {"CE-DataRef": reference})
+
+    stored = await bus.last("log", place.log)
+
+    assert stored is not None
+    assert (stored.body, stored.headers) == (b"", {"CE-DataRef": reference})
+    with pytest.raises(LostBody):
+        decode(stored.headers, stored.body)
+
+
+async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: Place, bus: Bus) -> None:
+    headers = {"ce-dataref": "https://example.org/body"}
+
+    await bus.publish(place.log, b"{}", headers)
+
+    stored = await bus.last("log", place.log)
+    assert stored is not None
+    assert decode(stored.headers, stored.body) == (None, b"{}")

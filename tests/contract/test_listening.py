@@ -1,0 +1,70 @@
+"""Whoever listens hears what is sent while it does, stored or not; a service is there for as long as it is served."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.place import Place, is_longer, until
+
+from pointsman.ports import Bus, Service, Stored
+
+
+async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place: Place, bus: Bus) -> None:
+    other = await place.connect()
+    heard: list[Stored] = []
+
+    async def hear(stored: Stored) -> None:
+        heard.append(stored)
+
+    async def has_come() -> bool:
+        return bool(heard)
+
+    async with await other.listen(f"{place.ns}.live.*.cancelled", hear):
+        await bus.broadcast(f"{place.ns}.live.w.other", b"no", {})
+        await bus.broadcast(f"{place.ns}.live.w.cancelled", b"yes", {"ce-id": "a"})
+        await until(has_come)
+    await bus.broadcast(f"{place.ns}.live.w.cancelled", b"late", {})
+
+    async with await other.listen(f"{place.ns}.live.w.marker", hear):  # what was sent before it has been passed on
+        await bus.broadcast(f"{place.ns}.live.w.marker", b"marker", {})
+        await until(lambda: is_longer(heard, 1))
+    assert [(each.body, each.headers, each.sequence) for each in heard] == [
+        (b"yes", {"ce-id": "a"}, 0), (b"marker", {}, 0)]  # fmt: skip
+
+
+async def test_what_is_published_to_a_stream_is_heard_as_it_is_sent(place: Place, bus: Bus) -> None:
+    heard: asyncio.Queue[Stored] = asyncio.Queue()
+
+    async with await bus.listen(place.log, heard.put):
+        await bus.publish(place.log, b"{}", {"ce-id": "1"}, expect=0)
+        async with asyncio.timeout(5):
+            message = await heard.get()
+
+    assert (message.subject, message.body, message.sequence) == (place.log, b"{}", 0)
+    assert message.headers["ce-id"] == "1"
+
+
+async def test_a_listener_that_fails_goes_on_listening(place: Place, bus: Bus) -> None:
+    heard: list[bytes] = []
+
+    async def fail_first(stored: Stored) -> None:
+        heard.append(stored.body)
+        if len(heard) == 1:
+            raise ValueError("not this one")
+
+    async def both() -> bool:
+        return len(heard) == 2
+
+    async with await bus.listen(f"{place.ns}.live.>", fail_first):
+        await bus.broadcast(f"{place.ns}.live.w.a", b"1", {})
+        await bus.broadcast(f"{place.ns}.live.w.a", b"2", {})
+        await until(both)
+
+    assert heard == [b"1", b"2"]
+
+
+async def test_a_service_can_be_served_and_left(place: Place, bus: Bus) -> None:
+    service = Service(name="writer", id="i1", version="1.0.0", description="writes", subject=place.handoffs)
+
+    async with await bus.serve(service):
+        assert bus.connected

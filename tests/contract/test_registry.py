@@ -1,0 +1,59 @@
+"""The registry names the agents alive now, whoever asks and wherever they were announced."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.place import HEARTBEAT, Place, until
+
+from pointsman.errors import InvalidToken
+from pointsman.ports import Bus
+from pointsman_schemas.card import AgentCard
+
+
+def card(name: str, instance: str) -> AgentCard:
+    return AgentCard(name=name, instance=instance, description="writes")
+
+
+async def test_cards_come_sorted_and_go_when_withdrawn(place: Place, bus: Bus) -> None:
+    other = await place.connect()
+    await bus.registry.announce(card("writer", "b"))
+
+    assert [each.instance for each in await other.registry.cards()] == ["b"]  # complete at the first answer
+    for name, instance in (("writer", "a"), ("a-b", "x"), ("a", "x")):
+        await bus.registry.announce(card(name, instance))
+    await until(lambda: _has(other, [("a", "x"), ("a-b", "x"), ("writer", "a"), ("writer", "b")]), wait=1.0)
+    await bus.registry.withdraw(card("a", "x"))
+    await until(lambda: _lacks(other, "a"), wait=1.0)
+
+
+async def _has(bus: Bus, expected: list[tuple[str, str]]) -> bool:
+    return [(each.name, each.instance) for each in await bus.registry.cards()] == expected
+
+
+async def _lacks(bus: Bus, name: str) -> bool:
+    return name not in [each.name for each in await bus.registry.cards()]
+
+
+async def test_a_card_nobody_refreshes_is_gone_after_three_heartbeats(place: Place, bus: Bus) -> None:
+    other = await place.connect()
+    loop = asyncio.get_running_loop()
+    await bus.registry.announce(card("writer", "dead"))
+    await bus.registry.announce(card("writer", "alive"))
+    assert len(await other.registry.cards()) == 2
+    started = loop.time()
+
+    async def refreshed_until_the_other_is_gone() -> bool:
+        await bus.registry.announce(card("writer", "alive"))
+        return await _has(other, [("writer", "alive")])
+
+    await until(refreshed_until_the_other_is_gone)
+
+    assert 2 * HEARTBEAT < loop.time() - started < 3 * HEARTBEAT + 1.5
+    assert await _has(await place.connect(), [("writer", "alive")])
+
+
+async def test_a_card_needs_an_instance_that_can_stand_in_a_subject(bus: Bus) -> None:
+    with pytest.raises(InvalidToken):
+        await bus.registry.announce(card("writer", "a.b"))

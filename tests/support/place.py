@@ -1,0 +1,101 @@
+"""One broker's namespace, in memory or on a real nats-server: what every test of `tests/contract` is run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import connect
+from pointsman.bus.memory import MemoryBroker
+from pointsman.ports import Bus, Delivery
+from pointsman.settings import Settings
+from support.broker import remove_streams
+
+__all__ = ["HEARTBEAT", "SOON", "Place", "bus", "depth_is", "is_longer", "place", "server", "take", "take_all", "until"]
+
+HEARTBEAT = 1 / 3  # seconds; three make the one second that is the least a broker counts
+SOON = 5.0  # seconds by which what must happen has happened, on a busy machine too
+
+
+@dataclass
+class Place:
+    """One broker's namespace, and as many connections to it as a test wants."""
+
+    ns: str
+    connect: Callable[[], Awaitable[Bus]]
+
+    def handoff(self, number: int = 1) -> str:
+        return f"{self.ns}.handoff.writer.w.t.{number}"
+
+    @property
+    def handoffs(self) -> str:
+        return f"{self.ns}.handoff.writer.>"
+
+    @property
+    def log(self) -> str:
+        return f"{self.ns}.log.team.w"
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+def server(request: pytest.FixtureRequest) -> EmbeddedBroker | None:
+    return request.getfixturevalue("broker") if request.param == "jetstream" else None
+
+
+@pytest.fixture
+async def place(server: EmbeddedBroker | None, namespace: str) -> AsyncIterator[Place]:
+    async with AsyncExitStack() as stack:
+        if server is None:
+            memory = MemoryBroker(namespace, heartbeat=HEARTBEAT)
+
+            async def open_one() -> Bus:
+                return memory.connect()
+        else:
+            settings = Settings(url=server.url, namespace=namespace, heartbeat=HEARTBEAT, request_timeout=SOON)
+
+            async def open_one() -> Bus:
+                bus = await connect(settings, name="contract", wait=SOON)
+                stack.push_async_callback(bus.close)
+                return bus
+
+        yield Place(namespace, open_one)
+        if server is not None:
+            await remove_streams(settings)
+
+
+@pytest.fixture
+async def bus(place: Place) -> Bus:
+    bus = await place.connect()
+    await bus.set_up()
+    return bus
+
+
+async def until(condition: Callable[[], Awaitable[object]], wait: float = SOON) -> None:
+    async with asyncio.timeout(wait):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def take(consumer: object, room: int = 10, wait: float = SOON) -> list[Delivery]:
+    async with asyncio.timeout(wait):
+        return list(await consumer.take(room))  # type: ignore[attr-defined]
+
+
+async def take_all(consumer: object, number: int) -> list[Delivery]:
+    taken: list[Delivery] = []
+    while len(taken) < number:
+        taken += await take(consumer, number - len(taken))
+    return taken
+
+
+async def depth_is(bus: Bus, pending: int, in_flight: int) -> bool:
+    depth = await bus.depth("writer", "work")
+    return depth is not None and (depth.pending, depth.in_flight) == (pending, in_flight)
+
+
+async def is_longer(heard: Sequence[object], than: int) -> bool:
+    return len(heard) > than
