@@ -9,11 +9,11 @@ import pytest
 import structlog
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
-from support.broker import broker, bus, namespace, settings
+from support.broker import broker, bus, namespace, own_broker, settings
 
 from pointsman.telemetry import logs
 
-__all__ = ["broker", "bus", "logging_as_it_was", "namespace", "settings"]
+__all__ = ["broker", "bus", "logging_as_it_was", "namespace", "own_broker", "settings"]
 
 # A busy machine is no reason to fail: how long something may take is asserted where it matters.
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,10 +1,12 @@
-"""A real broker for a test session, and a namespace of its own for every test."""
+"""A real broker for a test session with a namespace of its own for every test, and one that a test may stop."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,7 +16,21 @@ from pointsman.bus.streams import stream_configs
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["broker", "bus", "namespace", "remove_streams", "settings"]
+__all__ = [
+    "SOON",
+    "again",
+    "broker",
+    "bus",
+    "namespace",
+    "no_consumers",
+    "own_broker",
+    "own_settings",
+    "remove_streams",
+    "settings",
+    "until",
+]
+
+SOON = 10.0  # seconds by which what must happen has happened, on a busy machine too
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +70,34 @@ async def remove_streams(settings: Settings) -> None:
     for config in stream_configs(Subjects(settings.namespace), settings):
         await bus.api(f"STREAM.DELETE.{config['name']}")
     await bus.close()
+
+
+@pytest.fixture
+async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    """A broker that a test may stop."""
+    server = EmbeddedBroker(tmp_path / "store")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def again(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> EmbeddedBroker:
+    """The same address, and the same store unless another is named."""
+    return EmbeddedBroker(tmp_path / store, port=urlsplit(server.url).port or -1)
+
+
+def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
+    return Settings(url=server.url, namespace="own", **others)  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], Awaitable[object] | object], wait: float = SOON) -> None:
+    async with asyncio.timeout(wait):
+        while True:
+            answer = condition()
+            if await answer if isinstance(answer, Awaitable) else answer:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def no_consumers(bus: JetStreamBus, stream: str) -> bool:
+    return (await bus.api(f"STREAM.INFO.{stream}"))["state"]["consumer_count"] == 0

@@ -1,0 +1,125 @@
+"""A connection begins when there is a broker that fits, says whose fault it is if not; nothing sent to it ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from structlog.testing import capture_logs
+from support.broker import SOON, again, own_settings, until
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.wire import Arrival
+from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.settings import Settings
+
+
+async def test_a_broker_that_is_away_at_the_start_is_waited_for_within_bounds(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    settings = own_settings(own_broker)
+    second = again(own_broker, tmp_path)
+    await own_broker.stop()
+
+    with capture_logs() as lines, pytest.raises(BusUnavailable, match=r"within 1\.2 s"):
+        await connect(settings, name="test", wait=1.2)
+    assert len(lines) <= 2, lines
+    connecting = asyncio.create_task(connect(settings, name="test"))
+    async with second:
+        bus = await asyncio.wait_for(connecting, SOON)
+        assert bus.connected
+        await bus.close()
+
+
+async def test_wrong_credentials_are_the_users_to_mend(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path, extra_args=["--user", "me", "--pass", "right"]) as server:
+        wrong = Settings(url=server.url, user="me", password="wrong")
+        with pytest.raises(ConfigurationError, match="POINTSMAN_CREDENTIALS") as refused:
+            await connect(wrong, name="test")
+        bus = await connect(Settings(url=server.url, user="me", password="right"), name="test", wait=SOON)
+        await bus.close()
+
+    assert "wrong" not in str(refused.value)
+
+
+async def test_a_stream_that_does_not_fit_is_refused_in_one_line_and_left_alone(
+    settings: Settings, namespace: str
+) -> None:
+    bus = await connect(settings, name="test", wait=SOON)
+    name = f"{namespace.upper()}_WORK"
+    await bus.api(
+        f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{namespace}.request.>"], "retention": "workqueue"}
+    )
+
+    with pytest.raises(ConfigurationError, match=name) as refused:
+        await bus.set_up()
+
+    assert "\n" not in str(refused.value)
+    assert (await bus.api(f"STREAM.INFO.{name}"))["config"]["retention"] == "workqueue"
+    await bus.api(f"STREAM.DELETE.{name}")
+    await bus.close()
+
+
+async def test_a_server_without_jetstream_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "plain.conf"
+    config.write_text("max_payload: 4096\n")
+
+    async with EmbeddedBroker(tmp_path, config=config, extra_args=["-js=false"]) as server:
+        bus = await connect(Settings(url=server.url), name="test", wait=SOON)
+        with pytest.raises(ConfigurationError, match="without JetStream"):
+            await bus.set_up()
+        assert bus.max_payload == 4096
+        await bus.close()
+
+
+async def test_an_error_of_the_servers_ends_no_connection_for_ever(bus: JetStreamBus, namespace: str) -> None:
+    too_much = b"x" * bus.max_payload  # the client library does not count the headers; the server does, and hangs up
+
+    await bus.send(f"{namespace}.live.w.x", too_much, headers=b"NATS/1.0\r\na: b\r\n\r\n")
+
+    await until(lambda: not bus.connected)
+    await until(lambda: bus.connected)
+    assert await bus.publish(f"{namespace}.log.team.w", b"", {}) == 1
+
+
+@pytest.mark.parametrize(
+    "block", [b"NATS/1.0 \xff\xfe\xfd\r\n\r\n", b"NATS/1.0\r\n\xff\xff\r\n: \r\nno colon\r\n\r\n", b"NATS/1.0"]
+)
+async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
+    bus: JetStreamBus, settings: Settings, namespace: str, block: bytes
+) -> None:
+    consumer = await bus.consumer("team", "work", f"{namespace}.request.team", ack_wait=30)
+    address = urlsplit(settings.url)
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    subject = f"{namespace}.request.team"
+
+    head = f'CONNECT {{"headers":true,"verbose":false}}\r\nHPUB {subject} {len(block)} {len(block) + 2}\r\n'
+    writer.write(head.encode() + block + b"{}\r\n")
+    await writer.drain()
+    [broken] = await asyncio.wait_for(consumer.take(1), SOON)
+    await broken.ack()
+    await bus.publish(subject, b"next", {})
+    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    writer.close()
+
+    assert broken.message.body == b"{}"
+    assert delivery.message.body == b"next"
+    async with asyncio.timeout(SOON):
+        assert [stored.body async for stored in bus.read("work", subject)] == [b"{}", b"next"]
+
+
+async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: JetStreamBus, namespace: str) -> None:
+    arrived = bus._replies.arrived
+
+    def arrive_and_cancel(message: Arrival) -> None:
+        arrived(message)
+        asking.cancel()
+
+    bus._nc._heard = {sid: arrive_and_cancel if heard == arrived else heard for sid, heard in bus._nc._heard.items()}
+    asking = asyncio.create_task(bus.last("log", f"{namespace}.log.team.w"))
+    await asyncio.wait({asking}, timeout=SOON)
+
+    assert asking.cancelled()

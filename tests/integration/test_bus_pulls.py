@@ -1,0 +1,128 @@
+"""A pull delivers at once after idling, is asked for again when it falls silent, and keeps nothing nobody takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+
+import pytest
+from support.broker import SOON, until
+
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.settings import Settings
+
+
+async def test_a_message_after_idling_is_delivered_at_once(bus: JetStreamBus, namespace: str) -> None:
+    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
+    loop = asyncio.get_running_loop()
+    waits: list[float] = []
+
+    for number in range(12):
+        taking = asyncio.create_task(consumer.take(8))
+        await asyncio.wait({taking}, timeout=0.25)  # idling is what is tried here
+        started = loop.time()
+        await bus.publish(f"{namespace}.handoff.writer.w.t.{number}", b"", {})
+        [delivery] = await taking
+        waits.append(loop.time() - started)
+        await delivery.ack()
+
+    assert max(waits) < 0.5
+    assert statistics.median(waits) < 0.05
+    info = await bus.api(f"CONSUMER.INFO.{namespace.upper()}_WORK.writer")
+    assert info["num_waiting"] <= 2
+    assert info["num_redelivered"] == 0
+
+
+async def test_a_consumer_that_somebody_deleted_is_made_again(
+    settings: Settings, bus: JetStreamBus, namespace: str
+) -> None:
+    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
+    taking = asyncio.create_task(consumer.take(1))
+    await until(lambda: _waits(bus, namespace))
+
+    await bus.api(f"CONSUMER.DELETE.{namespace.upper()}_WORK.writer")
+    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"1", {})
+
+    assert len(await asyncio.wait_for(taking, SOON)) == 1
+
+
+async def test_an_expired_pull_is_asked_for_again(
+    bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.bus.pull._EXPIRES", 0.5)
+    monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.2)
+    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
+    taking = asyncio.create_task(consumer.take(3))
+    await until(lambda: _waits(bus, namespace))
+
+    await asyncio.wait({taking}, timeout=1.3)  # two requests expire
+    assert await _waits(bus, namespace)
+    await asyncio.gather(*(bus.publish(f"{namespace}.handoff.writer.w.t.{n}", b"", {}) for n in range(5)))
+
+    taken = len(await taking)
+    while taken < 5:
+        taken += len(await asyncio.wait_for(consumer.take(5 - taken), SOON))
+    assert taken == 5
+
+
+async def _waits(bus: JetStreamBus, namespace: str, number: int = 1) -> bool:
+    info = await bus.api(f"CONSUMER.INFO.{namespace.upper()}_WORK.writer")
+    return bool(info["num_waiting"] == number)
+
+
+async def test_a_silent_pull_is_given_up_for_a_new_one(
+    bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.2)
+    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
+    send, deaf = bus.send, [True]
+
+    async def swallow_pulls(subject: str, body: bytes = b"", **others: object) -> None:
+        if deaf and subject.startswith("$JS.API.CONSUMER.MSG.NEXT"):
+            deaf.clear()
+            return
+        await send(subject, body, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bus, "send", swallow_pulls)
+    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
+
+    assert len(await asyncio.wait_for(consumer.take(1), SOON)) == 1
+    assert not deaf
+
+
+async def test_what_nobody_takes_is_handed_back(
+    settings: Settings, bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.bus.pull._HOLD", 0.2)
+    other = await connect(settings, name="other", wait=SOON)
+    idle = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=60)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(idle.take(4), 0.2)
+
+    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
+    busy = await other.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=60)
+    [delivery] = await asyncio.wait_for(busy.take(1), SOON)
+    await delivery.ack()
+
+    await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"", {})
+    taken = {asyncio.create_task(idle.take(1)), asyncio.create_task(busy.take(1))}
+    done, rest = await asyncio.wait(taken, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1  # the idle one can begin again
+    for task in rest:
+        task.cancel()
+    await other.close()
+
+
+async def test_a_terminated_message_leaves_its_reason_with_the_dead(bus: JetStreamBus, namespace: str) -> None:
+    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
+    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
+    [delivery] = await consumer.take(1)
+    advisory = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{namespace.upper()}_WORK.writer"
+
+    await delivery.term("cannot be read")
+
+    await until(lambda: bus.last("dead", advisory))
+    stored = await bus.last("dead", advisory)
+    assert stored is not None
+    assert json.loads(stored.body)["reason"] == "cannot be read"

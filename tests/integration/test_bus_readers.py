@@ -1,0 +1,82 @@
+"""A reader leaves nothing behind at the broker, and one that is refused says so once and goes on when it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+from support.broker import SOON, no_consumers, own_settings, until
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.reading import StreamReader
+
+
+async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: str) -> None:
+    await bus.publish(f"{namespace}.log.team.w", b"1", {})
+    assert len([stored async for stored in bus.read("log", f"{namespace}.log.team.w")]) == 1
+    following = bus.follow("log", [f"{namespace}.log.>"])
+    await anext(following)
+
+    await following.aclose()  # type: ignore[attr-defined]
+
+    await until(lambda: no_consumers(bus, f"{namespace.upper()}_LOG"))
+
+
+def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
+    """Grows with every try to make a consumer."""
+    tries: list[str] = []
+    ask = bus.api
+
+    async def api(verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        if verb.startswith(f"CONSUMER.CREATE.{stream}"):
+            tries.append(verb)
+        return await ask(verb, payload)
+
+    bus.api = api  # type: ignore[method-assign]
+    return tries
+
+
+async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it_may(
+    bus: JetStreamBus, namespace: str
+) -> None:
+    stream = f"{namespace}_LIMITED"
+    await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
+    await bus.store(f"{namespace}.limited", b"1", {})
+    reader = StreamReader(bus, SOON)
+    first, second = (reader.follow(stream, [f"{namespace}.limited"], 0) for _ in range(2))
+    await asyncio.wait_for(anext(first), SOON)
+
+    with capture_logs() as lines:
+        tries = count_tries(bus, stream)
+        waiting = asyncio.ensure_future(anext(second))
+        await until(lambda: len(tries) >= 3)
+        await first.aclose()
+        stored = await asyncio.wait_for(waiting, SOON)
+        await second.aclose()
+
+    waits = [line for line in lines if line["event"] == "follow_waits"]
+    assert stored.body == b"1"
+    assert [line["log_level"] for line in waits] == ["warning"]
+    assert "maximum consumers" in waits[0]["reason"]
+    await bus.api(f"STREAM.DELETE.{stream}")
+
+
+async def test_a_reader_without_permission_says_so_once(tmp_path: Path) -> None:
+    rules = tmp_path / "nats-server.conf"
+    denied = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.CONSUMER.CREATE.>" } } }'
+    rules.write_text(f"authorization {{ users: [ {denied} ] }}")
+    async with EmbeddedBroker(tmp_path / "store", config=rules) as server:
+        bus = await connect(own_settings(server, user="u", password="p", request_timeout=0.2), name="test", wait=SOON)
+        await bus.set_up()
+        with capture_logs() as lines:
+            tries = count_tries(bus, "OWN_LOG")
+            following = asyncio.ensure_future(anext(bus.follow("log", ["own.log.>"])))
+            await until(lambda: len(tries) > 3)
+            following.cancel()
+        await bus.close()
+
+    assert sorted(line["event"] for line in lines if line["log_level"] == "warning") == ["bus_error", "follow_waits"]

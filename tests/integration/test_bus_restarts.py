@@ -1,0 +1,201 @@
+"""While the broker is away nothing is taken for done; when it is back all go on, whatever it has lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+from support.broker import SOON, again, no_consumers, own_settings, until
+
+from pointsman.bus import jetstream, pull
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.errors import BusUnavailable, UnknownOutcome
+from pointsman.settings import Settings
+from pointsman_schemas.card import AgentCard
+
+
+@pytest.fixture
+def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lines of level `info` are logged, which telemetry leaves out until it is set up, whoever imported it first."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("info"))
+    for module in (jetstream, pull):  # a logger keeps the level at which it was used first: these are new
+        monkeypatch.setattr(module, "_log", structlog.get_logger(module.__name__))
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.usefixtures("info_logged")
+async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    bus = await connect(own_settings(own_broker), name="test", wait=SOON)
+    await bus.set_up()
+    consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
+    following = bus.follow("log", ["own.log.>"])
+    taking, next_log = asyncio.create_task(consumer.take(4)), asyncio.ensure_future(anext(following))
+    await until(lambda: consumer.bound)
+    await bus.publish("own.log.team.w", b"before", {})
+    assert (await asyncio.wait_for(next_log, SOON)).body == b"before"
+    next_log = asyncio.ensure_future(anext(following))
+    second = again(own_broker, tmp_path)
+
+    with capture_logs() as lines:
+        await own_broker.stop()
+        await until(lambda: not bus.connected)
+        assert not consumer.bound
+        async with second:
+            await until(lambda: bus.connected)
+            await bus.publish("own.handoff.writer.w.t.1", b"after", {})
+            [delivery] = await asyncio.wait_for(taking, SOON)
+            await bus.publish("own.log.team.w", b"after", {})
+
+            assert delivery.message.body == b"after"
+            assert consumer.bound
+            assert (await asyncio.wait_for(next_log, SOON)).body == b"after"
+            await following.aclose()  # type: ignore[attr-defined]
+            await bus.close()
+
+    events = [line["event"] for line in lines]
+    assert events.count("bus_disconnected") == 1
+    assert events.count("bus_reconnected") == 1
+    assert len(events) <= 8, events
+
+
+async def test_a_consumer_is_made_again_when_the_broker_lost_its_state(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    bus = await connect(own_settings(own_broker), name="test", wait=SOON)
+    await bus.set_up()
+    consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
+    taking = asyncio.create_task(consumer.take(4))
+    await until(lambda: consumer.bound)
+    second = again(own_broker, tmp_path, "empty")
+
+    await own_broker.stop()
+    async with second:
+        await until(lambda: bus.connected)
+        await bus.set_up()
+        await bus.publish("own.handoff.writer.w.t.1", b"after", {})
+
+        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, SOON)] == [b"after"]
+        await bus.close()
+
+
+async def test_while_the_broker_is_away_a_publish_ends_as_unknown_and_settling_is_silent(
+    own_broker: EmbeddedBroker,
+) -> None:
+    bus = await connect(own_settings(own_broker, request_timeout=0.4), name="test", wait=SOON)
+    await bus.set_up()
+    consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
+    await bus.publish("own.handoff.writer.w.t.1", b"1", {})
+    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+
+    await own_broker.stop()
+    await until(lambda: not bus.connected)
+
+    with pytest.raises(UnknownOutcome):
+        await bus.publish("own.log.team.w", b"x", {}, expect=0)
+    with pytest.raises(BusUnavailable):
+        await bus.last("log", "own.log.team.w")
+    for settle in (delivery.in_progress, delivery.nak, delivery.ack):
+        await settle()
+    await bus.broadcast("own.live.w.x", b"", {})
+    await asyncio.wait_for(bus.close(), 3.0)
+
+
+async def test_a_publish_waits_for_a_broker_that_is_back_in_time(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    bus = await connect(own_settings(own_broker), name="test", wait=SOON)
+    await bus.set_up()
+    second = again(own_broker, tmp_path)
+    await own_broker.stop()
+    await until(lambda: not bus.connected)
+
+    publishing = asyncio.create_task(bus.publish("own.log.team.w", b"x", {}, expect=0))
+    async with second:
+        assert await publishing == 1
+        await bus.close()
+
+
+async def test_a_registry_watch_survives_a_restart(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    settings = own_settings(own_broker, heartbeat=60.0)
+    bus, agent = await connect(settings, name="bus", wait=SOON), await connect(settings, name="agent", wait=SOON)
+    await bus.set_up()
+    assert await bus.registry.cards() == ()
+    second = again(own_broker, tmp_path)
+
+    await own_broker.stop()
+    await until(lambda: not bus.connected and not agent.connected)
+    async with second:
+        await agent.registry.announce(AgentCard(name="writer", instance="a", description="writes"))
+
+        await until(lambda: _cards(bus))
+        await bus.close()
+        await agent.close()
+
+
+async def test_after_a_restart_with_an_empty_store_whoever_was_there_goes_on(
+    own_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Nobody starts anew: the streams are made again, and what counts from lower than before is seen all the same."""
+    settings = own_settings(own_broker, heartbeat=60.0)
+    bus, agent = await connect(settings, name="bus", wait=SOON), await connect(settings, name="agent", wait=SOON)
+    await bus.set_up()
+    consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
+    following = bus.follow("log", ["own.log.>"])
+    for number in range(5):
+        await bus.publish("own.log.team.w", b"before", {})
+        await agent.registry.announce(AgentCard(name="old", instance=str(number), description="writes"))
+        await anext(following)
+    await until(lambda: _names(bus, {"old"}))
+    await until(lambda: _is_watched(bus, "KV_OWN_AGENTS"))
+    taking, next_log = asyncio.create_task(consumer.take(1)), asyncio.ensure_future(anext(following))
+    second = again(own_broker, tmp_path, "empty")
+
+    await own_broker.stop()
+    await until(lambda: not bus.connected and not agent.connected)
+    async with second:
+        await until(lambda: _there(bus, "OWN_LOG", "OWN_WORK", "KV_OWN_AGENTS"))
+        await agent.registry.announce(AgentCard(name="writer", instance="a", description="writes"))
+        await agent.publish("own.log.team.w", b"after", {})
+        await agent.publish("own.handoff.writer.w.t.1", b"work", {})
+
+        await until(lambda: _names(bus, {"old", "writer"}))  # the old ones for one time to live after the outage
+        assert (await asyncio.wait_for(next_log, SOON)).body == b"after"
+        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, SOON)] == [b"work"]
+        await following.aclose()  # type: ignore[attr-defined]
+        await bus.close()
+        await agent.close()
+
+
+async def _there(bus: JetStreamBus, *streams: str) -> bool:
+    return all(["error" not in await bus.api(f"STREAM.INFO.{stream}") for stream in streams])
+
+
+async def _is_watched(bus: JetStreamBus, stream: str) -> bool:
+    return not await no_consumers(bus, stream)
+
+
+async def _names(bus: JetStreamBus, names: set[str]) -> bool:
+    return {card.name for card in await bus.registry.cards()} == names
+
+
+async def test_a_card_that_outstayed_its_time_at_the_broker_is_not_alive(settings: Settings, bus: JetStreamBus) -> None:
+    reader = await connect(settings.model_copy(update={"heartbeat": 0.1}), name="reader", wait=SOON)
+    for instance in ("a", "b"):
+        await bus.registry.announce(AgentCard(name="writer", instance=instance, description="writes"))
+    await asyncio.sleep(
+        0.4
+    )  # time is what is tried here: longer than a card lives for the reader, shorter than the broker keeps it
+
+    assert await reader.registry.cards() == ()
+    await bus.registry.announce(AgentCard(name="writer", instance="b", description="writes"))
+    await until(lambda: _cards(reader))
+    await reader.close()
+
+
+async def _cards(bus: JetStreamBus) -> bool:
+    return [card.name for card in await bus.registry.cards()] == ["writer"]

@@ -1,0 +1,86 @@
+"""Whoever watches a bus is told of each message that goes over it, and where the broker took it."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+from support.broker import SOON, until
+from support.spans import exporting
+
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.errors import Conflict
+from pointsman.ports import Hop, Server
+from pointsman.settings import Settings
+from pointsman.telemetry import traces, watcher
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        assert seconds > 0
+        self.told.append((subject, server, error))
+
+    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+        self.told.append((subject, server, consumer, amount))
+
+    def passed(self, hop: Hop) -> None:
+        self.told.append((hop,))
+
+
+async def test_a_watcher_is_told_of_each_message_stored_refused_and_taken(
+    bus: JetStreamBus, settings: Settings
+) -> None:
+    watching = Watching()
+    watched = await connect(settings, name="watched", watcher=watching)
+    address = urlsplit(settings.url)
+    server = Server(address.hostname or "", address.port or 0)
+    subject = f"{settings.namespace}.request.team"
+    consumer = await watched.consumer("team", "work", subject, ack_wait=30)
+
+    await watched.publish(subject, b"{}", {})
+    with pytest.raises(Conflict):
+        await watched.publish(subject, b"{}", {}, expect=0)
+    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    await delivery.ack()
+    await watched.close()
+
+    assert watching.told == [(subject, server, None), (subject, server, "conflict"), (subject, server, "team", 1)]
+    assert watched.server == server
+
+
+async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, settings: Settings) -> None:
+    with exporting() as exporter:
+        chosen = settings.model_copy(update={"trace_broker": True})
+        watched = await connect(chosen, name="watched", watcher=watcher())
+        ns = settings.namespace
+        subject, log = f"{ns}.request.crew", f"{ns}.log.crew.w"
+        consumer = await watched.consumer("crew", "work", subject, ack_wait=30)
+
+        with traces.span("asking") as asking:
+            assert asking.context is not None
+            headers = {"traceparent": asking.context.traceparent}
+            await watched.publish(subject, b"{}", headers)
+            await watched.publish(log, b"{}", {**headers, "traceparent": headers["traceparent"][:-1] + "0"})
+            await watched.publish(log, b"{}", headers, expect=1)
+            with pytest.raises(Conflict):
+                await watched.publish(log, b"{}", headers, expect=1)
+        await until(lambda: len(exporter.get_finished_spans()) >= 4)
+        [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+        await watched.close()
+
+    *hops, _ = sorted(exporter.get_finished_spans(), key=lambda span: span.name == "asking")
+    assert [span.name for span in hops] == [f"store {ns}.request.crew", f"store {ns}.log.crew", f"store {ns}.log.crew"]
+    assert {f"{span.parent.span_id:016x}" for span in hops if span.parent} == {asking.context.span_id}
+    assert {f"{span.context.trace_id:032x}" for span in hops if span.context} == {asking.context.trace_id}
+    assert [[event.name for event in span.events] for span in hops] == [
+        ["pointsman.broker.received", "pointsman.broker.stored"],
+        ["pointsman.broker.received", "pointsman.broker.stored"],
+        ["pointsman.broker.received", "pointsman.broker.refused"],
+    ]
+    assert [span.status.is_ok for span in hops] == [True, True, False]
+    assert "mismatch" in (hops[2].status.description or "")
+    assert delivery.message.headers == headers
