@@ -12,28 +12,17 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from uuid import uuid4
 
-from pointsman.core.decide import consider
-from pointsman.core.inputs import (
-    EARLY,
-    Circumstances,
-    ControlReceived,
-    Input,
-    RequestReceived,
-    RequestRefused,
-    ResultReceived,
-    TimerFired,
-)
+from pointsman.core.inputs import EARLY, ControlReceived, RequestReceived, RequestRefused, TimerFired
 from pointsman.core.nesting import FROM_PARENT
-from pointsman.core.outcome import NOT_SERVED
-from pointsman.core.state import State, changed
+from pointsman.core.state import State
 from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
-from pointsman.engine.burial import bury
+from pointsman.engine.arrivals import Arrival, are_new, begins, cancels, too_early
 from pointsman.engine.circuits import SharedCircuits
+from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
@@ -41,26 +30,16 @@ from pointsman.engine.intake import read_child, read_inbox, read_request, reques
 from pointsman.engine.loads import Loads
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
+from pointsman.engine.settling import Settler
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.steady import SteadyClock
 from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
-from pointsman.errors import (
-    BusUnavailable,
-    ConfigurationError,
-    Conflict,
-    ContractError,
-    InvariantError,
-    OversizeEvent,
-    PointsmanError,
-    UnknownOutcome,
-)
+from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, InvariantError
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
 from pointsman.settings import Settings
-from pointsman.telemetry import bind, get_logger, metrics, names, tracing
-from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, ErrorKind, Outcome
+from pointsman.telemetry import bind, get_logger, metrics, tracing
+from pointsman_schemas.events import AttemptError
 from pointsman_schemas.log import Entry, WorkflowEnded
-from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
@@ -80,24 +59,6 @@ _LEAVE = 2.0
 """Seconds to take the card back in, when leaving: a broker that restarts is there again by then, and a card expires."""
 _HEADS_KEPT = 2
 """Heads that are kept for each workflow that may be admitted: some are worked on here and admitted elsewhere."""
-_UNKNOWN = 0.05
-"""Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
-_LETTER_AGAIN = 5.0
-"""Seconds before an input that could not be stored as a dead letter comes again: it is kept, and not in a hot loop."""
-_RACES = 100
-"""Compare-and-set races one turn may lose; more means that something else is wrong."""
-
-
-@dataclass(slots=True)
-class _Arrival:
-    """An input and the delivery to settle once it is dealt with. With a `refusal` it becomes a dead letter as well;
-    `also` are inputs that were found on its account and have deliveries of their own."""
-
-    input: Input
-    delivery: Delivery
-    event_id: str
-    refusal: AttemptError | None = None
-    also: tuple[Input, ...] = ()
 
 
 class SupervisorEngine:
@@ -117,10 +78,11 @@ class SupervisorEngine:
         self._circuits = SharedCircuits(
             bus, self._subjects, clock, failures=settings.circuit_failures, seconds=settings.circuit_open
         )
-        self._loads = Loads(bus, clock)
+        self._committer = Committer(bus, clock, self._logs, self._watch, self._circuits, Loads(bus, clock))
+        self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
-        self._waiting: dict[str, list[_Arrival]] = {}
+        self._waiting: dict[str, list[Arrival]] = {}
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
         self._consumers: dict[str, Consumer] = {}
 
@@ -231,7 +193,7 @@ class SupervisorEngine:
                 if admission.workflow_id not in self._ended:  # it may have been cancelled while it waited
                     self._room.take(admission.workflow_id)
                 refusal = received.error if isinstance(received, RequestRefused) else None
-                arrival = _Arrival(received, delivery, admission.request_id, refusal)
+                arrival = Arrival(received, delivery, admission.request_id, refusal)
                 self._arrived(admission.workflow_id, arrival, turns)
 
     async def _pull_handoffs(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
@@ -242,10 +204,10 @@ class SupervisorEngine:
                     received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
                 except ContractError as error:
                     workflow = self._workflow_of(delivery)
-                    turns.create_task(self._bury(delivery, workflow, error.kind, str(error)))
+                    turns.create_task(self._settler.bury(delivery, workflow, error.kind, str(error)))
                     continue
                 admission = received.admission
-                self._arrived(admission.workflow_id, _Arrival(received, delivery, admission.request_id), turns)
+                self._arrived(admission.workflow_id, Arrival(received, delivery, admission.request_id), turns)
 
     def _workflow_of(self, delivery: Delivery) -> str | None:
         """The parent's workflow that a handoff is of, as its subject says."""
@@ -263,21 +225,21 @@ class SupervisorEngine:
                 try:
                     address = self._subjects.parse_inbox(delivery.message.subject)
                 except ContractError as error:
-                    turns.create_task(self._bury(delivery, None, error.kind, str(error)))
+                    turns.create_task(self._settler.bury(delivery, None, error.kind, str(error)))
                     continue
                 refusal = None
                 try:
                     received = read_inbox(delivery.message, address)
                 except ContractError as error:
                     if address.kind != "result":
-                        turns.create_task(self._bury(delivery, address.workflow, error.kind, str(error)))
+                        turns.create_task(self._settler.bury(delivery, address.workflow, error.kind, str(error)))
                         continue
                     received = unreadable_result(delivery.message, address, error)
                     refusal = AttemptError(kind=error.kind, message=str(error))
                 event_id = address.name if isinstance(received, TimerFired) else received.event_id
-                self._arrived(address.workflow, _Arrival(received, delivery, event_id, refusal), turns)
+                self._arrived(address.workflow, Arrival(received, delivery, event_id, refusal), turns)
 
-    def _arrived(self, workflow: str, arrival: _Arrival, turns: asyncio.TaskGroup) -> None:
+    def _arrived(self, workflow: str, arrival: Arrival, turns: asyncio.TaskGroup) -> None:
         """Inputs of one workflow are dealt with one after the other, and together when several are there."""
         if workflow in self._waiting:
             self._waiting[workflow].append(arrival)
@@ -294,7 +256,7 @@ class SupervisorEngine:
                 await self._turn_or_hand_back(workflow, arrivals)
             del self._waiting[workflow]
 
-    async def _turn_or_hand_back(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
+    async def _turn_or_hand_back(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
         try:
             await self._turn(workflow, arrivals)
         except BusUnavailable as error:
@@ -303,11 +265,12 @@ class SupervisorEngine:
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)
         except DamagedLog as error:
-            await self._close_damaged(workflow, arrivals, error)
+            self._forget(workflow, arrivals)
+            await self._settler.close_damaged(workflow, arrivals, error)
         except ImportedLog as error:
             self._forget(workflow, arrivals)
             for arrival in arrivals:
-                await self._bury(arrival.delivery, workflow, error.kind, str(error))
+                await self._settler.bury(arrival.delivery, workflow, error.kind, str(error))
         except Exception as error:
             self._forget(workflow, arrivals)
             _log.exception("inputs_failed", inputs=len(arrivals))
@@ -316,43 +279,43 @@ class SupervisorEngine:
                 if arrival.delivery.delivered < _PATIENCE or isinstance(arrival.input, TimerFired):
                     await arrival.delivery.nak(min(float(arrival.delivery.delivered), _LONGEST_PAUSE))
                 else:
-                    await self._bury(arrival.delivery, workflow, "bug", f"{type(error).__name__}: {error}")
+                    await self._settler.bury(arrival.delivery, workflow, "bug", f"{type(error).__name__}: {error}")
 
-    def _forget(self, workflow: str, arrivals: Iterable[_Arrival]) -> None:
+    def _forget(self, workflow: str, arrivals: Iterable[Arrival]) -> None:
         """What is known of the workflow may be stale. A request of it is admitted by whoever takes it next: if it kept
         its room here, and there is no other room and no other supervisor, nobody would."""
         self._heads.pop(workflow, None)
-        if any(_begins(arrival.input) for arrival in arrivals):
+        if any(begins(arrival.input) for arrival in arrivals):
             self._room.give_back(workflow)
 
-    async def _turn(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
+    async def _turn(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
         """Load, decide, commit, emit, acknowledge."""
         passed("supervisor.received")
         started = self._clock.now()
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
         if workflow in self._ended and not again:
             self._room.give_back(workflow)
-            return await self._settle(workflow, arrivals)
+            return await self._settler.settle(workflow, arrivals)
         head = self._heads.get(workflow)
         left_behind = head is None and again
         if head is None:
-            fresh = not again and all(_begins(arrival.input) for arrival in arrivals)
+            fresh = not again and all(begins(arrival.input) for arrival in arrivals)
             # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
             head = Head() if fresh else replace(await self._logs.load(workflow), others=True)
-        unknown = head.state is None and not any(_begins(arrival.input) for arrival in arrivals)
+        unknown = head.state is None and not any(begins(arrival.input) for arrival in arrivals)
         if unknown and not await self._cancelled_in_the_queue(workflow, arrivals):
-            return await self._bury_strangers(workflow, arrivals)
+            return await self._settler.bury_strangers(workflow, arrivals)
         if head.state is None:
             await self._look_for_cancellation(workflow, arrivals)
-        if head.state is not None and _too_early(head.state, arrivals, self._clock.now()):
+        if head.state is not None and too_early(head.state, arrivals, self._clock.now()):
             await self._broker_was_set()
-        head, entries, raced = await self._commit(workflow, head, arrivals)
+        head, entries, raced = await self._committer.commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
         # What others have committed they send themselves, and if they die before, the input they did it for comes
         # again, to be recovered from. But nothing may be missing once the outcome, which goes last, is there.
         others = head.others or raced
-        if again or (others and (head.state.ended or not _are_new(arrivals, entries))):
+        if again or (others and (head.state.ended or not are_new(arrivals, entries))):
             await self._sender.send_all(head.state, entries)
             others = False
         else:
@@ -363,23 +326,23 @@ class SupervisorEngine:
         if left_behind and tracing():
             await self._spans.left_behind(workflow, {arrival.event_id for arrival in arrivals})
         self._spans.processed(head.state, [arrival.delivery for arrival in arrivals], started)
-        await self._settle(workflow, arrivals, head.state)
+        await self._settler.settle(workflow, arrivals, head.state)
         passed("supervisor.acked")
         self._note(head.state, entries)
         return None
 
-    async def _cancelled_in_the_queue(self, workflow: str, arrivals: Sequence[_Arrival]) -> bool:
+    async def _cancelled_in_the_queue(self, workflow: str, arrivals: Sequence[Arrival]) -> bool:
         """Whether somebody has cancelled a workflow whose request waits for its admission. It then begins and ends in
         one commit; the request finds that when its turn comes."""
         for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and _cancels(workflow, arrival.input):
+            if isinstance(arrival.input, ControlReceived) and cancels(workflow, arrival.input):
                 request = await request_for(self._bus, self._subjects.request(self._team.name), workflow)
                 if request is not None:
                     arrival.also = (read_request(request, self._team, self._settings.namespace),)
                 return request is not None
         return False
 
-    async def _look_for_cancellation(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
+    async def _look_for_cancellation(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
         """A parent may have given up before its child began: what it said then has found nobody."""
         for arrival in arrivals:
             if not isinstance(arrival.input, RequestReceived) or arrival.input.admission.parent is None:
@@ -387,156 +350,6 @@ class SupervisorEngine:
             subject = self._subjects.control(self._team.name, workflow, FROM_PARENT)
             if (said := await self._bus.last("work", subject)) is not None:
                 arrival.also = (read_inbox(said, self._subjects.parse_inbox(subject)),)
-
-    async def _commit(
-        self, workflow: str, head: Head, arrivals: Sequence[_Arrival]
-    ) -> tuple[Head, tuple[Entry, ...], bool]:
-        """The head after the inputs, the entries committed for them, and whether what was sent before is unknown."""
-        raced = False
-        for _ in range(_RACES):
-            cards = tuple(await self._bus.registry.cards())
-            now, bound = self._clock.now(), self._bus.max_body
-            around = Circumstances(now, cards, self._circuits.open, bound, self._loads.known)
-            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
-            draft = consider(head.state, inputs, around)
-            entries, state = tuple(draft.entries), draft.state
-            if not entries or state is None:
-                if head.state is not None and head.state.ended:
-                    return head, (), raced  # nothing follows
-                # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
-                # one may be the very timer that another supervisor has armed since.
-                newer = await self._logs.load(workflow, head)
-                if newer.sequence == head.sequence:
-                    return head, (), raced
-                head, raced = newer, True
-                continue
-            if draft.compared and await self._loads.look(draft.compared):
-                continue  # it was chosen by what was not known, or not so well
-            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
-                continue  # another supervisor was faster
-            before = head.state
-            try:
-                head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
-                self._watch.wrote(head.sequence)
-                self._circuits.saw(before, workflow, entries)
-                self._loads.saw(entries)
-                passed("supervisor.committed")
-                return head, entries, raced
-            except (Conflict, UnknownOutcome) as error:
-                metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
-                raced = True
-                if isinstance(error, UnknownOutcome):
-                    await self._clock.sleep(_UNKNOWN)
-                committed = changed(state, commits=state.commits + 1)
-                head = await self._reload(workflow, head, error)
-                if isinstance(error, UnknownOutcome) and head.state == committed:
-                    return head, entries, raced  # it was stored, and is ours
-            except OversizeEvent as error:
-                if len(arrivals) == 1:
-                    _cut_down(arrivals[0], error)
-                    continue
-                apart: tuple[Entry, ...] = ()
-                for arrival in arrivals:
-                    head, made, _ = await self._commit(workflow, head, [arrival])
-                    apart += made
-                return head, apart, True
-        raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
-
-    async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
-        """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
-        newer = await self._logs.load(workflow, head)
-        if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
-            return newer
-        whole = await self._logs.load(workflow)
-        if whole.sequence == head.sequence:
-            raise BusUnavailable(
-                f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
-            )
-        _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
-        return whole
-
-    # Settling
-
-    async def _settle(self, workflow: str, arrivals: Iterable[_Arrival], state: State | None = None) -> None:
-        for arrival in arrivals:
-            if arrival.refusal is not None:
-                with bind(**(log_ids(state) if state else {})):
-                    await self._store_letter(arrival.delivery, workflow, arrival.refusal)
-            await arrival.delivery.ack()
-
-    async def _bury_strangers(self, workflow: str, arrivals: Sequence[_Arrival]) -> None:
-        for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{FROM_PARENT}":
-                # Its child is about to begin, or will look for this when it does.
-                await (arrival.delivery.nak(1.0) if arrival.delivery.delivered < _PATIENCE else arrival.delivery.ack())
-                continue
-            message = "no log of this workflow exists: it was never admitted here, or its log has aged out"
-            await self._bury(arrival.delivery, workflow, "unknown_workflow", message)
-
-    async def _bury(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
-        """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
-        try:
-            await self._store_letter(delivery, workflow, AttemptError(kind=kind, message=message))
-        except PointsmanError as error:
-            if not isinstance(error, BusUnavailable):
-                _log.error("dead_letter_not_stored", reason=str(error), hint="it is tried again; look at the streams")
-            await delivery.nak(_LETTER_AGAIN)
-        else:
-            await delivery.term(kind)
-
-    async def _store_letter(self, delivery: Delivery, workflow: str | None, cause: AttemptError) -> None:
-        _log.warning("input_refused", subject=delivery.message.subject, kind=cause.kind, reason=cause.message)
-        await bury(
-            self._bus,
-            self._subjects,
-            self._clock,
-            delivery.message,
-            origin=self._team.name,
-            cause=cause,
-            attempts=delivery.delivered,
-            team=self._team.name,
-            workflow=workflow,
-        )
-
-    async def _close_damaged(self, workflow: str, arrivals: Sequence[_Arrival], error: DamagedLog) -> None:
-        """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters."""
-        self._forget(workflow, arrivals)
-        try:
-            await self._tell_closed(workflow, str(error))
-        except BusUnavailable:
-            for arrival in arrivals:
-                await arrival.delivery.nak(1.0)
-        else:
-            for arrival in arrivals:
-                await self._bury(arrival.delivery, workflow, error.kind, str(error))
-
-    async def _tell_closed(self, workflow: str, reason: str) -> None:
-        now = self._clock.now()
-        correlation_id, trace_id = await self._logs.origin(workflow)
-        outcome = Outcome(
-            workflow_id=workflow,
-            team=self._team.name,
-            status="failed",
-            answer=NOT_SERVED,
-            reason=reason,
-            correlation_id=correlation_id or workflow,
-            trace_id=trace_id,
-            started_at=now,
-            ended_at=now,
-            elapsed=0.0,
-            sequential=0.0,
-        )
-        envelope = Envelope(
-            id=f"{workflow}-outcome",
-            type=Outcome.event_type,
-            source=self._subjects.source("team", self._team.name),
-            time=now,
-            subject=workflow,
-            correlation_id=correlation_id,
-        )
-        subject = self._subjects.outcome(self._team.name, workflow)
-        with contextlib.suppress(Conflict):
-            await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)
 
     # Noting
 
@@ -565,42 +378,7 @@ class SupervisorEngine:
             self._ended.popitem(last=False)
 
 
-def _too_early(state: State, arrivals: Iterable[_Arrival], now: datetime) -> bool:
-    """Whether the armed timer has fired long before its time."""
-    fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
-    return fired and state.timer_due is not None and state.timer_due - now > EARLY
-
-
-def _cancels(workflow: str, received: ControlReceived) -> bool:
-    """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
-    return received.control.action == "cancel" and received.event_id != f"{workflow}-{FROM_PARENT}"
-
-
-def _are_new(arrivals: Iterable[_Arrival], entries: Iterable[Entry]) -> bool:
-    """Whether every input was committed now, and so by nobody before. Of a timer that cannot be told."""
-    committed = {getattr(entry, "event_id", None) for entry in entries}
-    return all(arrival.event_id in committed for arrival in arrivals)
-
-
-def _begins(each: Input) -> bool:
-    return isinstance(each, RequestReceived | RequestRefused)
-
-
 def _ids(entry: Entry) -> dict[str, object]:
     return {
         name: value for name in ("task_id", "attempt", "agent") if (value := getattr(entry, name, None)) is not None
     }
-
-
-def _cut_down(arrival: _Arrival, error: OversizeEvent) -> None:
-    """What the bus could carry but a log entry around it cannot is refused for its size."""
-    failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
-    match arrival.input:
-        case RequestReceived() as received:
-            arrival.input = RequestRefused(received.admission, failure)
-            arrival.refusal = failure
-        case ResultReceived() as received if received.result.output is not None:
-            result = received.result.model_copy(update={"status": "failed", "output": None, "error": failure})
-            arrival.input = ResultReceived(received.event_id, result)
-        case _:
-            raise InvariantError(f"an input without a large body does not fit into a commit: {error}") from error

@@ -98,8 +98,8 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
         tries.append(1)
         raise OversizeEvent("the operator's limit for this stream is 1 kB")
 
-    monkeypatch.setattr("pointsman.engine.supervisor.bury", refuse)
-    monkeypatch.setattr("pointsman.engine.supervisor._LETTER_AGAIN", 0.01)
+    monkeypatch.setattr("pointsman.engine.settling.bury", refuse)
+    monkeypatch.setattr("pointsman.engine.settling._LETTER_AGAIN", 0.01)
     async with crew(broker, Settings(ack_wait=2), 1):
         await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
         await until(lambda: _truth(len(tries) > 2))

@@ -19,6 +19,7 @@ from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.client import Client
 from pointsman.core.inputs import ResultReceived, TimerFired
 from pointsman.engine import supervisor
+from pointsman.engine.committing import Committer
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
@@ -123,7 +124,7 @@ async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
 ) -> None:
     monkeypatch.setattr(supervisor, "_PATIENCE", 2)
     monkeypatch.setattr(supervisor, "_LONGEST_PAUSE", 0.01)
-    commit, failed = SupervisorEngine._commit, []
+    commit, failed = Committer.commit, []
 
     async def trip(self: Any, workflow: str, head: Any, arrivals: Any) -> Any:
         if any(isinstance(each.input, TimerFired) for each in arrivals) and len(failed) < 8:
@@ -133,7 +134,7 @@ async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
             raise RuntimeError("a bug")  # so that the timer alone can end it
         return await commit(self, workflow, head, arrivals)
 
-    monkeypatch.setattr(SupervisorEngine, "_commit", trip)
+    monkeypatch.setattr(Committer, "commit", trip)
     async with crew(MemoryBroker()) as client:
         outcome = await ended(client)
 

@@ -224,6 +224,7 @@ async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_no
             if len(died) % 2:
                 raise RuntimeError("as good as dead")
 
+    monkeypatch.setattr("pointsman.engine.committing.passed", die_every_other_time)
     monkeypatch.setattr("pointsman.engine.supervisor.passed", die_every_other_time)
     monkeypatch.setattr("pointsman.engine.supervisor._log", _Deaf())
 

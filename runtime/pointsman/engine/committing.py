@@ -1,0 +1,110 @@
+"""Inputs become a commit of their workflow's log here: decide, claim what only one may have, commit; and after a
+conflict all of it again, from what the log holds then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pointsman.core.decide import consider
+from pointsman.core.inputs import Circumstances
+from pointsman.core.state import changed
+from pointsman.engine.arrivals import Arrival, cut_down
+from pointsman.engine.circuits import SharedCircuits
+from pointsman.engine.continuity import LogWatch
+from pointsman.engine.fault_points import passed
+from pointsman.engine.loads import Loads
+from pointsman.engine.workflow_log import Head, WorkflowLog
+from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEvent, UnknownOutcome
+from pointsman.ports import Bus, Clock
+from pointsman.telemetry import get_logger, metrics, names
+from pointsman_schemas.log import Entry
+
+__all__ = ["Committer"]
+
+_UNKNOWN = 0.05
+"""Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
+_RACES = 100
+"""Compare-and-set races one turn may lose; more means that something else is wrong."""
+
+_log = get_logger(__name__)
+
+
+class Committer:
+    """Commits to one team's logs. Of what it commits, `watch`, `circuits` and `loads` learn."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, logs: WorkflowLog, watch: LogWatch, circuits: SharedCircuits, loads: Loads
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._logs = logs
+        self._watch = watch
+        self._circuits = circuits
+        self._loads = loads
+
+    async def commit(
+        self, workflow: str, head: Head, arrivals: Sequence[Arrival]
+    ) -> tuple[Head, tuple[Entry, ...], bool]:
+        """The head after the inputs, the entries committed for them, and whether what was sent before is unknown."""
+        raced = False
+        for _ in range(_RACES):
+            cards = tuple(await self._bus.registry.cards())
+            now, bound = self._clock.now(), self._bus.max_body
+            around = Circumstances(now, cards, self._circuits.open, bound, self._loads.known)
+            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
+            draft = consider(head.state, inputs, around)
+            entries, state = tuple(draft.entries), draft.state
+            if not entries or state is None:
+                if head.state is not None and head.state.ended:
+                    return head, (), raced  # nothing follows
+                # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
+                # one may be the very timer that another supervisor has armed since.
+                newer = await self._logs.load(workflow, head)
+                if newer.sequence == head.sequence:
+                    return head, (), raced
+                head, raced = newer, True
+                continue
+            if draft.compared and await self._loads.look(draft.compared):
+                continue  # it was chosen by what was not known, or not so well
+            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
+                continue  # another supervisor was faster
+            before = head.state
+            try:
+                head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
+                self._watch.wrote(head.sequence)
+                self._circuits.saw(before, workflow, entries)
+                self._loads.saw(entries)
+                passed("supervisor.committed")
+                return head, entries, raced
+            except (Conflict, UnknownOutcome) as error:
+                metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
+                raced = True
+                if isinstance(error, UnknownOutcome):
+                    await self._clock.sleep(_UNKNOWN)
+                committed = changed(state, commits=state.commits + 1)
+                head = await self._reload(workflow, head, error)
+                if isinstance(error, UnknownOutcome) and head.state == committed:
+                    return head, entries, raced  # it was stored, and is ours
+            except OversizeEvent as error:
+                if len(arrivals) == 1:
+                    cut_down(arrivals[0], error)
+                    continue
+                apart: tuple[Entry, ...] = ()
+                for arrival in arrivals:
+                    head, made, _ = await self.commit(workflow, head, [arrival])
+                    apart += made
+                return head, apart, True
+        raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
+
+    async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
+        """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
+        newer = await self._logs.load(workflow, head)
+        if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
+            return newer
+        whole = await self._logs.load(workflow)
+        if whole.sequence == head.sequence:
+            raise BusUnavailable(
+                f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
+            )
+        _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
+        return whole
