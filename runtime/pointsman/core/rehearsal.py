@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 from pydantic import JsonValue
 
@@ -38,6 +38,7 @@ from pointsman_schemas.log import (
     Commit,
     ControlIgnored,
     Entry,
+    LimitReached,
     PlanAccepted,
     PlanRejected,
     ResultIgnored,
@@ -63,7 +64,8 @@ _LONG = timedelta(days=1)  # longer than any circuit stays open
 _FALLBACK_TOO = re.compile(r"; its fallback (\S+) keeps failing, too, and is sent no work$")
 
 _STANDS_IN = re.compile(r"; (\S+) keeps failing, \S+ stands in$")
-_NOT_ONE_OF = re.compile(r"which is not one of: (.+)$", re.MULTILINE)  # what a planner is told of a name nobody has
+_NOT_ONE_OF = re.compile(r"names the agent .*, which is not one of: (.+)$", re.MULTILINE)  # of a name nobody has
+_TOO_MANY = re.compile(r"tasks was passed: (?P<event>\S+) would make (?P<count>\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,32 +204,42 @@ def _menu(entries: Iterable[Entry]) -> dict[str, AgentCard]:
     return found
 
 
-def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, AgentCard]) -> tuple[AgentCard, ...]:
+def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, AgentCard]) -> tuple[AgentCard, ...]:
     """The menu, with what the entries tell of each agent: how long it may take, and who stands in for it."""
     cards = dict(menu)
+    takes: dict[str, float] = {}
+    gone: set[str] = set()
 
     def known(name: str) -> AgentCard:  # of whom no planner was told: one of the roles, which are on no menu
         return cards.get(name) or AgentCard(name=name, description="", role=Role.SYNTHESIZE)
 
+    def works(name: str, event: str = "", skill: str = "") -> None:
+        card = known(name)
+        reacts = tuple(sorted({*card.reacts_to, *filter(None, (event,))}))
+        skills = tuple(dict.fromkeys((*card.skills, *filter(None, (skill,)))))
+        cards[name] = card.model_copy(update={"role": Role.WORK, "reacts_to": reacts, "skills": skills})
+
+    def took(name: str, start: datetime, deadline: datetime) -> None:
+        # The workflow's deadline may have cut it short: the longest of them is what it may take.
+        takes[name] = max(takes.get(name, _SHORTEST), (deadline - start).total_seconds())
+        cards[name] = known(name).model_copy(update={"timeout": takes[name]})
+
+    accepted = [entry for entry in entries if isinstance(entry, PlanAccepted)]
+    for each in sorted(accepted, key=lambda each: -len(each.plan.tasks)):  # agents react in the order of their cards
+        for planned in each.plan.tasks:
+            works(planned.agent, each.event, planned.skill)
     for entry in entries:
         match entry:
             case TaskDispatched():
-                timeout = max((entry.deadline - entry.at).total_seconds(), _SHORTEST)
-                card = known(entry.agent)
-                said = {"timeout": timeout, "fallback": entry.fallback or card.fallback, "team": entry.team}
+                took(entry.agent, entry.at, entry.deadline)
+                card = cards[entry.agent]
+                said = {"fallback": entry.fallback or card.fallback, "team": entry.team}
                 cards[entry.agent] = card.model_copy(update=said)
                 if entry.instead_of is not None:
                     other = known(entry.instead_of)
                     cards[other.name] = other.model_copy(update={"fallback": entry.agent})
-            case PlanAccepted():
-                for planned in entry.plan.tasks:
-                    card = cards.get(planned.agent) or AgentCard(name=planned.agent, description="")
-                    reacts = {*card.reacts_to, *filter(None, (entry.event,))}
-                    skills = tuple(dict.fromkeys((*card.skills, *filter(None, (planned.skill,)))))
-                    more = {"reacts_to": tuple(sorted(reacts)), "skills": skills}
-                    cards[planned.agent] = card.model_copy(update=more)
             case PlanRejected() if told := _NOT_ONE_OF.search("\n".join(entry.problems)):
-                alive = told[1].split(", ")
+                alive = [] if told[1].startswith("none: ") else told[1].split(", ")
                 cards = {name: card for name, card in cards.items() if name in alive}
                 cards |= {name: AgentCard(name=name, description="") for name in alive if name not in cards}
             case TaskFailed() if (told := _FALLBACK_TOO.search(entry.error.message)) is not None:
@@ -235,24 +247,45 @@ def _cards(state: State | None, entries: Iterable[Entry], menu: Mapping[str, Age
             case ApprovalRequested(about="task", agent=str() as name):
                 cards[name] = known(name).model_copy(update={"approval": "required"})
             case RetryScheduled():
-                timeout = max((entry.deadline - entry.not_before).total_seconds(), _SHORTEST)
-                cards[entry.agent] = known(entry.agent).model_copy(update={"timeout": timeout})
+                took(entry.agent, entry.not_before, entry.deadline)
+            case LimitReached() if (told := _TOO_MANY.search(entry.detail)) is not None:
+                for name in _reacting_too(state, entries, cards.values(), told["event"], int(told["count"])):
+                    works(name, told["event"])
             case AllowanceAwaited() if state is not None and (task := state.tasks.get(entry.task_id)):
                 if entry.agent != task.agent:
                     cards[entry.agent] = known(entry.agent)  # its fallback, which was there to take it
             case AttemptFailed(result=None) if state is not None and (task := state.tasks.get(entry.task_id)):
                 if entry.error.kind == ErrorKind.NO_WORKER:
-                    cards.pop(task.agent, None)
+                    gone.add(task.agent)
                 else:
                     cards[task.agent] = known(task.agent)
             case TaskAbandoned() if state is not None and (task := state.tasks.get(entry.task_id)):
                 if entry.team and not task.team:
-                    cards.pop(task.agent, None)  # nobody knew it: it might have been a team
+                    gone.add(task.agent)  # nobody knew it: it might have been a team
                 elif task.role is Role.WORK:
                     cards[task.agent] = known(task.agent)
             case _:
                 pass
-    return tuple(cards.values())
+    return tuple(card for name, card in cards.items() if name not in gone)
+
+
+def _reacting_too(
+    state: State | None, entries: Iterable[Entry], cards: Iterable[AgentCard], event: str, count: int
+) -> Iterator[str]:
+    """As many more agents as must react to `event` for `count` tasks; nobody was told which, for none got its task."""
+    agents = state.agents if state is not None else "*"
+    tasks = len(list(state.work())) if state is not None else 0
+    for entry in entries:
+        match entry:
+            case WorkflowStarted():
+                agents = entry.agents
+            case PlanAccepted():
+                tasks += len(entry.plan.tasks)
+            case _:
+                pass
+    reacting = {card.name for card in cards if event in card.reacts_to}
+    names = agents if agents != "*" else tuple(f"agent-{number}" for number in range(count))
+    return islice((name for name in names if name not in reacting), max(count - tasks - len(reacting), 0))
 
 
 def _chosen(entries: Iterable[Entry]) -> dict[str, str]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.core import Story, admission, failure, plan, task
+from support.core import Story, admission, card, failure, plan, task
 from support.world import AGENTS, World, some_limits, some_strategy
 
 from pointsman.core.inputs import RequestReceived, ResultReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
-from pointsman_schemas.log import Commit, RetryScheduled, TaskFailed
-from pointsman_schemas.team import Limits, Router, Team
+from pointsman_schemas.log import Commit, LimitReached, RetryScheduled, TaskFailed
+from pointsman_schemas.team import Choreography, Limits, Router, Team
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -69,6 +70,64 @@ def test_a_refused_plan_is_refused_again() -> None:
     story = Story().start()
     story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
 
+    assert list(rehearse(story.commits)) == []
+
+
+def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
+    story = Story(cards=(card("worker", skills=("craft",)), card("other"))).start()
+    story.succeed("plan-1", plan(task("a", skill="magic")))
+    story.succeed("plan-2", plan(task("a", "other", needs=["b"]), task("b", skill="craft")))
+
+    assert story.statuses() == {"a": "waiting", "b": "running"}
+    assert list(rehearse(story.commits)) == []
+
+
+def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
+    story = Story(cards=()).start()
+    story.succeed("plan-1", plan(task("a")))
+
+    assert list(rehearse(story.commits)) == []
+
+
+def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_for_it() -> None:
+    story = Story(limits=Limits(attempts=1, replans=2)).planned(task("a"), task("b", needs=["a"]))
+    story.fail("a")
+
+    story.fire()
+
+    assert (story.task("plan-2").status, story.task("plan-3").status) == ("failed", "running")
+    assert story.commits[-1].entries[0].at == story.task("plan-3").since
+    assert list(rehearse(story.commits)) == []
+
+
+@pytest.mark.parametrize("retry_first", [True, False])
+def test_who_reacts_and_tries_again_in_one_commit_does_both_again(retry_first: bool) -> None:
+    dancers = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
+    story = Story(strategy=Choreography(begins="a"), cards=dancers, limits=Limits(deadline=20)).start()
+    heard = [
+        story.result("two-a", error=failure(retryable=True, retry_after=3)),
+        story.result("one-a", events=[{"name": "a", "data": None}]),
+    ]
+
+    story.feed(*(heard if retry_first else reversed(heard)))
+
+    assert story.statuses() == {
+        "one-a": "succeeded",
+        "two-a": "backing_off",
+        "one-a-2": "running",
+        "two-a-2": "running",
+    }
+    assert list(rehearse(story.commits)) == []
+
+
+@pytest.mark.parametrize("agents", ["*", ("one", "two", "three")])
+def test_reactions_that_would_have_been_too_many_would_be_again(agents: Literal["*"] | tuple[str, ...]) -> None:
+    dancers = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("c",)), card("three", reacts_to=("c",)))
+    story = Story(strategy=Choreography(begins="a"), cards=dancers, agents=agents, limits=Limits(tasks=3)).start()
+
+    story.succeed("one-a", events=[{"name": "b", "data": None}, {"name": "c", "data": None}])
+
+    assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 3 tasks was passed: c would make 4"]
     assert list(rehearse(story.commits)) == []
 
 
