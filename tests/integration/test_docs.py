@@ -1,20 +1,20 @@
 """Every code block of the README and of docs/approvals.md runs, in its order, against one running system.
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
-line by line; a line that ends in `&` goes on in the background. What would build an environment is checked, not run:
-`make` targets must exist, and what `pip` installs must be an extra of this project.
+line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
+itself. What would build an environment is checked, not run: `make` targets must exist, and what `pip` installs must be
+an extra of this project.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.docs import ROOT, alive, background, blocks_of, end, run
+from support.docs import ROOT, alive, background, blocks_of, end, run, run_python
 from support.system import planner_of, running, synthesizer, until
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -39,15 +39,11 @@ async def settings(tmp_path: Path) -> AsyncIterator[Settings]:
 
 @pytest.fixture
 async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
-    """A client of a system with the processes that `pointsman up` starts."""
-    up = [
-        background(f"pointsman {part}", tmp_path, settings)
-        for part in (
-            "supervisor pointsman_agents.customer_service",
-            *(f"worker pointsman_agents.{role}" for role in ("planner", "synthesizer")),
-            *(f"worker pointsman_agents.customer_service.{name}" for name in ("billing", "technical", "account")),
-        )
-    ]
+    """A client of a system with everybody whom `pointsman up` starts, the agents in one process."""
+    workers = [f"pointsman_agents.{role}" for role in ("planner", "synthesizer")]
+    workers += [f"pointsman_agents.customer_service.{name}" for name in ("billing", "technical", "account")]
+    commands = ("supervisor pointsman_agents.customer_service", f"worker {' '.join(workers)}")
+    up = [background(f"pointsman {command}", tmp_path, settings) for command in commands]
     try:
         async with connect(settings=settings) as connected:
             await alive(connected, {"planner", "synthesizer", "billing", "technical", "account"})
@@ -60,7 +56,6 @@ async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
 async def test_every_block_of_the_readme_runs(client: Client, settings: Settings, tmp_path: Path) -> None:
     started: list[subprocess.Popen[bytes]] = []
     ran = 0
-    shell = "\n".join(body for language, body in BLOCKS if language == "sh")
     try:
         for language, body in BLOCKS:
             if language == "text":
@@ -68,20 +63,15 @@ async def test_every_block_of_the_readme_runs(client: Client, settings: Settings
             if language == "python":
                 name = body.splitlines()[0].removeprefix("# ")
                 (tmp_path / name).write_text(body)
-                if name not in shell:
-                    await run(f"{sys.executable} {name}", tmp_path, settings)
+                await run_python(name, BLOCKS, tmp_path, settings)
             else:
                 assert language == "sh", f"nobody runs a block of {language}"
                 for line in body.splitlines():
                     if line.endswith("&"):
                         started.append(background(line[:-1], tmp_path, settings))
-                    elif line.startswith("pointsman") and started:
-                        await alive(client, {"translator"})
-                        await run(line, tmp_path, settings)
                     else:
                         await run(line, tmp_path, settings)
             ran += 1
-        await alive(client, {"translator"})
         workflow = await client.submit("helpdesk", "Please give me a translation into another language: hello world")
         outcome = await workflow.outcome(30)
     finally:
@@ -119,6 +109,16 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
     assert language == "sh"
     assert sorted(paid) == [90, 100]
     assert sorted(statuses) == ["completed", "completed", "failed"]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
+def test_a_team_that_was_just_started_is_asked_when_it_and_its_planner_are_there(document: str) -> None:
+    starting = [body for _, body in blocks_of((ROOT / document).read_text()) if "pointsman supervisor" in body]
+
+    assert starting
+    for body in starting:
+        asked = set(re.findall(r"^pointsman submit (\S+)", body, re.MULTILINE))
+        assert asked | {"planner"} <= set(re.findall(r"--wait (\S+)", body.partition("pointsman submit")[0]))
 
 
 def test_the_readme_names_every_command() -> None:

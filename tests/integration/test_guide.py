@@ -7,45 +7,40 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.docs import ROOT, alive, background, blocks_of, end, run
+from support.docs import ROOT, background, blocks_of, end, run, run_python
 
 from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.client import connect
 from pointsman.settings import Settings
 
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 BLOCKS = blocks_of(GUIDE)
-AGENTS = {"clerk", "words", "planner", "synthesizer"}
 
 
 @pytest.mark.timeout(240)
 async def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
     started: list[subprocess.Popen[bytes]] = []
     languages = [language for language, _ in BLOCKS]
-    shell = "\n".join(body for language, body in BLOCKS if language == "sh")
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         settings = Settings(url=broker.url)
-        async with connect(settings=settings) as client:
-            try:
-                for language, body in BLOCKS:
-                    if language == "sh":
-                        for line in body.splitlines():
-                            if line.startswith("pip"):
-                                assert line == "pip install '.[embedded,dashboard,eval]' pytest"
-                            elif line.endswith("&"):
-                                started.append(background(line[:-1], tmp_path, settings))
-                            elif line.startswith("pytest"):
-                                await run(f"{sys.executable} -m {line} -p no:cacheprovider", tmp_path, settings)
-                            else:
-                                await alive(client, AGENTS)
-                                await run(line, tmp_path, settings)
-                        continue
-                    name = body.splitlines()[0].removeprefix("# ")
-                    (tmp_path / name).write_text(body)
-                    if language == "python" and name not in shell:
-                        await run(f"{sys.executable} {name}", tmp_path, settings)
-            finally:
-                end(started)
+        try:
+            for language, body in BLOCKS:
+                if language == "sh":
+                    for line in body.splitlines():
+                        if line.startswith("pip"):
+                            assert line == "pip install '.[embedded,dashboard,eval]' pytest"
+                        elif line.endswith("&"):
+                            started.append(background(line[:-1], tmp_path, settings))
+                        elif line.startswith("pytest"):
+                            await run(f"{sys.executable} -m {line} -p no:cacheprovider", tmp_path, settings)
+                        else:
+                            await run(line, tmp_path, settings)
+                    continue
+                name = body.splitlines()[0].removeprefix("# ")
+                (tmp_path / name).write_text(body)
+                if language == "python":
+                    await run_python(name, BLOCKS, tmp_path, settings)
+        finally:
+            end(started)
 
     assert set(languages) == {"sh", "python", "yaml"}
     assert '<testsuite name="shop" tests="3" failures="0"' in (tmp_path / "results.xml").read_text()

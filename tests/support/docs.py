@@ -1,23 +1,40 @@
-"""Running the code blocks of a document: each line of a shell block is a process of its own, with the offline model."""
+"""Running the code blocks of a document, with the offline model.
+
+A line of a shell block is a process of its own, unless it only asks what runs: that is done in the test's process,
+where the interpreter and the imports are there already."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from pointsman.cli import app
 from pointsman.client import Client
 from pointsman.settings import Settings
 from support.system import until
 
-__all__ = ["ROOT", "alive", "background", "blocks_of", "end", "run"]
+__all__ = ["ROOT", "alive", "background", "blocks_of", "end", "run", "run_python"]
 
 ROOT = Path(__file__).parents[2]
+_ASKING = {
+    "agents",
+    "approvals",
+    "approve",
+    "doctor",
+    "list",
+    "reject",
+    "submit",
+}  # no file is read
+_CHANGED: dict[str, str | None] = {"OPENAI_API_KEY": None, "ANTHROPIC_API_KEY": None, "POINTSMAN_MODEL": "offline"}
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
@@ -34,6 +51,13 @@ async def run(line: str, folder: Path, settings: Settings) -> None:
         assert words[1:] == ["install", ".[embedded,dashboard]"]
         assert {"embedded", "dashboard"} <= extras.keys()
         return
+    if words[0] == "pointsman" and words[1] in _ASKING:
+        # A thread, because a command brings an event loop of its own.
+        done = await asyncio.to_thread(
+            CliRunner().invoke, app, words[1:], env={**_CHANGED, "POINTSMAN_URL": settings.url}
+        )
+        assert done.exit_code == 0, f"{line}\n{done.output}{done.exception or ''}"
+        return
     process = await asyncio.create_subprocess_exec(
         *command(words),
         cwd=folder,
@@ -43,6 +67,18 @@ async def run(line: str, folder: Path, settings: Settings) -> None:
     )
     output, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, f"{line}\n{output.decode()}"
+
+
+async def run_python(name: str, blocks: list[tuple[str, str]], folder: Path, settings: Settings) -> None:
+    """Run the file called `name`, unless another block does; in this process if it only defines something."""
+    stem = name.removesuffix(".py")
+    used = re.compile(rf"\b(?:from {stem} import|{stem}:|{stem}\.py)")
+    if any(used.search(body) for _, body in blocks if not body.startswith(f"# {name}\n")):
+        return
+    if "asyncio.run(" in (folder / name).read_text():
+        await run(f"{sys.executable} {name}", folder, settings)
+    else:
+        runpy.run_path(str(folder / name))
 
 
 def background(line: str, folder: Path, settings: Settings) -> subprocess.Popen[bytes]:
@@ -58,9 +94,8 @@ def command(words: list[str]) -> list[str]:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    hidden = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
-    return {**inherited, "POINTSMAN_URL": settings.url, "POINTSMAN_MODEL": "offline"}
+    changed = {**os.environ, **_CHANGED, "POINTSMAN_URL": settings.url}
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
