@@ -45,7 +45,7 @@ async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it
 ) -> None:
     stream = f"{namespace}_LIMITED"
     await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
-    await bus.store(f"{namespace}.limited", b"1", {})
+    await bus.publish(f"{namespace}.limited", b"1", {})
     reader = StreamReader(bus, SOON)
     first, second = (reader.follow(stream, [f"{namespace}.limited"], 0) for _ in range(2))
     await asyncio.wait_for(anext(first), SOON)

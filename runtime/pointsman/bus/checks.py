@@ -9,6 +9,7 @@ from functools import lru_cache
 from pointsman.errors import ContractError, InvalidToken, OversizeEvent
 
 __all__ = [
+    "EXPECTED_OF",
     "EXPECTED_SEQUENCE",
     "MAX_HEADERS",
     "MESSAGE_ID",
@@ -23,6 +24,7 @@ __all__ = [
 
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_OF = f"{EXPECTED_SEQUENCE}-Subject"  # of which subject, when not of the message's own
 
 _MAX_SUBJECT = 1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
 MAX_HEADERS = 65_535  # JetStream keeps a message's header length in 16 bits

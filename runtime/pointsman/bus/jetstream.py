@@ -21,22 +21,19 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
-from pydantic_core import from_json
 
 from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
+    EXPECTED_OF,
     EXPECTED_SEQUENCE,
-    MAX_HEADERS,
     MESSAGE_ID,
     check_filter,
     check_size,
     check_subject,
-    header_size,
     own_headers,
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
-from pointsman.bus.hops import TRACE_DESTINATION, hop_of, is_sampled
 from pointsman.bus.micro import micro_answer, micro_subjects
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
@@ -44,12 +41,9 @@ from pointsman.bus.registry import KeyValueRegistry
 from pointsman.bus.replies import Replies
 from pointsman.bus.streams import ensure_streams
 from pointsman.bus.wire import (
-    CONFLICT,
     NO_CONSUMER,
     NO_STREAM,
     NOT_DELETED,
-    TOO_BIG,
-    UNDER_WAY,
     Arrival,
     Inbox,
     error_code,
@@ -57,13 +51,12 @@ from pointsman.bus.wire import (
     header_lines,
     said,
 )
+from pointsman.bus.writing import StreamWriter
 from pointsman.errors import (
     BusUnavailable,
     ConfigurationError,
     Conflict,
-    OversizeEvent,
     PeerError,
-    PointsmanError,
     UnknownOutcome,
 )
 from pointsman.ports import Clock, QueueDepth, Server, Service, Stored, StreamKind, Watcher
@@ -81,8 +74,6 @@ _PORT = 4222  # where a NATS server listens unless it is told otherwise
 _DRAIN = 1.0  # seconds for one round trip, when leaving
 _PING = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 _PATIENCE = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
-
-_EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 async def connect(
@@ -116,7 +107,6 @@ class JetStreamBus:
         self._name = name
         self._watcher = watcher
         self._server: Server | None = None
-        self._hops = ""  # where servers tell of messages that passed
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
@@ -138,9 +128,10 @@ class JetStreamBus:
         self._set_up_once = False
         self._restoring: asyncio.Task[None] | None = None
         self._reader = StreamReader(self, self._timeout)
+        self._writer = StreamWriter(self, self._reader, self._clock, watcher)
         self._artifacts = Artifacts(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
         self._registry = KeyValueRegistry(
-            self, self._reader, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock
+            self, self._writer, self._reader, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock
         )
 
     # The connection
@@ -190,8 +181,8 @@ class JetStreamBus:
             self._refused = None
         await self.hear(self._replies.subject, self._replies.arrived)
         if self._settings.trace_broker and self._watcher is not None:
-            self._hops = self.new_inbox()
-            await self.hear(self._hops, self._passed)
+            self._writer.hops = self.new_inbox()
+            await self.hear(self._writer.hops, self._writer.passed)
         self._server = self._nc.server or self._server
         self._up.set()
         _log.info("bus_connected", server=settings.servers, client=self._name)
@@ -321,49 +312,6 @@ class JetStreamBus:
             raise BusUnavailable(f"the broker cannot do {verb}: {said(answer)}")
         return answer
 
-    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
-        """Publish and return the sequence the stream gave it."""
-        if self._watcher is None:
-            return await self._store(subject, body, wire)
-        if self._hops and is_sampled(wire):
-            traced = {**wire, TRACE_DESTINATION: self._hops}
-            size = header_size(traced)
-            if size <= MAX_HEADERS and size + len(body) <= self.max_payload:  # nothing fails for being watched
-                wire = traced
-        began, error = self._clock.monotonic(), None
-        try:
-            return await self._store(subject, body, wire)
-        except PointsmanError as raised:
-            error = raised.kind
-            raise
-        finally:
-            self._watcher.sent(subject, self._server, self._clock.monotonic() - began, error)
-
-    def _passed(self, told: Arrival) -> None:
-        if self._watcher is not None and (hop := hop_of(told.data)) is not None:
-            self._watcher.passed(hop)
-
-    async def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
-        block = header_bytes(wire)
-        check_size(subject, len(block), len(body), self.max_payload)
-        answer = from_json(await self.request(subject, body, block, lost=UnknownOutcome))
-        if not (code := error_code(answer)):
-            return int(answer["seq"])
-        if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
-            raise UnknownOutcome(f"{subject} is refused for a message that is not there yet: {said(answer)}; try again")
-        if code in (CONFLICT, UNDER_WAY):
-            raise Conflict(
-                f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE)}: {said(answer)}; read it again, then decide"
-            )
-        if code in TOO_BIG:
-            raise OversizeEvent(f"the broker refuses {subject}: {said(answer)}")
-        kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
-        raise kind(f"the broker refuses {subject}: {said(answer)}")
-
-    async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
-        newest = await self._reader.from_leader(stream, {"last_by_subj": wire.get(_EXPECTED_OF, subject)})
-        return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE])
-
     # Streams
 
     async def set_up(self, *, create: bool = True) -> None:
@@ -396,7 +344,8 @@ class JetStreamBus:
         extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
         if message_id is not None:
             extra[MESSAGE_ID] = message_id
-        return await self.store(subject, *await self._artifacts.claimed(subject, body, wire_headers(headers, extra)))
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers, extra))
+        return await self._writer.store(subject, body, wire)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         check_subject(name)
@@ -407,10 +356,10 @@ class JetStreamBus:
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,
             EXPECTED_SEQUENCE: "0",
-            _EXPECTED_OF: target,
+            EXPECTED_OF: target,
         }
         try:
-            await self.store(name, *await self._artifacts.claimed(target, body, wire_headers(headers, orders)))
+            await self._writer.store(name, *await self._artifacts.claimed(target, body, wire_headers(headers, orders)))
         except Conflict:
             return False
         return True

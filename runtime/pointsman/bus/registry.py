@@ -27,6 +27,9 @@ _AGAIN = 1.0  # seconds before a watch that broke begins again: never a hot loop
 class _Bus(Protocol):
     @property
     def closed(self) -> bool: ...
+
+
+class _Writer(Protocol):
     async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int: ...
 
 
@@ -49,8 +52,11 @@ class KeyValueRegistry:
     the broker's own clock leaves of its time.
     """
 
-    def __init__(self, bus: _Bus, reader: _Reader, bucket: str, time_to_live: float, clock: Clock) -> None:
+    def __init__(
+        self, bus: _Bus, writer: _Writer, reader: _Reader, bucket: str, time_to_live: float, clock: Clock
+    ) -> None:
         self._bus = bus
+        self._writer = writer
         self._reader = reader
         self._clock = clock
         self._stream = f"KV_{bucket}"
@@ -65,14 +71,14 @@ class KeyValueRegistry:
         self._watch: asyncio.Task[None] | None = None
 
     async def announce(self, card: AgentCard) -> None:
-        await self._bus.store(
+        await self._writer.store(
             self._subject(card),
             card.model_dump_json(exclude_none=True).encode(),
             {"Nats-TTL": _ttl(self._time_to_live)},
         )
 
     async def withdraw(self, card: AgentCard) -> None:
-        await self._bus.store(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(MARKER)})
+        await self._writer.store(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(MARKER)})
 
     async def cards(self) -> Sequence[AgentCard]:
         if self._watch is None:

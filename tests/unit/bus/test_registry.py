@@ -65,7 +65,7 @@ def card(instance: str) -> AgentCard:
 
 @asynccontextmanager
 async def watched(bucket: Bucket, clock: VirtualClock) -> AsyncIterator[KeyValueRegistry]:
-    registry = KeyValueRegistry(bucket, bucket, "cards", LIVES, clock)
+    registry = KeyValueRegistry(bucket, bucket, bucket, "cards", LIVES, clock)
     await registry.cards()
     yield registry
     await registry.close()
@@ -176,7 +176,7 @@ async def test_a_card_that_the_broker_forgot_to_drop_is_not_alive_and_an_older_o
 ):
     clock = VirtualClock()
     bucket = Bucket(clock)
-    writer = KeyValueRegistry(bucket, bucket, "cards", LIVES, clock)
+    writer = KeyValueRegistry(bucket, bucket, bucket, "cards", LIVES, clock)
     await writer.announce(card("dead"))
     await clock.advance(LIVES)
     await writer.announce(card("old"))

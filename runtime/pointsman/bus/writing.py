@@ -1,0 +1,85 @@
+"""Writing to streams: a message is stored once, where it was expected, or it is said why not; who watches is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pydantic_core import from_json
+
+from pointsman.bus.checks import EXPECTED_OF, EXPECTED_SEQUENCE, MAX_HEADERS, check_size, header_size
+from pointsman.bus.hops import TRACE_DESTINATION, hop_of, is_sampled
+from pointsman.bus.reading import StreamReader
+from pointsman.bus.wire import CONFLICT, TOO_BIG, UNDER_WAY, Arrival, error_code, header_bytes, said
+from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
+from pointsman.ports import Clock, Server, Watcher
+
+__all__ = ["StreamWriter"]
+
+
+class _Connection(Protocol):
+    @property
+    def max_payload(self) -> int: ...
+    @property
+    def server(self) -> Server | None: ...
+    async def request(
+        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
+    ) -> bytes: ...
+
+
+class StreamWriter:
+    """Stores messages over a connection, and tells `watcher` of each.
+
+    `hops` is where the servers of the broker are to tell of messages of a sampled trace; empty, they tell nobody.
+    """
+
+    def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, watcher: Watcher | None) -> None:
+        self._bus = bus
+        self._reader = reader
+        self._clock = clock
+        self._watcher = watcher
+        self.hops = ""
+
+    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
+        """Publish and return the sequence the stream gave it."""
+        if self._watcher is None:
+            return await self._store(subject, body, wire)
+        if self.hops and is_sampled(wire):
+            traced = {**wire, TRACE_DESTINATION: self.hops}
+            size = header_size(traced)
+            if size <= MAX_HEADERS and size + len(body) <= self._bus.max_payload:  # nothing fails for being watched
+                wire = traced
+        began, error = self._clock.monotonic(), None
+        try:
+            return await self._store(subject, body, wire)
+        except PointsmanError as raised:
+            error = raised.kind
+            raise
+        finally:
+            self._watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, error)
+
+    def passed(self, told: Arrival) -> None:
+        """What a server tells at `hops`."""
+        if self._watcher is not None and (hop := hop_of(told.data)) is not None:
+            self._watcher.passed(hop)
+
+    async def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
+        block = header_bytes(wire)
+        check_size(subject, len(block), len(body), self._bus.max_payload)
+        answer = from_json(await self._bus.request(subject, body, block, lost=UnknownOutcome))
+        if not (code := error_code(answer)):
+            return int(answer["seq"])
+        if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
+            raise UnknownOutcome(f"{subject} is refused for a message that is not there yet: {said(answer)}; try again")
+        if code in (CONFLICT, UNDER_WAY):
+            raise Conflict(
+                f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE)}: {said(answer)}; read it again, then decide"
+            )
+        if code in TOO_BIG:
+            raise OversizeEvent(f"the broker refuses {subject}: {said(answer)}")
+        kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
+        raise kind(f"the broker refuses {subject}: {said(answer)}")
+
+    async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
+        newest = await self._reader.from_leader(stream, {"last_by_subj": wire.get(EXPECTED_OF, subject)})
+        return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE])
