@@ -73,11 +73,13 @@ def _hungry(draft: Draft) -> list[str]:
 
 def _starve(draft: Draft, task: Task, shortage: Shortage) -> None:
     """End for want of what `task` needs. An answer for which nothing is left is made of the bare results."""
-    if draft.open().phase is not Phase.SYNTHESIZING:
+    state = draft.open()
+    if state.phase is not Phase.SYNTHESIZING:
         return _stop_work(draft, shortage.limit, shortage.detail)
-    state = draft.add(LimitReached(at=draft.now, limit=shortage.limit, detail=shortage.detail))
+    if not state.limit:  # else what ended the work has left nothing for its answer, either
+        state = draft.add(LimitReached(at=draft.now, limit=shortage.limit, detail=shortage.detail))
+    abandon(draft, task, shortage.detail)
     if task.role is Role.JUDGE:
-        abandon(draft, task, shortage.detail)
         return write_answer(draft)
     return end(draft, Phase.PARTIAL, bare_results(draft), state.limit)
 

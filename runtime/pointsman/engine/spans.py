@@ -207,7 +207,7 @@ def _of_task(history: Iterable[Entry], task_id: str) -> list[Happening]:
 
 def _of_workflow(history: Iterable[Entry]) -> list[Happening]:
     found: list[Happening] = []
-    planned, limits = False, set[str]()
+    planned = False
     for entry in history:
         match entry:
             case TaskAdded(role=Role.PLAN):
@@ -217,8 +217,7 @@ def _of_workflow(history: Iterable[Entry]) -> list[Happening]:
             case PlanRejected():
                 said: names.Attributes = {"pointsman.problems": entry.problems}
                 found.append(Happening(names.PLAN_REFUSED, entry.at, said))
-            case LimitReached() if entry.limit not in limits:  # once more when nothing was left for the answer
-                limits.add(entry.limit)
+            case LimitReached():
                 limit: names.Attributes = {"pointsman.limit": entry.limit, names.REASON: entry.detail}
                 found.append(Happening(names.LIMIT_REACHED, entry.at, limit))
             case _:

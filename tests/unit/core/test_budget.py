@@ -102,6 +102,18 @@ def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
     assert story.outcome.reason == "the limit of 440 tokens is used up: 440 used"
 
 
+def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leaves_nothing_for() -> None:
+    story = Story(limits=Limits(calls=4)).planned(task("a"), task("b"))
+    story.succeed("a", "found", usage=calls(1))
+
+    story.succeed("b", usage=calls(9))
+
+    assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 4 calls was passed: 11 used"]
+    assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 4 calls was passed: 11 used")
+    (synthesis,) = (each for each in story.state.tasks.values() if each.role is Role.SYNTHESIZE)
+    assert (synthesis.status, synthesis.cause) == ("abandoned", "the limit of 4 calls is used up: 11 used")
+
+
 def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well() -> None:
     story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"))
 
