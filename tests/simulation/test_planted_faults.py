@@ -11,9 +11,9 @@ from pointsman.core import budget, decide
 from pointsman.core.draft import Draft
 from pointsman.core.inputs import ResultReceived
 from pointsman.core.state import State
+from pointsman.engine.answering import Answerer
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
 from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.log import Entry
 from simulation.world import World
@@ -72,13 +72,13 @@ def _late_results_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:
-    process = Worker._process
+    process = Answerer._process
 
-    async def hasty(self: Worker, job: Any, envelope: Any, handoff: Any) -> None:
+    async def hasty(self: Answerer, job: Any, envelope: Any, handoff: Any) -> None:
         await job.delivery.ack()
         await process(self, job, envelope, handoff)
 
-    patch.setattr(Worker, "_process", hasty)
+    patch.setattr(Answerer, "_process", hasty)
 
 
 def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:

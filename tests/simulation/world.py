@@ -22,10 +22,11 @@ import structlog
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.engine import supervisor, workflow_log
 from pointsman.engine.dead_letters import DeadLetters, NotReplayable
+from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker, consumer_name
+from pointsman.engine.worker import Worker
 from pointsman.errors import BusUnavailable, NotFound
 from pointsman.ports import Stored, StreamKind
 from pointsman.settings import Settings

@@ -2,71 +2,46 @@
 
 | A handoff that | is |
 |---|---|
-| cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
 | is being worked on here and comes again | not run twice; the newest delivery is the one that is settled |
-| was delivered before and has its result | acknowledged |
-| was delivered too often without one | answered with `worker_crashed` |
-| has passed its deadline, or is of a cancelled task | answered, and not started |
-| is still running at its deadline | cancelled and answered with `timeout` |
+| is of a task that is cancelled | stopped and answered where it runs; where it waits, answered and not started |
 | is still running when the worker must leave | cancelled and handed back |
+| is anything else | as `answering` says |
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any
 from uuid import uuid4
 
 from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
 from pointsman.engine.announcing import keep_announced
-from pointsman.engine.attempt import ABANDON, Attempt
-from pointsman.engine.burial import bury
+from pointsman.engine.answering import Answerer, Job
+from pointsman.engine.attempt import ABANDON
 from pointsman.engine.desks import Desk, desk_of
-from pointsman.engine.fault_points import passed
-from pointsman.engine.handlers import Handlers, InlineHandlers, ThreadHandlers
-from pointsman.engine.handoffs import consumer_name, read_handoff
-from pointsman.engine.insisting import insist, store_first
-from pointsman.engine.journal import BusJournal
+from pointsman.engine.handlers import ThreadHandlers
+from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.meters import BusMeters
-from pointsman.engine.reports import BusReporter
 from pointsman.engine.steady import SteadyClock
-from pointsman.errors import (
-    BusUnavailable,
-    ConfigurationError,
-    ContractError,
-    OversizeEvent,
-    describe_error,
-)
+from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, describe_error
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
 from pointsman.settings import Settings
-from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
+from pointsman.telemetry import get_logger
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Result
-from pointsman_schemas.ids import derived_id, span_id_for
-from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.events import Cancellation
+from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Worker", "consumer_name"]
-
-T = TypeVar("T")
+__all__ = ["Worker"]
 
 _SENT = 0.05  # seconds in which what was handed back has left this process
 _LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
-_MEASURED = (  # of its span
-    "messaging.system",
-    "messaging.operation.name",
-    "messaging.destination.template",
-    names.SERVER_ADDRESS,
-    names.SERVER_PORT,
-)
 
 _log = get_logger(__name__)
 
@@ -103,10 +78,9 @@ class Worker:
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
         self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
-        self._handlers: Handlers = InlineHandlers()
-        self._meters: BusMeters | None = None
-        self._jobs: dict[int, _Job] = {}  # by the sequence of the handoff
+        self._jobs: dict[int, Job] = {}  # by the sequence of the handoff
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
+        self._answerer = Answerer(bus, self._subjects, settings, self._clock, self._cancelled)
         self._stopping = False
 
     @property
@@ -129,10 +103,11 @@ class Worker:
         await self._clock.set(self._bus)
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
-                self._meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
-                stack.push_async_callback(self._meters.close)
+                meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
+                stack.push_async_callback(meters.close)
+                self._answerer.meters = meters
             if self._own_loop:
-                self._handlers = await stack.enter_async_context(ThreadHandlers())
+                self._answerer.handlers = await stack.enter_async_context(ThreadHandlers())
             await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
             for desk in self._desks:
                 desk.consumer = await self._bus.consumer(
@@ -167,7 +142,7 @@ class Worker:
                 for task in (leaving, keeping_alive):
                     task.cancel()
             await self._close_agents(_until(gone))
-            await self._handlers.close(_until(gone))
+            await self._answerer.handlers.close(_until(gone))
             _log.info("worker_stopped", instance=self.instance)
 
     async def hand_back(self) -> None:
@@ -207,15 +182,10 @@ class Worker:
                 hint="it is still worked on and is not run twice; this process was too busy to tell the broker in time",
             )
             return
-        job = _Job(desk, delivery, asyncio.current_task())
+        job = Job(desk, delivery, asyncio.current_task())
         self._jobs[delivery.message.sequence] = job
         try:
-            try:
-                envelope, handoff = read_handoff(delivery.message, self._subjects)
-            except ContractError as error:
-                await self._bury(job, error)
-                return
-            await self._process(job, envelope, handoff)
+            await self._answerer.answer(job)
         except asyncio.CancelledError:
             await delivery.nak()
             raise
@@ -230,200 +200,6 @@ class Worker:
         finally:
             del self._jobs[delivery.message.sequence]
             desk.vacate()
-
-    async def _bury(self, job: _Job, error: ContractError) -> None:
-        message, agent = job.delivery.message, job.desk.name
-        workflow: str | None = None
-        task: str | None = None
-        with suppress(ContractError):
-            address = self._subjects.parse_handoff(message.subject)
-            workflow, task = address.workflow, address.task
-        cause = AttemptError(kind=error.kind, message=describe_error(error))
-
-        async def store() -> DeadLetter:
-            return await bury(
-                self._bus,
-                self._subjects,
-                self._clock,
-                message,
-                origin=agent,
-                cause=cause,
-                attempts=job.delivery.delivered,
-                workflow=workflow,
-                task=task,
-            )
-
-        letter = await insist(store, self._clock)
-        _log.warning(
-            "handoff_dead_lettered",
-            agent=agent,
-            subject=message.subject,
-            letter=letter.id,
-            cause=str(error),
-            hint=f"pointsman dead show {letter.id}",
-        )
-        job.desk.count(0.0, error.kind)
-        await job.delivery.term(f"{error.kind}: {letter.id}")
-
-    # Running
-
-    async def _process(self, job: _Job, envelope: Envelope, handoff: Handoff) -> None:
-        delivery, desk = job.delivery, job.desk
-        title, attributes = names.process_handoff(
-            self._subjects.namespace,
-            desk.name,
-            subject=delivery.message.subject,
-            workflow_id=handoff.workflow_id,
-            task_id=handoff.task_id,
-            attempt=handoff.attempt,
-            delivered=delivery.delivered,
-            message_id=envelope.id,
-            source=envelope.source,
-            correlation_id=envelope.correlation_id,
-            consumer=consumer_name(desk.name),
-            role=handoff.role,
-            server=self._bus.server,
-        )
-        parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
-        again = delivery.delivered > 1
-        if not again:
-            waited = (self._clock.now() - delivery.message.at).total_seconds()
-            metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})
-        began = self._clock.monotonic()
-        with (
-            bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
-                 correlation_id=envelope.correlation_id),
-            span(title, kind="consumer", parent=parent, attributes=attributes,
-                 # An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it.
-                 span_id=span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt),
-                 links=(parent,) if again and parent else ()) as spot,
-            _left_when_unsettled(spot),
-        ):  # fmt: skip
-            if again:
-                spot.note(names.REDELIVERED, {names.DELIVERED: delivery.delivered})
-            reporter = BusReporter(
-                self._bus,
-                self._subjects,
-                source=self._source(desk),
-                correlation_id=envelope.correlation_id,
-                causation_id=envelope.id,
-                clock=self._clock,
-            )
-            journal = self._journal(job, handoff, envelope) if self._settings.journal else None
-            job.attempt = attempt = Attempt(
-                desk.agent, handoff, reporter, self._handlers, self._clock, journal, self._meters
-            )
-            if again and await self._has_result(handoff):
-                spot.leave()
-                await delivery.ack()
-                return
-            passed("worker.received")
-            result = self._given_up(job, attempt) or await attempt.run()
-            if result is None:
-                spot.leave()
-                _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
-                await delivery.nak()
-                return
-            passed("worker.ran")
-            await reporter.flush()
-            result = await self._answer(result, handoff, envelope, spot, desk)
-            passed("worker.answered")
-            await delivery.ack()
-            passed("worker.acked")
-            if result.error is not None:
-                spot.fail(result.error.kind, result.error.message)
-                _log.warning(
-                    "attempt_failed",
-                    status=result.status,
-                    kind=result.error.kind,
-                    error=result.error.message,
-                    retryable=result.error.retryable,
-                )
-            else:
-                _log.debug("attempt_succeeded")
-        seconds = self._clock.monotonic() - began
-        kind = result.error.kind if result.error else None
-        desk.count(seconds, kind)
-        metrics.observe(
-            names.PROCESS_DURATION,
-            seconds,
-            {
-                **{key: attributes.get(key) for key in _MEASURED},
-                names.AGENT_NAME: desk.name,
-                names.ERROR_TYPE: kind,
-            },
-        )
-
-    def _journal(self, job: _Job, handoff: Handoff, envelope: Envelope) -> BusJournal:
-        return BusJournal(
-            self._bus,
-            self._subjects,
-            handoff,
-            source=self._source(job.desk),
-            correlation_id=envelope.correlation_id,
-            causation_id=envelope.id,
-            clock=self._clock,
-            fresh=job.delivery.delivered == 1,
-        )
-
-    def _given_up(self, job: _Job, attempt: Attempt) -> Result | None:
-        """The answer to a handoff that is not to be started."""
-        deliveries, handoff = job.delivery.delivered, attempt.handoff
-        if deliveries > self._settings.deliveries:
-            return attempt.failed(
-                ErrorKind.CRASHED,
-                f"the handoff was delivered {deliveries} times and no worker of "
-                f"{job.desk.name} lived to answer it; it was not started again",
-            )
-        if (handoff.workflow_id, handoff.task_id) in self._cancelled:
-            return attempt.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")
-        return None
-
-    # Answering
-
-    async def _answer(self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: Desk) -> Result:
-        """Store the result, or in its place the failure to store it. Returns when the broker has one."""
-        here = spot.context
-        traceparent = here.traceparent if here else None
-        headers = encode(
-            Envelope(
-                id=derived_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
-                type=Result.event_type,
-                source=self._source(desk),
-                time=result.ended_at,
-                subject=handoff.workflow_id,
-                correlation_id=envelope.correlation_id,
-                causation_id=envelope.id,
-                traceparent=traceparent,
-                tracestate=here.tracestate if here else None,
-                origin_traceparent=traceparent,
-            )
-        )
-        body = dump(result)
-        try:
-            await store_first(self._bus, self._clock, handoff.return_to, body, headers)
-        except OversizeEvent:
-            result = result.model_copy(
-                update={
-                    "status": "failed",
-                    "output": None,
-                    "replan_hint": None,
-                    "events": (),
-                    "error": AttemptError(
-                        kind=ErrorKind.OVERSIZE,
-                        message=f"the result of {desk.name} is {len(body)} bytes with a limit of "
-                        f"{self._bus.max_body} for headers and body; return less, or a reference to it",
-                    ),
-                }
-            )
-            await store_first(self._bus, self._clock, handoff.return_to, dump(result), headers)
-        return result
-
-    async def _has_result(self, handoff: Handoff) -> bool:
-        async def look() -> bool:
-            return await self._bus.last("work", handoff.return_to) is not None
-
-        return await insist(look, self._clock)
 
     # Beside the work
 
@@ -484,7 +260,7 @@ class Worker:
 
     async def _close_agents(self, within: float) -> None:
         """All together, within one bound: where one handler blocks the loop, none of them can be closed."""
-        closings = [self._handlers.start(_closed(desk.agent)) for desk in self._desks]
+        closings = [self._answerer.handlers.start(_closed(desk.agent)) for desk in self._desks]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
             closing.cancel()
@@ -495,33 +271,10 @@ class Worker:
             desk.announced = desk.agent.card.model_copy(update=told)
         return [desk.announced for desk in self._desks if desk.announced is not None]
 
-    def _source(self, desk: Desk) -> str:
-        return self._subjects.source("agent", desk.name)
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A delivery in hand, with its attempt once it is read."""
-
-    desk: Desk
-    delivery: Delivery
-    task: asyncio.Task[Any] | None
-    attempt: Attempt | None = None
-
 
 def _until(moment: float) -> float:
     """Seconds to `moment`, by the loop's clock; none when it has passed."""
     return max(0.0, moment - asyncio.get_running_loop().time())
-
-
-@contextmanager
-def _left_when_unsettled(spot: Span) -> Iterator[None]:
-    """What an exception ends is delivered again, and its span is ended then."""
-    try:
-        yield
-    except BaseException:
-        spot.leave()
-        raise
 
 
 async def _closed(agent: Agent) -> None:

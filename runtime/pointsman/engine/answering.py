@@ -1,0 +1,288 @@
+"""A handoff in hand is answered exactly once: publish the result, then acknowledge.
+
+| A handoff that | is |
+|---|---|
+| cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
+| was delivered before and has its result | acknowledged |
+| was delivered too often without one | answered with `worker_crashed` |
+| has passed its deadline, or is of a cancelled task | answered, and not started |
+| is still running at its deadline | cancelled and answered with `timeout` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pointsman.engine.attempt import Attempt
+from pointsman.engine.burial import bury
+from pointsman.engine.desks import Desk
+from pointsman.engine.fault_points import passed
+from pointsman.engine.handlers import Handlers, InlineHandlers
+from pointsman.engine.handoffs import consumer_name, read_handoff
+from pointsman.engine.insisting import insist, store_first
+from pointsman.engine.journal import BusJournal
+from pointsman.engine.meters import BusMeters
+from pointsman.engine.reports import BusReporter
+from pointsman.errors import ContractError, OversizeEvent, describe_error
+from pointsman.ports import Bus, Clock, Delivery
+from pointsman.settings import Settings
+from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result
+from pointsman_schemas.ids import derived_id, span_id_for
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Answerer", "Job"]
+
+_MEASURED = (  # of its span
+    "messaging.system",
+    "messaging.operation.name",
+    "messaging.destination.template",
+    names.SERVER_ADDRESS,
+    names.SERVER_PORT,
+)
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A delivery in hand, with its attempt once it is read."""
+
+    desk: Desk
+    delivery: Delivery
+    task: asyncio.Task[Any] | None
+    attempt: Attempt | None = None
+
+
+class Answerer:
+    """Answers the handoffs of a worker. `handlers` is where it runs agents, `meters` what bounds their calls of models;
+    `cancelled` holds, by workflow and task, what nobody waits for any more."""
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, settings: Settings, clock: Clock, cancelled: Container[tuple[str, str]]
+    ) -> None:
+        self.handlers: Handlers = InlineHandlers()
+        self.meters: BusMeters | None = None
+        self._bus = bus
+        self._subjects = subjects
+        self._settings = settings
+        self._clock = clock
+        self._cancelled = cancelled
+
+    async def answer(self, job: Job) -> None:
+        """Return once the handoff is settled."""
+        try:
+            envelope, handoff = read_handoff(job.delivery.message, self._subjects)
+        except ContractError as error:
+            await self._bury(job, error)
+        else:
+            await self._process(job, envelope, handoff)
+
+    async def _bury(self, job: Job, error: ContractError) -> None:
+        message, agent = job.delivery.message, job.desk.name
+        workflow: str | None = None
+        task: str | None = None
+        with suppress(ContractError):
+            address = self._subjects.parse_handoff(message.subject)
+            workflow, task = address.workflow, address.task
+        cause = AttemptError(kind=error.kind, message=describe_error(error))
+
+        async def store() -> DeadLetter:
+            return await bury(
+                self._bus,
+                self._subjects,
+                self._clock,
+                message,
+                origin=agent,
+                cause=cause,
+                attempts=job.delivery.delivered,
+                workflow=workflow,
+                task=task,
+            )
+
+        letter = await insist(store, self._clock)
+        _log.warning(
+            "handoff_dead_lettered",
+            agent=agent,
+            subject=message.subject,
+            letter=letter.id,
+            cause=str(error),
+            hint=f"pointsman dead show {letter.id}",
+        )
+        job.desk.count(0.0, error.kind)
+        await job.delivery.term(f"{error.kind}: {letter.id}")
+
+    async def _process(self, job: Job, envelope: Envelope, handoff: Handoff) -> None:
+        delivery, desk = job.delivery, job.desk
+        title, attributes = names.process_handoff(
+            self._subjects.namespace,
+            desk.name,
+            subject=delivery.message.subject,
+            workflow_id=handoff.workflow_id,
+            task_id=handoff.task_id,
+            attempt=handoff.attempt,
+            delivered=delivery.delivered,
+            message_id=envelope.id,
+            source=envelope.source,
+            correlation_id=envelope.correlation_id,
+            consumer=consumer_name(desk.name),
+            role=handoff.role,
+            server=self._bus.server,
+        )
+        parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
+        again = delivery.delivered > 1
+        if not again:
+            waited = (self._clock.now() - delivery.message.at).total_seconds()
+            metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})
+        began = self._clock.monotonic()
+        with (
+            bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
+                 correlation_id=envelope.correlation_id),
+            span(title, kind="consumer", parent=parent, attributes=attributes,
+                 # An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it.
+                 span_id=span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt),
+                 links=(parent,) if again and parent else ()) as spot,
+            _left_when_unsettled(spot),
+        ):  # fmt: skip
+            if again:
+                spot.note(names.REDELIVERED, {names.DELIVERED: delivery.delivered})
+            reporter = BusReporter(
+                self._bus,
+                self._subjects,
+                source=self._source(desk),
+                correlation_id=envelope.correlation_id,
+                causation_id=envelope.id,
+                clock=self._clock,
+            )
+            journal = self._journal(job, handoff, envelope) if self._settings.journal else None
+            job.attempt = attempt = Attempt(
+                desk.agent, handoff, reporter, self.handlers, self._clock, journal, self.meters
+            )
+            if again and await self._has_result(handoff):
+                spot.leave()
+                await delivery.ack()
+                return
+            passed("worker.received")
+            result = self._given_up(job, attempt) or await attempt.run()
+            if result is None:
+                spot.leave()
+                _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
+                await delivery.nak()
+                return
+            passed("worker.ran")
+            await reporter.flush()
+            result = await self._store(result, handoff, envelope, spot, desk)
+            passed("worker.answered")
+            await delivery.ack()
+            passed("worker.acked")
+            if result.error is not None:
+                spot.fail(result.error.kind, result.error.message)
+                _log.warning(
+                    "attempt_failed",
+                    status=result.status,
+                    kind=result.error.kind,
+                    error=result.error.message,
+                    retryable=result.error.retryable,
+                )
+            else:
+                _log.debug("attempt_succeeded")
+        seconds = self._clock.monotonic() - began
+        kind = result.error.kind if result.error else None
+        desk.count(seconds, kind)
+        metrics.observe(
+            names.PROCESS_DURATION,
+            seconds,
+            {
+                **{key: attributes.get(key) for key in _MEASURED},
+                names.AGENT_NAME: desk.name,
+                names.ERROR_TYPE: kind,
+            },
+        )
+
+    def _journal(self, job: Job, handoff: Handoff, envelope: Envelope) -> BusJournal:
+        return BusJournal(
+            self._bus,
+            self._subjects,
+            handoff,
+            source=self._source(job.desk),
+            correlation_id=envelope.correlation_id,
+            causation_id=envelope.id,
+            clock=self._clock,
+            fresh=job.delivery.delivered == 1,
+        )
+
+    def _given_up(self, job: Job, attempt: Attempt) -> Result | None:
+        """The answer to a handoff that is not to be started."""
+        deliveries, handoff = job.delivery.delivered, attempt.handoff
+        if deliveries > self._settings.deliveries:
+            return attempt.failed(
+                ErrorKind.CRASHED,
+                f"the handoff was delivered {deliveries} times and no worker of "
+                f"{job.desk.name} lived to answer it; it was not started again",
+            )
+        if (handoff.workflow_id, handoff.task_id) in self._cancelled:
+            return attempt.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")
+        return None
+
+    async def _store(self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: Desk) -> Result:
+        """Store the result, or in its place the failure to store it. Returns when the broker has one."""
+        here = spot.context
+        traceparent = here.traceparent if here else None
+        headers = encode(
+            Envelope(
+                id=derived_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
+                type=Result.event_type,
+                source=self._source(desk),
+                time=result.ended_at,
+                subject=handoff.workflow_id,
+                correlation_id=envelope.correlation_id,
+                causation_id=envelope.id,
+                traceparent=traceparent,
+                tracestate=here.tracestate if here else None,
+                origin_traceparent=traceparent,
+            )
+        )
+        body = dump(result)
+        try:
+            await store_first(self._bus, self._clock, handoff.return_to, body, headers)
+        except OversizeEvent:
+            result = result.model_copy(
+                update={
+                    "status": "failed",
+                    "output": None,
+                    "replan_hint": None,
+                    "events": (),
+                    "error": AttemptError(
+                        kind=ErrorKind.OVERSIZE,
+                        message=f"the result of {desk.name} is {len(body)} bytes with a limit of "
+                        f"{self._bus.max_body} for headers and body; return less, or a reference to it",
+                    ),
+                }
+            )
+            await store_first(self._bus, self._clock, handoff.return_to, dump(result), headers)
+        return result
+
+    async def _has_result(self, handoff: Handoff) -> bool:
+        async def look() -> bool:
+            return await self._bus.last("work", handoff.return_to) is not None
+
+        return await insist(look, self._clock)
+
+    def _source(self, desk: Desk) -> str:
+        return self._subjects.source("agent", desk.name)
+
+
+@contextmanager
+def _left_when_unsettled(spot: Span) -> Iterator[None]:
+    """What an exception ends is delivered again, and its span is ended then."""
+    try:
+        yield
+    except BaseException:
+        spot.leave()
+        raise
