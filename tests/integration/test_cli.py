@@ -217,7 +217,7 @@ async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> Non
     left = await shell.json("doctor", "crew")
 
     assert served.code == 0
-    assert waiting.lines[0]["status"] == "waiting"
+    assert waiting.lines[0]["status"] == "waiting for admission"
     assert left.code == 1
     stuck = next(check for check in left.lines if "request-crew" in check["seen"])
     assert (stuck["ok"], stuck["seen"]) == (False, "request-crew: 1 waiting, 0 in work, and nobody takes them")
@@ -244,7 +244,7 @@ async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) 
     async with running(shell.settings, TEAM, CREW):
         watched = await shell("watch", workflow)
 
-    assert shown.lines == [{"workflow_id": workflow, "team": "crew", "status": "waiting"}]
+    assert shown.lines == [{"workflow_id": workflow, "team": "crew", "status": "waiting for admission"}]
     assert "waiting for admission by team crew" in told.out
     assert "enough" in watched.out
     assert [shown.code, told.code, cancelled.code, unknown.code, watched.code] == [0, 0, 0, 3, 1]

@@ -14,7 +14,7 @@ from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, emit, outcome_code
 from pointsman.cli.session import session
 from pointsman.cli.workflows import taken, teams_seen
-from pointsman.client import Client, Workflow
+from pointsman.client import WAITING, Client, Workflow
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse_json
@@ -48,7 +48,7 @@ def submit(
             except TimeoutError:
                 admitted = await taken(client, workflow)
                 if json:
-                    emit({"workflow_id": workflow.id, "status": "running" if admitted else "waiting"})
+                    emit({"workflow_id": workflow.id, "status": "running" if admitted else WAITING})
                 if admitted:
                     complain(f"workflow {workflow.id} is still running after {timeout} s; "
                              f"`pointsman watch {workflow.id}` follows it")  # fmt: skip

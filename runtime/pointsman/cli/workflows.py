@@ -15,7 +15,7 @@ from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, console, emit, outcome_code, write
 from pointsman.cli.session import session
 from pointsman.cli.tree import tree
-from pointsman.client import Client, Workflow
+from pointsman.client import WAITING, Client, Workflow
 from pointsman.core.approvals import unanswered
 from pointsman.core.trace import build
 from pointsman.errors import ConfigurationError, NotFound
@@ -43,7 +43,7 @@ def watch(given: str, *, url: str | None, namespace: str | None, json: bool) -> 
         async with session(url, namespace) as client:
             workflow = await _whole(client, given)
             found = await client.workflow(workflow)
-            if await client.bus.last("log", client.subjects.log(found.team, workflow)) is None:
+            if not await taken(client, found):
                 complain(f"waiting for admission by team {found.team}; {_WAITS}")
             outcome = await follow(found, json=json)
             if not json:
@@ -96,7 +96,8 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 if (team := await client.waiting(workflow)) is None:
                     raise
                 if json:
-                    emit({"workflow_id": workflow, "team": team, "status": "waiting"})
+                    found = (each.status for each in await client.unadmitted(team) if each.id == workflow)
+                    emit({"workflow_id": workflow, "team": team, "status": next(found, WAITING)})
                 else:
                     print(f"{workflow} is waiting for admission by team {team}; {_WAITS}.")
                 return Code.OK

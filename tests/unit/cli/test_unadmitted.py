@@ -59,6 +59,20 @@ def test_what_waits_is_listed(client: Client, capsys: pytest.CaptureFixture[str]
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("cancelled", "status"), [(False, "waiting for admission"), (True, "asked to end")])
+def test_what_waits_is_called_the_same_by_list_and_by_show(
+    client: Client, capsys: pytest.CaptureFixture[str], cancelled: bool, status: str
+) -> None:
+    workflow = asked(client)
+    if cancelled:
+        asyncio.run(workflow.cancel())
+
+    workflows.list_(None, limit=20, url=None, namespace=None, json=True)
+    workflows.show(workflow.id, url=None, namespace=None, json=True)
+
+    assert [json.loads(line)["status"] for line in capsys.readouterr().out.splitlines()] == [status, status]
+
+
 def test_what_cannot_be_read_or_has_no_possible_team_does_not_hide_the_others(client: Client) -> None:
     asyncio.run(client.bus.publish("pointsman.request.shop", b"{", {}))
     asyncio.run(client.bus.publish("pointsman.request.sh\u00f6p", b"{}", {}))
