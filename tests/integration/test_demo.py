@@ -88,15 +88,6 @@ async def test_with_a_key_it_runs_on_that_provider(name: str) -> None:
     assert {call.path for call in calls} == {"/v1/chat/completions" if name == "openai" else "/v1/messages"}
 
 
-async def test_another_request_gets_another_answer_from_whom_it_concerns() -> None:
-    code, lines = await demo("I was charged twice for my subscription")
-
-    outcome = outcome_of(lines)
-    assert (code, outcome["status"]) == (0, "completed")
-    assert [task["agent"] for task in outcome["tasks"] if task["role"] == "work"] == ["billing"]
-    assert "charge" in outcome["answer"].lower()
-
-
 async def test_a_request_nobody_here_can_help_with_is_not_answered_and_says_so() -> None:
     code, lines = await demo("Which mountain is the highest on Mars?")
 
