@@ -1,14 +1,16 @@
-"""Commands that find nothing say what there is instead, and no hint leads to nothing."""
+"""Commands show all there is; those that find nothing say what there is instead, and no hint leads to nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
+from support.history import WORKFLOW, at, planned, started, store
 from support.system import echo, until
 
 from pointsman.bus.memory import MemoryBroker
@@ -19,6 +21,8 @@ from pointsman.engine.announcing import team_card
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Outcome
+from pointsman_schemas.log import PlanAccepted
+from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Team
 
@@ -106,6 +110,20 @@ def test_a_team_that_nobody_has_seen_is_answered_with_those_that_were_and_no_inv
 
     assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: shop."
     assert listed(capsys, "shop") == "No workflows of shop yet. `pointsman submit shop TEXT` starts one."
+
+
+def test_a_workflow_is_shown_with_its_plan_and_each_that_came_before(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (PlannedTask(id=name, agent="fitter", intent="fit") for name in ("t1", "t2"))
+    revised = PlanAccepted(at=at(3), revision=2, plan=Plan(goal="mend it", tasks=(second,)))
+    asyncio.run(store(client.bus, started(), *planned(first), revised))  # type: ignore[arg-type]
+
+    workflows.show(WORKFLOW, url=None, namespace=None, json=True)
+
+    shown = json.loads(capsys.readouterr().out)
+    assert [[task["id"] for task in plan["tasks"]] for plan in shown["plans"]] == [["t1"], ["t2"]]
+    assert shown["plan"] == shown["plans"][-1]
 
 
 def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

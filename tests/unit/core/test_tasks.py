@@ -105,6 +105,14 @@ def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain()
     assert all("handler_error was seen" in gap.reason for gap in story.outcome.gaps)
 
 
+def test_a_failure_skips_the_whole_chain_behind_it_at_once() -> None:
+    story = Story().planned(task("a"), task("b", needs=["a"]), task("c", needs=["b"]), task("d"))
+
+    story.fail("a", failure("handler_error"))
+
+    assert story.statuses() == {"a": "failed", "b": "skipped", "c": "skipped", "d": "running"}
+
+
 def test_the_synthesizer_is_told_of_the_gaps() -> None:
     story = Story().planned(task("a"), task("b"), task("c", needs=["a"]))
     story.fail("a")
