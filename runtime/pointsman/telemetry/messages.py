@@ -21,12 +21,14 @@ class _Watching:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
-        about = names.sent_message(subject, server, error)
-        metrics.count(names.SENT_MESSAGES, attributes=about)
-        metrics.observe(names.OPERATION_DURATION, seconds, about)
+        if metrics.measuring():
+            about = names.sent_message(subject, server, error)
+            metrics.count(names.SENT_MESSAGES, attributes=about)
+            metrics.observe(names.OPERATION_DURATION, seconds, about)
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
-        metrics.count(names.CONSUMED_MESSAGES, amount, names.taken_messages(subject, server, consumer))
+        if metrics.measuring():
+            metrics.count(names.CONSUMED_MESSAGES, amount, names.taken_messages(subject, server, consumer))
 
     def passed(self, hop: Hop) -> None:
         parent = parse_traceparent(hop.headers.get("traceparent"), hop.headers.get("tracestate"))

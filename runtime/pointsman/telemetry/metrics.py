@@ -1,7 +1,7 @@
 """A few measurements, in the units of the conventions: seconds, tokens, counts. Off, each costs one comparison.
 
-Sums and gauges are kept here and read when somebody asks for them: a sum costs a tenth of what the SDK takes for each
-addition, and a gauge can be taken back, where the SDK's own tells its last value for ever.
+Sums and gauges are kept here and read when somebody asks for them: a gauge can be taken back, where the SDK's own tells
+its last value for ever, and an addition to a sum costs a fraction of the SDK's (docs/performance.md has both).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 
 _meter: Meter | None = None
 _instruments: dict[str, Any] = {}
-_Labels: TypeAlias = tuple[tuple[str, Value], ...]
+_Labels: TypeAlias = frozenset[tuple[str, Value]]
 _kept: dict[str, dict[_Labels, float]] = {}
 """What counters and gauges stand at."""
 _lock = threading.RLock()  # a collected generator may count what it leaves while it is held
@@ -88,7 +88,7 @@ def change(name: str, amount: int, about: str) -> None:
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:
     """The gauge `name` stands at `value`, until it is shown another one or hidden."""
     if _meter is not None:
-        labels = tuple(_attributes(attributes).items())
+        labels = _labels(attributes)
         with _lock:
             _values(_meter, name)[labels] = value
 
@@ -97,7 +97,7 @@ def hide(name: str, attributes: Attributes | None = None) -> None:
     """Nobody knows any more what the gauge `name` stands at, or there is nothing left that it tells of."""
     if _meter is not None:
         with _lock:
-            _values(_meter, name).pop(tuple(_attributes(attributes).items()), None)
+            _values(_meter, name).pop(_labels(attributes), None)
 
 
 def use(meter: Meter | None) -> None:
@@ -109,7 +109,7 @@ def use(meter: Meter | None) -> None:
 
 
 def _add(meter: Meter, name: str, amount: float, attributes: Attributes | None) -> None:
-    labels = tuple(_attributes(attributes).items())
+    labels = _labels(attributes)
     with _lock:
         values = _values(meter, name)
         values[labels] = values.get(labels, 0) + amount
@@ -143,6 +143,11 @@ def _instrument(meter: Meter, name: str) -> Any:
         found = meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=boundaries)
         _instruments[name] = found
     return found
+
+
+def _labels(attributes: Attributes | None) -> _Labels:
+    """A series is known by them, in whatever order they are given."""
+    return frozenset(_attributes(attributes).items())
 
 
 def _attributes(attributes: Attributes | None) -> dict[str, Value]:

@@ -170,6 +170,7 @@ _DESTINATIONS: Final = {
     "outcome": (3, ".{workflow}"),
     "dead": (3, ".{workflow}.{id}"),
 }
+_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # the last token of artifacts' parts, and of agents' cards
 _QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # where a supervisor takes its inputs
 _NATS: Final = "nats"  # not among the conventions' systems yet; a value of one's own is allowed
 
@@ -382,8 +383,8 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 def destination(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
     tokens = subject.split(".", 3)
-    if tokens[0] == "$O" and len(tokens) == 4:  # a part of an object store
-        return ".".join((*tokens[:3], "{object}"))
+    if len(tokens) == 4 and (last := _KEYS.get(tokens[0])):
+        return ".".join((*tokens[:3], last))
     known = _DESTINATIONS.get(tokens[1]) if len(tokens) > 2 else None
     return ".".join(tokens[: known[0]]) + known[1] if known else subject
 

@@ -63,6 +63,13 @@ def test_a_gauge_tells_its_newest_value_and_nothing_once_it_is_hidden(reader: In
     assert reader.get_metrics_data() is None
 
 
+def test_the_order_of_labels_makes_no_other_series(reader: InMemoryMetricReader) -> None:
+    metrics.show(names.QUEUE_DEPTH, 3, {names.QUEUE: "a", names.QUEUE_STATE: "waiting"})
+    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE_STATE: "waiting", names.QUEUE: "a"})
+
+    assert reader.get_metrics_data() is None
+
+
 def test_every_name_can_be_measured(reader: InMemoryMetricReader) -> None:
     for name in metrics.NAMES:
         measure(name)

@@ -151,6 +151,18 @@ def test_no_destination_holds_an_id() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("subject", "template"),
+    [
+        ("$KV.NS_AGENTS.writer.INSTANCE", "$KV.NS_AGENTS.writer.{instance}"),
+        ("$O.NS_ARTIFACTS.C.OBJECT", "$O.NS_ARTIFACTS.C.{object}"),
+        ("$O.NS_ARTIFACTS.M.OBJECT", "$O.NS_ARTIFACTS.M.{object}"),
+    ],
+)
+def test_no_destination_of_the_brokers_own_holds_an_id(subject: str, template: str) -> None:
+    assert names.destination(subject) == template
+
+
 def test_every_subject_there_is_has_a_destination() -> None:
     table = re.findall(r"^\| `\{ns\}\.(\w+)\.", subjects_module.__doc__ or "", re.MULTILINE)
 
