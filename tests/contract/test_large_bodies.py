@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 
 import pytest
@@ -97,6 +98,20 @@ async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_ot
 
     assert {stored.body async for stored in bus.read("work", place.handoffs)} == {LARGE}
     assert len(await artifacts(place, bus)) == 1
+
+
+async def test_a_large_body_that_somebody_took_out_of_the_store_is_stored_anew(place: Place, bus: Bus) -> None:
+    await bus.publish(place.handoff(1), LARGE, {})
+    (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
+    removed = {**json.loads(description.body), "deleted": True, "size": 0, "chunks": 0, "digest": ""}
+    await bus.publish(description.subject, json.dumps(removed).encode(), {})
+    await bus.purge("artifacts", chunks[0].subject)
+
+    await bus.publish(place.handoff(2), LARGE, {})
+
+    stored = await bus.last("work", place.handoff(2))
+    assert stored is not None
+    assert stored.body == LARGE
 
 
 @pytest.mark.parametrize("harm", ["gone", "its chunks gone", "cut", "longer", "unreadable", "older copy"])

@@ -91,7 +91,7 @@ class Artifacts:
         claim = Claim(bucket=self._bucket, name=digest.hexdigest(), size=len(body), sha256=digest.hexdigest())
         subject = self._description(claim.name)
         there = await self._bus.last("artifacts", subject)
-        if there is not None and self._clock.now() - there.at < timedelta(seconds=FRESH):
+        if there is not None and self._clock.now() - there.at < timedelta(seconds=FRESH) and _holds(there, claim):
             return claim
         nuid, step = secrets.token_hex(11), min(_CHUNK, self._bus.max_payload)
         for start in range(0, len(body), step):  # one after the other: their order is the body's
@@ -126,6 +126,8 @@ class Artifacts:
             description = _Description.model_validate_json(stored.body)
         except ValidationError as error:
             raise ContractError(f"what describes {claim.encode()} cannot be read: {describe(error)}") from None
+        if description.deleted:
+            raise ContractError(f"{claim.encode()} is not there; somebody took it out of the store")
         parts, held = [], 0
         async for chunk in self._bus.read("artifacts", self._chunks(description.nuid)):
             parts.append(chunk.body)
@@ -142,6 +144,15 @@ class Artifacts:
 
     def _chunks(self, nuid: str) -> str:
         return f"$O.{self._bucket}.C.{nuid}"
+
+
+def _holds(there: Stored, claim: Claim) -> bool:
+    """Whether the store says that it has the object: somebody may have taken it out, and left a note that says so."""
+    try:
+        description = _Description.model_validate_json(there.body)
+    except ValidationError:
+        return False
+    return not description.deleted and description.size == claim.size
 
 
 def _reference(headers: Mapping[str, str]) -> str | None:
