@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from structlog.testing import capture_logs
 from support.place import Place, is_longer, until
 
+from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Service, Stored
 
 
@@ -61,6 +64,20 @@ async def test_a_listener_that_fails_goes_on_listening(place: Place, bus: Bus) -
         await until(both)
 
     assert heard == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("error", [ValueError("my own fault"), BusUnavailable("my own fault")])
+async def test_what_a_listener_raises_is_logged(place: Place, bus: Bus, error: Exception) -> None:
+    async def fail(stored: Stored) -> None:
+        raise error
+
+    with capture_logs() as lines:
+        async with await bus.listen(f"{place.ns}.live.>", fail):
+            await bus.broadcast(f"{place.ns}.live.w.a", b"1", {})
+            await until(lambda: is_longer(lines, 0))
+
+    assert [line["log_level"] for line in lines] == ["warning"]
+    assert "my own fault" in str(lines)
 
 
 async def test_a_service_can_be_served_and_left(place: Place, bus: Bus) -> None:

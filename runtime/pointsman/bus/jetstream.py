@@ -462,8 +462,12 @@ class JetStreamBus:
 
         async def arrived(message: Msg) -> None:
             sent = Stored(message.subject, message.data, own_headers(message.headers), 0, self._clock.now())
-            with suppress(BusUnavailable):  # who listens may always miss something
-                await heard(sent if sent.body else await self._artifacts.whole(sent))
+            if not sent.body:
+                try:
+                    sent = await self._artifacts.whole(sent)
+                except BusUnavailable:  # who listens may always miss something
+                    return
+            await heard(sent)
 
         return await self._subscribed({subject: arrived})
 
