@@ -87,6 +87,7 @@ class MemoryBroker:
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
         """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
         self._numbers = count(1)
+        self._objects = f"$O.{Subjects(namespace).artifacts_bucket}."
 
     def connect(self) -> MemoryBus:
         """One more connection to this broker."""
@@ -98,7 +99,7 @@ class MemoryBroker:
 
     def stream_of(self, subject: str) -> StreamKind:
         """Raises `BusUnavailable` when no stream takes `subject`: the real broker has nobody to answer, either."""
-        if subject.startswith(f"$O.{Subjects(self.namespace).artifacts_bucket}."):
+        if subject.startswith(self._objects):
             return "artifacts"
         prefix = self.namespace + "."
         kind = _STREAM_OF.get(subject[len(prefix) :].split(".")[0]) if subject.startswith(prefix) else None
