@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -53,6 +53,7 @@ class Context:
         agent: str | None = None,
         journal: Journal | None = None,
         meters: Meters | None = None,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         self.handoff = handoff
         self.reporter = reporter
@@ -61,6 +62,8 @@ class Context:
         """Where a tool loop keeps its steps; None where nobody keeps them."""
         self.meters = meters
         """Who keeps the limits of model providers; None where nobody does."""
+        self.now = now or _now
+        """The time that deadlines are kept by, and reports tell: the broker's, whatever this machine's clock says."""
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
@@ -206,9 +209,8 @@ class Context:
         Raises:
             NotJson: `data` cannot be carried as strict JSON.
         """
-        now = datetime.now(UTC)
         text = message.encode("utf-8", "replace").decode()  # half a surrogate pair could not be sent
-        self.reporter.report(self._event("progress", message=text, at=now, data=data))
+        self.reporter.report(self._event("progress", message=text, at=self.now(), data=data))
 
     def say(self, text: str) -> None:
         """Show a piece of text that is being written to whoever watches now. Nothing is kept."""
@@ -231,7 +233,7 @@ class Context:
         """
         if token(name, "event name") in _REPORTS:
             raise InvalidToken(f"the event name is {name!r}, which is how reports are called; choose another")
-        event = self._event(name, name=name, at=datetime.now(UTC), data=data)
+        event = self._event(name, name=name, at=self.now(), data=data)
         await self.reporter.emit(event, self.count_key("event", name))
         self._ledger.events.append(Emitted(name=name, data=event.data))
 
@@ -327,7 +329,7 @@ class Context:
     async def _call(
         self, kind: str, name: str, title: str, attributes: Attributes, span_kind: traces.Kind
     ) -> AsyncIterator[Call]:
-        started = datetime.now(UTC)
+        started = self.now()
         outer = _enclosing.get()
         if not outer and (surrounding := traces.current()) is not None:
             outer = surrounding.span_id
@@ -346,7 +348,7 @@ class Context:
                 raise
             finally:
                 _enclosing.set(outer)
-                ended = datetime.now(UTC)
+                ended = self.now()
                 if kind == "tool":
                     about: Attributes = {
                         names.TOOL_NAME: name,
@@ -382,3 +384,7 @@ class Context:
             data=as_json_value(data, "data") if data else None,
             **more,
         )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Protocol
 
 from pointsman.context import Context
@@ -123,7 +122,7 @@ class Steps:
                 "attempt": context.attempt,
                 "agent": context.agent,
                 "name": name,
-                "at": datetime.now(UTC),
+                "at": context.now(),
                 **fields,
             }
         )

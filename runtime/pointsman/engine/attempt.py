@@ -129,7 +129,12 @@ class Attempt:
     async def _run(self) -> _Ending:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
         self._context = context = Context(
-            self.handoff, self._reporter, agent=self._name, journal=self._journal, meters=self._meters
+            self.handoff,
+            self._reporter,
+            agent=self._name,
+            journal=self._journal,
+            meters=self._meters,
+            now=self._clock.now,
         )
         try:
             return _Ending("succeeded", output=as_json_value(await self._agent.run(self.handoff, context)))

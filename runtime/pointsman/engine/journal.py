@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from pointsman.engine.handlers import on_loop
 from pointsman.engine.insisting import insist, store_first
@@ -70,7 +69,7 @@ class BusJournal:
                 id=derived_id("step", step.workflow_id, step.task_id, str(step.attempt), step.name),
                 type=Step.event_type,
                 source=self._source,
-                time=datetime.now(UTC),
+                time=step.at,
                 subject=step.workflow_id,
                 correlation_id=self._correlation_id,
                 causation_id=self._causation_id,

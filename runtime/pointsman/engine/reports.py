@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from pointsman.engine.handlers import on_loop
@@ -90,7 +89,7 @@ class BusReporter:
                 id=uuid4().hex,
                 type=Delta.event_type,
                 source=self._source,
-                time=datetime.now(UTC),
+                time=self._clock.now(),
                 subject=whole.workflow_id,
                 correlation_id=self._correlation_id,
                 causation_id=self._causation_id,
@@ -130,7 +129,7 @@ class BusReporter:
                 id=event_id,
                 type=Progress.event_type,
                 source=self._source,
-                time=datetime.now(UTC),
+                time=self._clock.now(),
                 subject=event.workflow_id,
                 correlation_id=self._correlation_id,
                 causation_id=self._causation_id,

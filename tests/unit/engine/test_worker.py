@@ -116,6 +116,31 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
     assert await desk.bus.last("log", desk.subjects.event("wf_1", "found")) is not None
 
 
+async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_says() -> None:
+    clock = VirtualClock()  # years ahead of the worker's
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+
+    @tool
+    def search(query: str) -> str:
+        """Searches."""
+        return query
+
+    @agent(name="busy", description="d")
+    async def busy(context: Context) -> None:
+        await context.progress("looking")
+        await context.call(search, query="tea")
+        await context.emit("found")
+
+    async with running(worker(desk.bus, busy)):
+        await desk.result(await desk.hand("busy"))
+
+    said = [stored async for stored in desk.bus.read("log", desk.subjects.events_of("wf_1"))]
+    times = [report.started_at for report in await reports(desk)]
+    times += [envelope.time for stored in said if (envelope := decode(stored.headers, stored.body)[0]) is not None]
+    assert len(times) == 6
+    assert all(abs(at - clock.now()) < timedelta(minutes=1) for at in times)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "kind", "retryable", "retry_after"),
     [
