@@ -166,20 +166,20 @@ class Answerer:
             )
             if again and await self._has_result(handoff):
                 spot.leave()
-                await delivery.ack()
+                await job.delivery.ack()
                 return
             passed("worker.received")
             result = self._given_up(job, attempt) or await attempt.run()
             if result is None:
                 spot.leave()
                 _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
-                await delivery.nak()
+                await job.delivery.nak()
                 return
             passed("worker.ran")
             await reporter.flush()
             result = await self._store(result, handoff, envelope, spot, desk)
             passed("worker.answered")
-            await delivery.ack()
+            await job.delivery.ack()
             passed("worker.acked")
             if result.error is not None:
                 spot.fail(result.error.kind, result.error.message)

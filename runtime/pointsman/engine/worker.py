@@ -187,7 +187,7 @@ class Worker:
         try:
             await self._answerer.answer(job)
         except asyncio.CancelledError:
-            await delivery.nak()
+            await job.delivery.nak()
             raise
         except Exception as error:
             _log.error(
@@ -196,7 +196,7 @@ class Worker:
                 exc_info=error,
                 hint="this is a bug in pointsman; the handoff is delivered again",
             )
-            await delivery.nak(_AGAIN)
+            await job.delivery.nak(_AGAIN)
         finally:
             del self._jobs[delivery.message.sequence]
             desk.vacate()

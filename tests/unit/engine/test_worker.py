@@ -7,6 +7,7 @@ import base64
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.context import Context
 from pointsman.engine.worker import Worker
 from pointsman.errors import ConfigurationError, Conflict, ModelError, Refused, TaskError, UnknownOutcome
-from pointsman.ports import Bus
+from pointsman.ports import Bus, Delivery
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
@@ -221,6 +222,20 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
 async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice() -> None:
     desk, runs = Desk(MemoryBus()), 0
     came_again = asyncio.Event()
+    settled: list[int] = []
+
+    class Noted:
+        """A delivery that says which one it was when it is acknowledged."""
+
+        def __init__(self, delivery: Delivery) -> None:
+            self._delivery = delivery
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._delivery, name)
+
+        async def ack(self) -> None:
+            settled.append(self._delivery.delivered)
+            await self._delivery.ack()
 
     @agent(name="busy", description="d")
     async def busy() -> int:
@@ -235,7 +250,7 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
         async def _handle(self, desk: Any, delivery: Any) -> None:
             if delivery.delivered > 1:
                 asyncio.get_running_loop().call_later(0.1, came_again.set)
-            await super()._handle(desk, delivery)
+            await super()._handle(desk, cast(Delivery, Noted(delivery)))
 
     async with running(Watched(desk.bus, [busy], SETTINGS)):
         handoff = await desk.hand("busy")
@@ -243,6 +258,8 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
         await eventually(lambda: desk.settled("busy"))
 
     assert (result.output, runs) == (1, 1)
+    assert len(settled) == 1
+    assert settled[0] > 1  # the newest: the first is no longer this worker's to settle
 
 
 async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
@@ -342,12 +359,13 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
     assert "4096" in result.error.message
 
 
-async def test_never_more_runs_than_there_are_slots() -> None:
+async def crowd(workers: int, at_once: int, **bounds: int) -> tuple[int, int, int]:
+    """Of ten handoffs for `workers` of an agent: the most side by side; those in flight and waiting when full."""
     desk = Desk(MemoryBus())
     inside, most = 0, 0
     release = asyncio.Event()
 
-    @agent(name="narrow", description="d", concurrency=3)
+    @agent(name="narrow", description="d", **bounds)
     async def narrow() -> None:
         nonlocal inside, most
         inside += 1
@@ -355,49 +373,29 @@ async def test_never_more_runs_than_there_are_slots() -> None:
         await release.wait()
         inside -= 1
 
-    async def three_inside() -> bool:
-        return inside == 3
+    async def full() -> bool:
+        return inside == at_once
 
-    async with running(worker(desk.bus, narrow)):
+    async with AsyncExitStack() as stack:
+        for _ in range(workers):
+            await stack.enter_async_context(running(worker(desk.bus, narrow)))
         given = [await desk.hand("narrow", task=f"T{number}") for number in range(10)]
-        await eventually(three_inside)
+        await eventually(full)
         depth = await desk.bus.depth("agent-narrow", "work")
         release.set()
         for handoff in given:
             await desk.result(handoff)
 
-    assert most == 3
     assert depth is not None
-    assert (depth.in_flight, depth.pending) == (3, 7)
+    return most, depth.in_flight, depth.pending
+
+
+async def test_never_more_runs_than_there_are_slots() -> None:
+    assert await crowd(1, 3, concurrency=3) == (3, 3, 7)
 
 
 async def test_never_more_runs_in_all_replicas_together_than_may_be_in_flight() -> None:
-    desk = Desk(MemoryBus())
-    inside, most = 0, 0
-    release = asyncio.Event()
-
-    @agent(name="narrow", description="d", concurrency=3, max_in_flight=4)
-    async def narrow() -> None:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await release.wait()
-        inside -= 1
-
-    async def four_inside() -> bool:
-        return inside == 4
-
-    async with running(worker(desk.bus, narrow)), running(worker(desk.bus, narrow)):
-        given = [await desk.hand("narrow", task=f"T{number}") for number in range(10)]
-        await eventually(four_inside)
-        depth = await desk.bus.depth("agent-narrow", "work")
-        release.set()
-        for handoff in given:
-            await desk.result(handoff)
-
-    assert most == 4
-    assert depth is not None
-    assert (depth.in_flight, depth.pending) == (4, 6)
+    assert await crowd(2, 4, concurrency=3, max_in_flight=4) == (4, 4, 6)
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
