@@ -37,8 +37,7 @@ def allot(state: State, task: Task) -> Budget | Shortage | None:
     if not limits:
         return None
     aside = set_aside(state)
-    among = _shares(state, task)
-    given: dict[str, float] = {}
+    rooms: dict[str, tuple[float, float]] = {}
     for name, (used, bound) in limits.items():
         least = min(_LEAST[name], bound / 20) if name == "cost" else min(_LEAST[name], math.ceil(bound / 20))
         kept = least if task.role is not Role.SYNTHESIZE and _is_to_be_written(state) else 0
@@ -46,14 +45,15 @@ def allot(state: State, task: Task) -> Budget | Shortage | None:
         if room <= 0 or (room < least and task.role is not Role.SYNTHESIZE):
             rest = "; the rest is for the answer" if kept and bound - used - aside[name] > 0 else ""
             return Shortage(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
-        share = min(max(room / among, least), room)
-        given[name] = share if name == "cost" else int(share)
-    return Budget.model_validate(given)
+        rooms[name] = room, least
+    among = _shares(state, task, max(room / least for room, least in rooms.values()))
+    shares = {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
+    return Budget.model_validate({name: share if name == "cost" else int(share) for name, share in shares.items()})
 
 
 def set_aside(state: State) -> dict[str, float]:
     """What the attempts that are under way may use between them."""
-    given = [task.allowance for task in state.tasks.values() if task.live and task.allowance is not None]
+    given = [task.allowance for task in state.tasks.values() if task.allowance is not None and task.live]
     return {
         "calls": sum(each.calls or 0 for each in given),
         "tokens": sum(each.tokens or 0 for each in given),
@@ -61,21 +61,26 @@ def set_aside(state: State) -> dict[str, float]:
     }
 
 
-def _shares(state: State, asking: Task) -> int:
-    """Among how many it is shared: `asking`, the others that could start now, and one for all that comes later."""
+def _shares(state: State, asking: Task, enough: float) -> int:
+    """Among how many it is shared: `asking`, the others that could start now, and one for all that comes later. Who is
+    one of `enough` gets the least there is, and the rest of a long plan need not be counted."""
     ready, later = 1, asking.role in (Role.PLAN, Role.CLASSIFY, Role.REFINE)
     for task in state.tasks.values():
-        if task.settled or task.live or task.id == asking.id:
+        if ready >= enough:
+            break
+        if task.id == asking.id:
             continue
         if task.status is TaskStatus.AWAITING_BUDGET or _may_start(state, task):
             ready += 1
-        else:
+        elif not (later or task.live or task.settled):
             later = True
     return ready + later
 
 
 def _may_start(state: State, task: Task) -> bool:
-    return task.status is TaskStatus.WAITING and all(state.tasks[name].settled for name in task.depends_on)
+    if task.status is not TaskStatus.WAITING:
+        return False
+    return not task.depends_on or all(state.tasks[name].settled for name in task.depends_on)
 
 
 def _is_to_be_written(state: State) -> bool:

@@ -50,6 +50,8 @@ def ration(draft: Draft) -> None:
     for task_id in _hungry(draft):
         if not draft.open().ended:
             resume(draft, task_id)
+        if not draft.open().ended and draft.open().tasks[task_id].status is TaskStatus.AWAITING_BUDGET:
+            break  # what is too little for one is too little for those behind it
     while not draft.open().ended and (hungry := _hungry(draft)):
         state = draft.open()
         if any(task.live and task.allowance is not None for task in state.tasks.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from support.core import Story, card, failure, plan, task
 from support.world import AGENTS, World, audit, some_limits, some_strategy
 
-from pointsman.core.budget import set_aside
+from pointsman.core.budget import allot, set_aside
 from pointsman.core.state import State
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Usage
@@ -156,6 +157,17 @@ def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
 
     assert story.start().handoff("worker").budget == Budget(tokens=5_000)
     assert [each.allowance for each in running] == [Budget(tokens=250)] * 20
+
+
+def test_what_comes_back_is_not_offered_to_all_that_wait_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(limits=Limits(calls=10), strategy=BARE).planned(*(task(f"t{number}") for number in range(60)))
+    asked = Mock(side_effect=allot)
+    monkeypatch.setattr("pointsman.core.draft.allot", asked)
+
+    story.succeed("t0", usage=calls(0))
+
+    assert [each.id for each in story.state.work() if each.live] == [f"t{number}" for number in range(1, 10)]
+    assert asked.call_count == 2  # the one that gets it, and the one for whom there is none
 
 
 def test_the_tighter_of_the_requests_and_the_teams_limits_is_shared() -> None:
