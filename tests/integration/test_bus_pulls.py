@@ -7,7 +7,8 @@ import json
 import statistics
 
 import pytest
-from support.broker import SOON, until
+from support.broker import SOON
+from support.system import until
 
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.settings import Settings

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import structlog
 from structlog.testing import capture_logs
-from support.broker import SOON, again, no_consumers, own_settings, until
+from support.broker import SOON, again, no_consumers, own_settings
+from support.system import until
 
 from pointsman.bus import jetstream, pull
 from pointsman.bus.embedded import EmbeddedBroker

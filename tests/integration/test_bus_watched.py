@@ -6,8 +6,9 @@ import asyncio
 from urllib.parse import urlsplit
 
 import pytest
-from support.broker import SOON, until
+from support.broker import SOON
 from support.spans import exporting
+from support.system import until
 
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.errors import Conflict

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.broker import SOON, until
+from support.broker import SOON
+from support.system import until
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.errors import ConfigurationError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,7 +27,6 @@ __all__ = [
     "own_settings",
     "remove_streams",
     "settings",
-    "until",
 ]
 
 SOON = 10.0  # seconds by which what must happen has happened, on a busy machine too
@@ -88,15 +87,6 @@ def again(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> Embed
 
 def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
     return Settings(url=server.url, namespace="own", **others)  # type: ignore[arg-type]
-
-
-async def until(condition: Callable[[], Awaitable[object] | object], wait: float = SOON) -> None:
-    async with asyncio.timeout(wait):
-        while True:
-            answer = condition()
-            if await answer if isinstance(answer, Awaitable) else answer:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def no_consumers(bus: JetStreamBus, stream: str) -> bool:

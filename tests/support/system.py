@@ -58,11 +58,14 @@ async def shaky(request: str, context: Context) -> str:
     return "now"
 
 
-async def until(condition: Callable[[], Awaitable[object]], *, seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[object] | object], *, seconds: float = 10.0) -> None:
     """Wait until `condition` is true. Raises `TimeoutError` after `seconds`."""
     async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.02)
+        while True:
+            answer = condition()
+            if await answer if isinstance(answer, Awaitable) else answer:
+                return
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
