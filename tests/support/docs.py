@@ -34,7 +34,12 @@ _ASKING = {
     "reject",
     "submit",
 }  # no file is read
-_CHANGED: dict[str, str | None] = {"OPENAI_API_KEY": None, "ANTHROPIC_API_KEY": None, "POINTSMAN_MODEL": "offline"}
+_CHANGED: dict[str, str | None] = {
+    "OPENAI_API_KEY": None,
+    "ANTHROPIC_API_KEY": None,
+    "POINTSMAN_MODEL": "offline",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the reader has pytest alone
+}
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
