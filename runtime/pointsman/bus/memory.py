@@ -39,6 +39,8 @@ __all__ = ["MemoryBroker", "MemoryBus"]
 
 _log = structlog.get_logger(__name__)
 
+_TICK = 1e-6  # seconds: a loop fires what is due within its clock's resolution, and would find nothing due yet
+
 _STREAM_OF: Mapping[str, StreamKind] = {
     "request": "work",
     "handoff": "work",
@@ -196,7 +198,10 @@ class MemoryBroker:
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
         due = self._next_due(durable)
-        timer = asyncio.ensure_future(self.clock.sleep(due - self.clock.monotonic())) if due is not None else None
+        timer = None
+        if due is not None:
+            wait = max(due - self.clock.monotonic(), _TICK)
+            timer = asyncio.ensure_future(self.clock.sleep(wait))
         try:
             await asyncio.wait({changed, timer} if timer else {changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:

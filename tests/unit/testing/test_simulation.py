@@ -41,6 +41,28 @@ def test_running_without_end_ends_with_a_reason() -> None:
         simulate(main, steps=1000)
 
 
+def test_time_goes_on_for_many_that_wait_though_timers_fire_within_the_resolution_of_the_loop_too_early() -> None:
+    async def main() -> float:
+        clock = SimulatedClock()
+        broker = MemoryBroker("sim", clock)
+        bus = broker.connect()
+        consumer = await bus.consumer("a", "work", "sim.handoff.a.>", ack_wait=1.0)
+        await bus.publish("sim.handoff.a.w.t.1", b"{}", {})
+        await consumer.take(1)  # it is due again a second later
+
+        async def wait(turns: int) -> None:
+            for _ in range(turns):  # out of step with the others: somebody always has something to do
+                await asyncio.sleep(0)
+            while clock.monotonic() < 1.0:
+                await broker.until_changed()
+
+        await clock.sleep(1.0 - 5e-10)
+        await asyncio.gather(*(wait(turns) for turns in range(10)))
+        return clock.monotonic()
+
+    assert simulate(main, steps=1_000) < 1.001
+
+
 def test_a_process_dies_with_every_task_that_began_in_it() -> None:
     lived: list[str] = []
 
