@@ -192,7 +192,7 @@ def _approvals(world: World, entries: list[Entry]) -> Iterator[str]:
     """What is asked is decided once, as somebody said or by time, and nothing begins that nobody has allowed."""
     asked: dict[str, ApprovalRequested] = {}
     open_: dict[str, ApprovalRequested] = {}
-    refused: set[str] = set()
+    refused, begun = set[str](), set[str | None]()
     for entry in entries:
         match entry:
             case ApprovalRequested():
@@ -212,6 +212,7 @@ def _approvals(world: World, entries: list[Entry]) -> Iterator[str]:
                 if question.about == "task" and entry.verdict != "approved" and question.task_id is not None:
                     refused.add(question.task_id)
             case TaskDispatched() | RetryScheduled():
+                begun.add(entry.task_id)
                 if any(question.task_id == entry.task_id for question in open_.values()):
                     yield f"{entry.task_id} was dispatched while a person was asked about it"
                 if entry.task_id in refused:
@@ -219,6 +220,8 @@ def _approvals(world: World, entries: list[Entry]) -> Iterator[str]:
             case PlanAccepted():
                 if any(question.about == "plan" for question in open_.values()):
                     yield f"the plan {entry.revision} was accepted while a person was asked about it"
+                # What has not begun gives way to the new plan, and what was asked about it with it.
+                open_ = {name: each for name, each in open_.items() if each.task_id in begun}
             case TaskReopened():
                 refused.discard(entry.task_id)
             case _:

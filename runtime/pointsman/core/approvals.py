@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 
 from pointsman.core.draft import Draft, dispatch
+from pointsman.core.evolve import fold
 from pointsman.core.routing import choose
 from pointsman.core.state import Pending, Task
 from pointsman_schemas.events import ApprovalWanted, AttemptError, ErrorKind
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
+from pointsman_schemas.log import ApprovalRequested, Entry
 from pointsman_schemas.plan import Plan
 
 __all__ = ["ask_about_calls", "ask_about_plan", "ask_about_task", "must_be_approved", "refusal", "start", "unanswered"]
@@ -67,18 +68,12 @@ def refusal(pending: Pending, by: str, reason: str, verdict: str) -> AttemptErro
     return AttemptError(kind=ErrorKind.REJECTED, message=message)
 
 
-def unanswered(entries: Iterable[Entry]) -> set[str]:
-    """The approvals that were asked for in a log and not decided."""
-    asked: set[str] = set()
-    for entry in entries:
-        match entry:
-            case ApprovalRequested():
-                asked.add(entry.approval)
-            case ApprovalDecided():
-                asked.discard(entry.approval)
-            case _:
-                pass
-    return asked
+def unanswered(log: Sequence[Entry]) -> set[str]:
+    """The approvals that a workflow waits for, by its whole log."""
+    if not any(isinstance(entry, ApprovalRequested) for entry in log):  # most ask for none, and folding takes time
+        return set()
+    state = fold(log)
+    return set(state.approvals) if state else set()
 
 
 def _ask(draft: Draft, **about: object) -> None:

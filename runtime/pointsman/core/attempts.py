@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from pointsman.core.answers import bare_results, write_answer
-from pointsman.core.approvals import ask_about_task, must_be_approved
+from pointsman.core.approvals import ask_about_task, must_be_approved, start
 from pointsman.core.budget import Shortage, allot
 from pointsman.core.draft import Draft, await_allowance, dispatch, end, hold, note_sent, task_deadline
 from pointsman.core.outcome import NOT_SERVED
@@ -33,33 +33,41 @@ def attempt_failed(draft: Draft, task: Task, error: AttemptError, event_id: str,
     retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
     if retry is None or draft.now + retry.delay >= draft.horizon(task.role):
         return task_failed(draft, task, error)
-    if (retry := _rerouted(draft, task, error, retry)) is None:
-        return None
-    if retry.agent != task.agent and must_be_approved(draft, task, retry.agent):
-        return ask_about_task(draft, task, retry.agent)
-    if (retry.agent == task.agent or task.skill) and may_be_refined(draft, task):
-        return ask_refiner(draft, task, error)
-    return _try_again(draft, task, retry)
+    return _again(draft, task, error, retry, refine=True)
 
 
 def resume(draft: Draft, task_id: str) -> None:
     """Go on with a task that waits until there is something for it to use, if now there is."""
     task = draft.open().tasks[task_id]
-    if task.not_before is None or task.not_before <= draft.now:
-        return dispatch(draft, task_id)
-    return _try_again(draft, task, Retry(task.agent, task.not_before - draft.now, "there is budget for it again"))
+    if task.not_before is not None and task.not_before > draft.now:
+        retry = Retry(task.agent, task.not_before - draft.now, "there is budget for it again")
+        return _again(draft, task, _last_error(task), retry)
+    return start(draft, task_id) if task.role is Role.WORK else dispatch(draft, task_id)
 
 
 def try_refined(draft: Draft, task: Task) -> None:
     """Go on with a task for which better words were asked for."""
-    error = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
-    state = draft.open()
+    error, state = _last_error(task), draft.open()
     retry = next_try(state.workflow_id, task, error, state.limits, draft.around)
     if retry is None or draft.now + retry.delay >= draft.horizon(task.role):
         return task_failed(draft, task, error)
-    if (retry := _rerouted(draft, task, error, retry)) is None:
+    return _again(draft, task, error, retry)
+
+
+def _last_error(task: Task) -> AttemptError:
+    return task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
+
+
+def _again(draft: Draft, task: Task, error: AttemptError, retry: Retry, *, refine: bool = False) -> None:
+    """Make another attempt as `retry` says, or by who may be sent it instead, once a person has allowed that where one
+    must; with `refine`, in better words if they are to be had."""
+    if (rerouted := _rerouted(draft, task, error, retry)) is None:
         return None
-    return _try_again(draft, task, retry)
+    if rerouted.agent != task.agent and must_be_approved(draft, task, rerouted.agent):
+        return ask_about_task(draft, task, rerouted.agent)
+    if refine and (rerouted.agent == task.agent or task.skill) and may_be_refined(draft, task):
+        return ask_refiner(draft, task, error)
+    return _try_again(draft, task, rerouted)
 
 
 def _rerouted(draft: Draft, task: Task, error: AttemptError, retry: Retry) -> Retry | None:

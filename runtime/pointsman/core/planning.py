@@ -122,9 +122,11 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approv
             plan.cannot,
         )
     number = revision or max(state.revision, 1)
-    if state.approve_plan and not approved:
-        return ask_about_plan(draft, plan, number)
-    draft.add(PlanAccepted(at=draft.now, revision=number, plan=addressed(draft, plan)))
+    if not approved:
+        plan = addressed(draft, plan)
+        if state.approve_plan:
+            return ask_about_plan(draft, plan, number)
+    draft.add(PlanAccepted(at=draft.now, revision=number, plan=plan))
     draft.moved.extend(task.id for task in plan.tasks)
     return None
 

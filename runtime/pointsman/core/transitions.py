@@ -69,7 +69,13 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         }
     ),
     TaskStatus.AWAITING_BUDGET: frozenset(
-        {TaskStatus.RUNNING, TaskStatus.BACKING_OFF, TaskStatus.HELD, TaskStatus.ABANDONED}
+        {
+            TaskStatus.RUNNING,
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.BACKING_OFF,
+            TaskStatus.HELD,
+            TaskStatus.ABANDONED,
+        }
     ),
     TaskStatus.RUNNING: frozenset(
         {
@@ -97,6 +103,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.REFINING: frozenset(
         {
+            TaskStatus.AWAITING_APPROVAL,
             TaskStatus.BACKING_OFF,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,

@@ -14,6 +14,7 @@ from pointsman.core.inputs import ControlReceived
 from pointsman.core.outcome import could_not
 from pointsman.core.planning import accept_plan, keep_plan, problems_of, reject_plan
 from pointsman.core.plans import read_plan
+from pointsman.core.routing import addressed
 from pointsman.core.state import Pending
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -115,9 +116,12 @@ def _decide(draft: Draft, pending: Pending, decided: ApprovalDecided) -> None:
 def _about_plan(draft: Draft, pending: Pending, decided: ApprovalDecided) -> None:
     assert pending.plan is not None
     if decided.verdict == "approved":
-        edited = read_plan(decided.input) if decided.input is not None else pending.plan
-        assert isinstance(edited, Plan)
-        return accept_plan(draft, edited, revision=pending.revision, approved=True)
+        plan = pending.plan
+        if decided.input is not None:
+            edited = read_plan(decided.input)
+            assert isinstance(edited, Plan)
+            plan = addressed(draft, edited)
+        return accept_plan(draft, plan, revision=pending.revision, approved=True)
     state = draft.open()
     error = refusal(pending, decided.by, decided.reason, decided.verdict)
     planner = next((task for task in reversed(tuple(state.tasks.values())) if task.role is Role.PLAN), None)

@@ -15,7 +15,15 @@ from pointsman.core.trace import build
 from pointsman.core.words import seconds
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Usage
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, LimitReached, ResultIgnored, TimerArmed
+from pointsman_schemas.log import (
+    ApprovalDecided,
+    ApprovalRequested,
+    LimitReached,
+    PlanAccepted,
+    ResultIgnored,
+    TimerArmed,
+)
+from pointsman_schemas.plan import Plan, PlannedTask
 
 WORKFLOW = "wf_0123456789abcdef01234567"
 
@@ -129,13 +137,15 @@ def test_show_says_that_a_workflow_still_runs() -> None:
 
 
 def test_show_names_what_a_person_has_not_answered_yet() -> None:
+    tasks = tuple(PlannedTask(id=f"t{n}", agent="fitter", intent="fit it") for n in (1, 2))
+    accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=tasks))
     asked = [
         ApprovalRequested(at=at(1), approval=f"wf-{n}", about="task", task_id=f"t{n}", expires_at=at(99))
         for n in (1, 2)
     ]
     decided = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", verdict="approved")
 
-    text = plain(render.show([started(), *asked, decided]))
+    text = plain(render.show([started(), accepted, *asked, decided]))
 
     assert "waiting for approval" in text
     assert "wf-2: the task t2" in text

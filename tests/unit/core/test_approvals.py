@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.core import WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
 
+from pointsman.core.approvals import unanswered
 from pointsman.core.inputs import RequestReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman_schemas.events import Approval, Request, Verdict
@@ -98,6 +99,27 @@ def test_a_rejected_task_has_failed_with_the_reason_and_what_needs_it_is_skipped
     error = story.task("pay").error
     assert error is not None
     assert (error.kind, error.message) == ("rejected", "Ann rejected it: too much")
+
+
+def test_a_plan_that_is_allowed_when_nobody_has_its_skill_any_more_waits_for_who_had_it() -> None:
+    story = of_team(cards=(card("quick", skills=("translation",)), card("worker")))
+    story.succeed("plan-1", plan(task("t1", skill="translation")))
+
+    story.cards = (card("worker"),)
+    approve(story)
+
+    assert story.handoff("t1").to_agent == "quick"
+    assert same_again(story)
+
+
+def test_what_was_asked_about_a_plan_that_gave_way_is_not_asked_any_more() -> None:
+    story = guarded(task("look"), limits=Limits(replans=1, plan_repairs=0))
+
+    story.succeed("look", replan_hint="there is a better way")
+    assert unanswered(story.log) == {FIRST}
+    story.succeed("plan-2", "no idea")
+
+    assert unanswered(story.log) == set(story.state.approvals) == {SECOND}
 
 
 def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be_had() -> None:

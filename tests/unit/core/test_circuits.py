@@ -11,7 +11,7 @@ from support.core import T0, WORKFLOW, Story, card, failure, task
 from pointsman.core.circuits import Circuit, Circuits, blames, closed, opened, probe_name, probed, released
 from pointsman.core.decide import consider
 from pointsman.core.inputs import Circumstances, TimerFired
-from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.events import AttemptError, ErrorKind, Usage
 from pointsman_schemas.log import RetryScheduled, TaskDispatched, TaskFailed, TaskHeld
 from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Supervisor
 
@@ -205,6 +205,30 @@ def test_a_retry_of_an_agent_that_keeps_failing_is_held_without_an_attempt() -> 
     assert story.statuses() == {"t1": "held"}
     story.fire()
     assert (story.statuses(), story.task("t1").attempt) == ({"t1": "running"}, 2)
+
+
+def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing_by_then() -> None:
+    story = Story(limits=Limits(calls=3), strategy=Supervisor(synthesizer=None), refiner=None)
+    story.planned(task("a"), task("b", "other"))
+    story.fail("a", failure(retryable=True, retry_after=5))
+    assert story.statuses()["a"] == "awaiting_budget"
+
+    story.circuits = {"worker": open_until(9)}
+    story.succeed("b", usage=Usage())
+
+    assert story.statuses()["a"] == "held"
+
+
+def test_who_stands_in_for_an_agent_when_there_is_budget_again_is_allowed_by_a_person_first() -> None:
+    cards = (card("worker", fallback="standby"), card("standby", approval="required"), card("other"))
+    for wait in (None, 30):  # its time has come by then, or not
+        story = Story(limits=Limits(calls=3), strategy=Supervisor(synthesizer=None), refiner=None, cards=cards)
+        story.planned(task("a"), task("b", "other"))
+        story.fail("a", failure(retryable=True, retry_after=wait))
+        story.circuits = {"worker": open_until(60)}
+        story.wait(9).succeed("b", usage=Usage())
+
+        assert story.statuses()["a"] == "awaiting_approval", wait
 
 
 def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobody_after_it() -> None:
