@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from pointsman.core.pending import approval_decided, approval_requested, without_approvals
+from pointsman.core.pending import approval_decided, approval_requested, without_approvals, without_plan
 from pointsman.core.state import State, Task, changed
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
@@ -182,7 +182,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         case TimerArmed():
             return changed(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
         case LimitReached():
-            return changed(without_approvals(state, entry.at), limit=state.limit or entry.detail)
+            return changed(without_plan(state, entry.at), limit=state.limit or entry.detail)
         case WorkflowEnded():
             state = without_approvals(state, entry.at)
             return changed(_moved(state, Phase(entry.outcome.status)), outcome=entry.outcome)

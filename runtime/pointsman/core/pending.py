@@ -9,7 +9,7 @@ from pointsman.errors import InvariantError
 from pointsman_schemas.events import Verdict
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested
 
-__all__ = ["approval_decided", "approval_requested", "without_approvals"]
+__all__ = ["approval_decided", "approval_requested", "without_approvals", "without_plan"]
 
 
 def approval_requested(state: State, entry: ApprovalRequested) -> State:
@@ -49,6 +49,12 @@ def without_approvals(state: State, at: datetime, task_id: str | None = None) ->
     if not state.approvals:
         return state
     gone = {each.id for each in state.approvals.values() if task_id is None or each.task_id == task_id}
+    return _without(state, gone, at) if gone else state
+
+
+def without_plan(state: State, at: datetime) -> State:
+    """`state` with no plan to ask about. What is asked about tasks stays, for as long as they do."""
+    gone = {each.id for each in state.approvals.values() if each.about == "plan"}
     return _without(state, gone, at) if gone else state
 
 

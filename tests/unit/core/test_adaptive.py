@@ -56,6 +56,22 @@ def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> Non
     assert [len(entry.plan.tasks) for entry in story.of(PlanAccepted)] == [1, 1, 0]
 
 
+def test_a_planner_that_fails_takes_back_no_question_that_a_task_waits_for() -> None:
+    story = begun(task("t1", "code"), task("t2", "ops"))
+    story.feed(
+        story.result(
+            "t1", error=failure("needs_approval"), approvals=[{"tool": "restart", "arguments": {"host": "web-1"}}]
+        )
+    )
+    story.succeed("t2", "the limit was too low")
+
+    story.fail("plan-2")
+    assert (bool(story.state.limit), story.statuses()["t1"]) == (True, "awaiting_approval")
+    story.control("approve", approval="wf_1-a1")
+
+    assert story.statuses()["t1"] == "running"
+
+
 def test_a_failure_is_a_result_too() -> None:
     story = begun(task("t1", "code"))
 

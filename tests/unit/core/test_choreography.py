@@ -96,6 +96,17 @@ def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> 
     assert story.statuses()["payer-a"] == "running"
 
 
+def test_too_many_reactions_take_back_no_question_about_one_that_waits() -> None:
+    cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
+    story = Story(strategy=Choreography(begins="a"), cards=cards, limits=Limits(tasks=2)).start()
+    emit(story, "one-a", ("b", None))
+    assert story.of(LimitReached)
+
+    story.control("approve", approval="wf_1-a1")
+
+    assert story.statuses()["payer-a"] == "running"
+
+
 def test_it_ends_when_it_is_quiet() -> None:
     story = begun()
     emit(story, "verify-requested", ("nobody_cares", None))
