@@ -11,7 +11,10 @@ from support.broker import SOON
 from support.system import until
 
 from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.errors import BusUnavailable
+from pointsman.ports import Delivery
 from pointsman.settings import Settings
+from pointsman_schemas.claim import Claim
 
 
 async def test_a_message_after_idling_is_delivered_at_once(bus: JetStreamBus, namespace: str) -> None:
@@ -127,3 +130,26 @@ async def test_a_terminated_message_leaves_its_reason_with_the_dead(bus: JetStre
     stored = await bus.last("dead", advisory)
     assert stored is not None
     assert json.loads(stored.body)["reason"] == "cannot be read"
+
+
+async def test_a_body_that_cannot_be_fetched_now_comes_again_and_the_others_do_not_wait(
+    bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, fetch, away = b"x" * (bus.max_payload + 1), bus._artifacts._get, [True]
+
+    async def fetch_later(claim: Claim) -> bytes:
+        if away:
+            away.clear()
+            raise BusUnavailable("not now")
+        return await fetch(claim)
+
+    monkeypatch.setattr(bus._artifacts, "_get", fetch_later)
+    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
+    await bus.publish(f"{namespace}.handoff.writer.w.t.1", large, {})
+    await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"small", {})
+
+    taken: list[Delivery] = []
+    while len(taken) < 2:
+        taken += await asyncio.wait_for(consumer.take(2 - len(taken)), SOON)
+
+    assert [(delivery.message.body == large, delivery.delivered) for delivery in taken] == [(False, 1), (True, 2)]
