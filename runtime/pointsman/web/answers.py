@@ -13,10 +13,9 @@ from pointsman.engine.dead_letters import NotReplayable
 from pointsman.errors import BusUnavailable, ContractError, NotFound, PointsmanError
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["SHORT", "answer", "asked", "explained", "number"]
+__all__ = ["answer", "asked", "explained", "number"]
 
-SHORT = 10_000
-"""Bytes of a body that holds no more than a word or two."""
+_SHORT = 10_000  # bytes of a body that holds no more than a word or two
 
 _STATUS: Sequence[tuple[type[PointsmanError], int]] = (
     (NotFound, 404),
@@ -27,7 +26,7 @@ _STATUS: Sequence[tuple[type[PointsmanError], int]] = (
 )
 
 
-async def asked(request: Request, most: int = SHORT) -> dict[str, Any]:
+async def asked(request: Request, most: int = _SHORT) -> dict[str, Any]:
     """The body, a JSON object of at most `most` bytes. Raises `ContractError` for anything else."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ContractError("the body is not declared as application/json")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 from support.history import WORKFLOW, at, planned, started, store
 from support.system import echo, until
 
-from pointsman.bus.memory import MemoryBroker
 from pointsman.cli import approvals, health, letters, workflows
 from pointsman.cli.following import print_outcome
 from pointsman.client import Answer, Client
@@ -28,20 +25,6 @@ from pointsman_schemas.team import Team
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """What the commands find at the other end."""
-    found = Client(MemoryBroker("pointsman").connect())
-
-    @asynccontextmanager
-    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
-        yield found
-
-    for module in (approvals, health, letters, workflows):
-        monkeypatch.setattr(module, "session", session)
-    return found
 
 
 async def bury(client: Client, name: str, cause: str, workflow: str = "wf_1", message: str = "?") -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.system import echo, in_memory, planner_of, synthesizer
 
-from pointsman.bus.memory import MemoryBroker
 from pointsman.cli import health, submit, workflows
 from pointsman.cli.output import Code
 from pointsman.client import Client, Workflow
@@ -21,19 +19,6 @@ from pointsman_schemas.team import Limits, Team
 
 HERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """What the commands find at the other end."""
-    found = Client(MemoryBroker("pointsman").connect())
-
-    @asynccontextmanager
-    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
-        yield found
-
-    monkeypatch.setattr(workflows, "session", session)
-    return found
 
 
 def asked(client: Client, team: str = "shpo") -> Workflow:

@@ -1,6 +1,6 @@
 // Numbers, times and states in words.
 
-export const STATUS = {
+const STATUS = {
   running: ["running", "Running"],
   waiting: ["muted", "Waiting"],
   "waiting for approval": ["warn", "Needs approval"],
