@@ -87,7 +87,7 @@ async def test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach() -> No
     await run(factory(model), NEED)
 
     (refused,) = [turn.text for turn in model.requests[1].turns if turn.role == "tool"]
-    assert "drop_table" in refused
+    assert "there is no tool 'drop_table' here; the tools are: double" in refused
 
 
 async def test_the_fields_of_its_answer_are_those_of_the_need() -> None:
