@@ -68,23 +68,18 @@ class Committer:
                 continue  # it was chosen by what was not known, or not so well
             if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
                 continue  # another supervisor was faster
-            before = head.state
             try:
-                head = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
-                self._watch.wrote(head.sequence)
-                self._circuits.saw(before, workflow, entries)
-                self._loads.saw(entries)
-                passed("supervisor.committed")
-                return head, entries, raced
+                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
                 raced = True
                 if isinstance(error, UnknownOutcome):
                     await self._clock.sleep(_UNKNOWN)
-                committed = changed(state, commits=state.commits + 1)
-                head = await self._reload(workflow, head, error)
-                if isinstance(error, UnknownOutcome) and head.state == committed:
-                    return head, entries, raced  # it was stored, and is ours
+                after = await self._reload(workflow, head, error)
+                if isinstance(error, Conflict) or after.state != changed(state, commits=state.commits + 1):
+                    head = after
+                    continue
+                # It was stored, and is ours.
             except OversizeEvent as error:
                 if len(arrivals) == 1:
                     cut_down(arrivals[0], error)
@@ -94,6 +89,11 @@ class Committer:
                     head, made, _ = await self.commit(workflow, head, [arrival])
                     apart += made
                 return head, apart, True
+            self._watch.wrote(after.sequence)
+            self._circuits.saw(head.state, workflow, entries)
+            self._loads.saw(entries)
+            passed("supervisor.committed")
+            return after, entries, raced
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
 
     async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:

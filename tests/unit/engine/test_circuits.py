@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from support.prometheus import exposing, samples
@@ -14,14 +15,14 @@ from support.system import echo, until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
+from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.client import Client
 from pointsman.core import routing
 from pointsman.core.draft import Probe
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.errors import NotFound, Refused, TaskError
+from pointsman.errors import NotFound, Refused, TaskError, UnknownOutcome
 from pointsman.settings import Settings
 from pointsman_schemas.log import TaskDispatched, TaskHeld
 from pointsman_schemas.subjects import Subjects
@@ -59,10 +60,15 @@ class Patient:
 
 @asynccontextmanager
 async def crew(
-    broker: MemoryBroker, agents: Sequence[Agent], *, supervisors: int = 1, settings: Settings = SETTINGS
+    broker: MemoryBroker,
+    agents: Sequence[Agent],
+    *,
+    supervisors: int = 1,
+    settings: Settings = SETTINGS,
+    bus: type[MemoryBus] = MemoryBus,
 ) -> AsyncIterator[Client]:
     stop, client = asyncio.Event(), Client(broker.connect())
-    parts = [SupervisorEngine(broker.connect(), ONE, settings, SystemClock()) for _ in range(supervisors)]
+    parts = [SupervisorEngine(bus(broker=broker), ONE, settings, SystemClock()) for _ in range(supervisors)]
     tasks = [asyncio.create_task(part.run(stop)) for part in (*parts, Worker(broker.connect(), agents, settings))]
 
     async def announced() -> bool:
@@ -92,6 +98,22 @@ async def opened(client: Client) -> None:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "HOLD", timedelta(seconds=0.1))
+
+
+class Unanswering(MemoryBus):
+    """Stores what is committed, and does not say so."""
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        sequence = await super().publish(subject, body, headers, **more)
+        if ".log." in subject:
+            raise UnknownOutcome("no answer")
+        return sequence
+
+
+async def test_what_was_committed_without_an_answer_counts_as_well() -> None:
+    async with crew(MemoryBroker(), [Patient().agent()], bus=Unanswering) as client:
+        await fail_at(client, 3)
+        await opened(client)
 
 
 async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again() -> None:
