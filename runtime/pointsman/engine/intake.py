@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
 
@@ -28,9 +28,9 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["WINDOW", "read_child", "read_inbox", "read_request", "request_for", "unreadable_result", "workflow_of"]
+__all__ = ["lately", "read_child", "read_inbox", "read_request", "request_for", "unreadable_result", "workflow_of"]
 
-WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
+_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
 
@@ -119,12 +119,19 @@ def workflow_of(stored: Stored) -> str:
     return workflow_id_for(stored.subject, _request_id(stored, envelope, headers))
 
 
-async def request_for(bus: Bus, requests: str, workflow: str) -> Stored | None:
-    """The request that becomes `workflow`, or has become it, on the subject `requests` (wildcards allowed); None when
-    it is not among the last that were published."""
+async def lately(bus: Bus, requests: str) -> AsyncGenerator[Stored, None]:
+    """The requests on the subject `requests` (wildcards allowed) that are among the last messages of the work stream,
+    the oldest first. To be left early it goes into `aclosing`."""
     if (last := await bus.last("work", requests)) is None:
-        return None
-    async with aclosing(closeable(bus.read("work", requests, after=max(0, last.sequence - WINDOW)))) as messages:
+        return
+    async with aclosing(closeable(bus.read("work", requests, after=max(0, last.sequence - _WINDOW)))) as messages:
+        async for stored in messages:
+            yield stored
+
+
+async def request_for(bus: Bus, requests: str, workflow: str) -> Stored | None:
+    """The request that becomes `workflow`, or has become it; None when it is not among those of `lately`."""
+    async with aclosing(lately(bus, requests)) as messages:
         async for stored in messages:
             if workflow_of(stored) == workflow:
                 return stored

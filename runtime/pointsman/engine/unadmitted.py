@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pointsman.engine.history import closeable
-from pointsman.engine.intake import WINDOW, workflow_of
+from pointsman.engine.intake import lately, workflow_of
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.errors import ContractError, InvalidToken
@@ -38,24 +37,29 @@ async def unadmitted(bus: Bus, subjects: Subjects, team: str | None = None) -> S
     """Those of `team`, or of all, by team and in the order they were published. Only what is among the last messages
     of the stream is looked at, as for a cancellation."""
     wanted = subjects.request(team) if team else subjects.requests
-    if (last := await bus.last("work", wanted)) is None:
+    if team and await _left(bus, team) == 0:
         return ()
     by_team: dict[str, dict[str, Stored]] = defaultdict(dict)
-    async with aclosing(closeable(bus.read("work", wanted, after=max(0, last.sequence - WINDOW)))) as requests:
-        async for stored in requests:
-            with suppress(InvalidToken):  # no team may have such a name
-                by_team[token(stored.subject.rpartition(".")[2], "team")].setdefault(workflow_of(stored), stored)
+    async for stored in lately(bus, wanted):
+        with suppress(InvalidToken):  # no team may have such a name
+            by_team[token(stored.subject.rpartition(".")[2], "team")].setdefault(workflow_of(stored), stored)
     found: list[Unadmitted] = []
     for name, of_team in by_team.items():
-        depth = await bus.depth(f"request-{name}", "work")
         # A team's supervisor takes them in order, so what it has yet to settle is what came last.
-        left = len(of_team) if depth is None else depth.pending + depth.in_flight
+        left = await _left(bus, name)
+        left = len(of_team) if left is None else left
         asked = list(of_team.items())[max(0, len(of_team) - left) :]
         for first in range(0, len(asked), _AT_ONCE):
             some = asked[first : first + _AT_ONCE]
             looks = (_look(bus, subjects, name, workflow, request) for workflow, request in some)
             found += [each for each in await asyncio.gather(*looks) if each is not None]
     return found
+
+
+async def _left(bus: Bus, team: str) -> int | None:
+    """How many requests the team's supervisors have yet to settle; None where none has ever run."""
+    depth = await bus.depth(f"request-{team}", "work")
+    return None if depth is None else depth.pending + depth.in_flight
 
 
 async def _look(bus: Bus, subjects: Subjects, team: str, workflow: str, request: Stored) -> Unadmitted | None:
