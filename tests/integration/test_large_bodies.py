@@ -61,6 +61,7 @@ async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_nex
         await asyncio.sleep(0)
     breaks.cancel()
     await asyncio.gather(breaks, return_exceptions=True)
+    assert await bus.last("artifacts", f"$O.{bucket}.M.>") is None  # only some parts are there
 
     async with running(settings, TEAM, [PLANNER, echo("a")]) as other:
         workflow = await other.submit("crew", LARGE, request_id="again")
