@@ -36,7 +36,7 @@ def allot(state: State, task: Task) -> Budget | Shortage | None:
     limits = bounds(state)
     if not limits:
         return None
-    aside = set_aside(state)
+    aside = set_aside(state, task)
     rooms: dict[str, tuple[float, float]] = {}
     for name, (used, bound) in limits.items():
         least = min(_LEAST[name], bound / 20) if name == "cost" else min(_LEAST[name], math.ceil(bound / 20))
@@ -51,9 +51,10 @@ def allot(state: State, task: Task) -> Budget | Shortage | None:
     return Budget.model_validate({name: share if name == "cost" else int(share) for name, share in shares.items()})
 
 
-def set_aside(state: State) -> dict[str, float]:
-    """What the attempts that are under way may use between them."""
-    given = [task.allowance for task in state.tasks.values() if task.allowance is not None and task.live]
+def set_aside(state: State, asking: Task | None = None) -> dict[str, float]:
+    """What the attempts that are under way may use between them. The last one of who is `asking` is over."""
+    own = asking.id if asking else ""
+    given = [each.allowance for each in state.tasks.values() if each.allowance and each.live and each.id != own]
     return {
         "calls": sum(each.calls or 0 for each in given),
         "tokens": sum(each.tokens or 0 for each in given),

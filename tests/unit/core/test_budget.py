@@ -127,6 +127,16 @@ def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well(
     assert ((retry.not_before - story.now).total_seconds(), retry.allowance) == (25, Budget(calls=1))
 
 
+def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
+    story = Story(limits=Limits(calls=9), strategy=BARE).planned(task("a"))
+
+    story.fail("a", failure(retryable=True, retry_after=30), usage=calls(2))
+
+    assert story.of(AllowanceAwaited) == []
+    (retry,) = story.of(RetryScheduled)
+    assert (retry.allowance, retry.reason) == (Budget(calls=6), "attempt 1 failed: provider_error")
+
+
 def test_a_new_plan_waits_for_what_is_under_way_to_give_something_back() -> None:
     story = Story(limits=Limits(calls=4, replans=1), strategy=BARE).planned(task("a"), task("b"), task("c"))
 
