@@ -6,7 +6,6 @@ same W1 at a concurrency, with one supervisor and with two on the same machine, 
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -15,6 +14,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.machine import Children, cpu_seconds
+from benchmarks.measure import together
 from benchmarks.real import RealSystem
 from benchmarks.team import WIDTHS
 from pointsman.app import run
@@ -38,7 +38,7 @@ async def main() -> None:
         two = await stack.enter_async_context(RealSystem("two", broker.url, children, {}).running())
         await two.start("second", "supervisor", "benchmarks.team:TEAM")
         for system in (one, two):
-            await _together(system, _WARM_UP * TOGETHER // 8)
+            await together(system.submit, _WARM_UP * TOGETHER // 8, TOGETHER)
         await _widths(one)
         await _supervisors(children, one, two)
 
@@ -64,7 +64,7 @@ async def _supervisors(children: Children, *systems: RealSystem) -> None:
     for _ in range(ROUNDS):
         for system in systems:
             began = perf_counter()
-            await _together(system, MANY)
+            await together(system.submit, MANY, TOGETHER)
             rates[system.name].append(MANY / (perf_counter() - began))
     for system in systems:
         again[system.name] += _sent_again(children, system)
@@ -75,16 +75,6 @@ async def _supervisors(children: Children, *systems: RealSystem) -> None:
 def _sent_again(children: Children, system: RealSystem) -> int:
     names: Sequence[str] = [name for name in children.pids if name in (f"{system.name}-supervisor", "two-second")]
     return sum(children.log(name).count(_AGAIN) for name in names if name.startswith(system.name))
-
-
-async def _together(system: RealSystem, count: int) -> None:
-    numbers = iter(range(count))
-
-    async def lane() -> None:
-        for _ in numbers:
-            await system.submit("W1")
-
-    await asyncio.gather(*(lane() for _ in range(TOGETHER)))
 
 
 if __name__ == "__main__":

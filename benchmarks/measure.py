@@ -20,7 +20,7 @@ from benchmarks.real import RealSystem
 from benchmarks.results import FLOOR, REAL, TRACED, Amount, Measured, Row
 from pointsman.bus.embedded import EmbeddedBroker
 
-__all__ = ["measure"]
+__all__ = ["measure", "together"]
 
 _WARM_UP = 8  # workflows: enough to import, connect and fill every cache
 _START = 10.0  # seconds a small helper has to start
@@ -99,7 +99,7 @@ async def _row(system: _System, amount: Amount) -> Row:
     before = await system.stored()
     cpu = {part: cpu_seconds(pid) for part, pid in system.processes.items()}
     busy, began = machine_seconds(), perf_counter()
-    await _together(system, amount.many, amount.concurrency)
+    await together(system.submit, amount.many, amount.concurrency)
     seconds = perf_counter() - began
     spent = {part: cpu_seconds(pid) - cpu[part] for part, pid in system.processes.items()}
     others = machine_seconds() - busy - sum(spent.values())
@@ -123,13 +123,13 @@ async def _timed(work: Awaitable[object]) -> float:
     return perf_counter() - began
 
 
-async def _together(system: _System, count: int, concurrency: int) -> None:
-    """`count` workflows, `concurrency` of them at any time."""
+async def together(submit: Callable[[str], Awaitable[object]], count: int, concurrency: int) -> None:
+    """`count` W1, `concurrency` of them at any time."""
     numbers = iter(range(count))
 
     async def lane() -> None:
         for _ in numbers:
-            await system.submit("W1")
+            await submit("W1")
 
     async with asyncio.TaskGroup() as lanes:
         for _ in range(concurrency):

@@ -12,9 +12,11 @@ from pointsman_agents import experts, front_desk, generalist
 from pointsman_agents.classifier import classifier
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
+from pointsman_schemas.card import Role
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.log import PlanAccepted, TaskSucceeded
+from pointsman_schemas.log import PlanAccepted, TaskAdded, TaskSucceeded
 from pointsman_schemas.plan import Selection
+from pointsman_schemas.roles import PlannerInput
 
 EXPERTS = (experts.legal, experts.medical, experts.technical, experts.financial, experts.classifier, synthesizer)
 DESK = (
@@ -70,6 +72,10 @@ async def test_a_desk_finds_three_domains_drops_the_unsure_one_and_answers_once_
     selected = {each.agent: each.confidence for each in Selection.model_validate(found).agents}
     assert selected.keys() == {"billing", "technical", "account", "policy"}
     assert {agent for agent, confidence in selected.items() if confidence >= 0.4} == set(workers(outcome))
+    asked = next(e.input for e in entries if isinstance(e, TaskAdded) and e.role is Role.PLAN)
+    assert isinstance(asked, dict)
+    offered = PlannerInput.model_validate({"request": "", **asked}).agents
+    assert {item.name for item in offered} == set(workers(outcome))
     assert [(task.agent, task.depends_on) for task in accepted.plan.tasks] == [
         ("technical", ()),
         ("billing", ()),
