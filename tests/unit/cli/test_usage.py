@@ -158,7 +158,7 @@ def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pyte
 def loaded_by(code: str, *watched: str) -> list[str]:
     """Which modules of the `watched` packages a new interpreter has loaded after `code`."""
     code = f"import sys\n{code}\nprint(*sorted(name for name in sys.modules if name.split('.')[0] in {watched}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout.splitlines()[-1].split()
 
 
@@ -166,7 +166,8 @@ def loaded_by(code: str, *watched: str) -> list[str]:
 def test_help_loads_nothing_but_what_can_be_typed(arguments: list[str]) -> None:
     code = f"from typer.testing import CliRunner\nfrom pointsman.cli import app\nCliRunner().invoke(app, {arguments})"
 
-    loaded = loaded_by(code, "pointsman", "pointsman_schemas", "nats", "opentelemetry", "rich")
+    checking = () if len(arguments) > 1 else ("pydantic",)  # by which Typer itself reads the options of one command
+    loaded = loaded_by(code, "pointsman", "pointsman_schemas", "nats", "opentelemetry", "rich", *checking)
 
     assert [name for name in loaded if not name.startswith("pointsman.cli.declared")] == [
         "pointsman", "pointsman.cli", "pointsman.cli.output",
