@@ -359,7 +359,7 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
     assert "4096" in result.error.message
 
 
-async def crowd(workers: int, at_once: int, **bounds: int) -> tuple[int, int, int]:
+async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:
     """Of ten handoffs for `workers` of an agent: the most side by side; those in flight and waiting when full."""
     desk = Desk(MemoryBus())
     inside, most = 0, 0
