@@ -20,7 +20,16 @@ from pydantic import JsonValue, ValidationError
 from pointsman.core import trace
 from pointsman.core.circuits import Circuit
 from pointsman.engine.approvals import Answer, answer
-from pointsman.engine.history import arrival, closeable, commit_of, entries_of, newest_commit, publish, started_of
+from pointsman.engine.history import (
+    arrival,
+    closeable,
+    commit_of,
+    entries_of,
+    newest_commit,
+    publish,
+    side_by_side,
+    started_of,
+)
 from pointsman.errors import ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
@@ -45,7 +54,6 @@ _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
 _LATELY = 500  # workflows among which the beginning of an id is looked for: what a person still has on the screen
-_AT_ONCE = 50  # beginnings of logs read side by side: enough to hide the round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +219,8 @@ class Client:
         """
         unadmitted = await self.unadmitted(team)
         newest = await self._newest_of_each(self.subjects.logs_of(team), limit)
-        found: list[tuple[datetime, WorkflowSummary]] = []
-        for first in range(0, len(newest), _AT_ONCE):
-            some = newest[first : first + _AT_ONCE]
-            found += zip(
-                (stored.at for stored in some),
-                await asyncio.gather(*(self._summary(stored) for stored in some)),
-                strict=True,
-            )
+        summaries = await side_by_side(self._summary(stored) for stored in newest)
+        found = list(zip((stored.at for stored in newest), summaries, strict=True))
         admitted = {summary.id for _, summary in found}
         found += [(each.started_at, each) for each in unadmitted if each.id not in admitted]
         found.sort(key=lambda each: each[0], reverse=True)

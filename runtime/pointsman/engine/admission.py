@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import suppress
 
+from pointsman.engine.history import side_by_side
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Clock
 from pointsman_schemas.subjects import Subjects
@@ -46,12 +47,14 @@ class Room:
             async with asyncio.timeout(_AGAIN):
                 await self._freed.wait()
 
-    async def ended(self) -> AsyncIterator[str]:
+    async def ended(self) -> Sequence[str]:
         """Those that were admitted and have their outcome, though nobody here heard of it. It is looked for rarely."""
         if self._clock.monotonic() - self._looked < _AGAIN:
-            return
+            return ()
         self._looked = self._clock.monotonic()
+        admitted = sorted(self._admitted)
         with suppress(BusUnavailable):
-            for workflow in sorted(self._admitted):
-                if await self._bus.last("log", self._subjects.outcome(self._team, workflow)):
-                    yield workflow
+            subjects = (self._subjects.outcome(self._team, workflow) for workflow in admitted)
+            outcomes = await side_by_side(self._bus.last("log", subject) for subject in subjects)
+            return [workflow for workflow, outcome in zip(admitted, outcomes, strict=True) if outcome]
+        return ()

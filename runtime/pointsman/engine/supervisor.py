@@ -184,7 +184,7 @@ class SupervisorEngine:
         while True:
             if self._room.left <= 0:
                 await self._room.wait()
-                async for workflow in self._room.ended():
+                for workflow in await self._room.ended():
                     self._remember_end(workflow)
                 continue
             for delivery in await consumer.take(min(self._room.left, _BATCH)):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pointsman.engine.history import side_by_side
 from pointsman.engine.intake import lately, workflow_of
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import decode
@@ -18,8 +18,6 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Unadmitted", "unadmitted"]
-
-_AT_ONCE = 50  # looks for a log side by side: enough to hide the round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,8 @@ async def unadmitted(bus: Bus, subjects: Subjects, team: str | None = None) -> S
         left = await _left(bus, name)
         left = len(of_team) if left is None else left
         asked = list(of_team.items())[max(0, len(of_team) - left) :]
-        for first in range(0, len(asked), _AT_ONCE):
-            some = asked[first : first + _AT_ONCE]
-            looks = (_look(bus, subjects, name, workflow, request) for workflow, request in some)
-            found += [each for each in await asyncio.gather(*looks) if each is not None]
+        looks = (_look(bus, subjects, name, workflow, request) for workflow, request in asked)
+        found += [each for each in await side_by_side(looks) if each is not None]
     return found
 
 
