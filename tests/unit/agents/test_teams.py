@@ -166,10 +166,14 @@ async def test_a_desk_hands_to_teams_that_hand_to_specialists_and_all_of_it_is_o
     assert "Nobody here can help" not in asked.answer
 
 
-async def test_a_task_is_split_until_it_is_simple_or_three_levels_down() -> None:
-    asked = await ask(decomposer)
+DEEP = "((((1 + 2) + 3) + 4) + 5) + 6"
 
-    assert (asked.outcome.status, asked.answer) == ("completed", "16")
+
+@pytest.mark.parametrize(("request_", "answer"), [(decomposer.SAMPLE_REQUEST, "16"), (DEEP, "21")])
+async def test_a_task_is_split_until_it_is_simple_or_three_levels_down(request_: str, answer: str) -> None:
+    asked = await ask(decomposer, request_)
+
+    assert (asked.outcome.status, asked.answer) == ("completed", answer)
     depth = max(_depth(node) for node in asked.nodes if node.kind == "publish")
     assert depth == 4
     assert sum(node.kind == "workflow" for node in asked.nodes) > 5
