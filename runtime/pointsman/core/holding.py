@@ -8,25 +8,26 @@ from pointsman.core.approvals import start
 from pointsman.core.attempts import task_failed
 from pointsman.core.draft import Draft, dispatch
 from pointsman.core.state import State, Task
-from pointsman.core.transitions import Phase
+from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 
-__all__ = ["held", "release"]
+__all__ = ["kept_back", "release"]
 
 
-def held(state: State) -> Sequence[Task]:
-    """The tasks that wait for an agent. While a plan is made that may take its place, what has not begun waits for that
-    alone."""
+def kept_back(state: State, status: TaskStatus) -> Sequence[Task]:
+    """The tasks that wait for an agent (`held`) or for budget (`awaiting_budget`). While a plan is made that may take
+    its place, what has not begun waits for that alone."""
     running = state.phase is Phase.RUNNING
-    return [task for task in state.tasks.values() if task.held and (running or task.attempt or task.role != Role.WORK)]
+    waiting = (task for task in state.tasks.values() if task.status is status)
+    return [task for task in waiting if running or task.attempt or task.role is not Role.WORK]
 
 
 def release(draft: Draft) -> None:
     """Start what may be started now; what is still held when it is too late to begin has failed."""
     if draft.open().ended:
         return
-    for task in held(draft.open()):
+    for task in kept_back(draft.open(), TaskStatus.HELD):
         if draft.open().ended or (task.not_before and draft.now < task.not_before):
             continue
         if draft.now >= draft.horizon(task.role) and not draft.open().approvals:

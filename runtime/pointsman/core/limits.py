@@ -3,11 +3,13 @@ makes sure somebody looks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.attempts import attempt_failed, resume
 from pointsman.core.budget import Shortage, allot
 from pointsman.core.draft import LATE, Draft, abandon, end
-from pointsman.core.holding import held
+from pointsman.core.holding import kept_back
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase, TaskStatus
@@ -47,30 +49,23 @@ def check_limits(draft: Draft) -> None:
 
 def ration(draft: Draft) -> None:
     """Give what has come back of the budget to those that wait for it; where nothing can come any more, end."""
-    for task_id in _hungry(draft):
+    for each in _hungry(draft):
         if not draft.open().ended:
-            resume(draft, task_id)
-        if not draft.open().ended and draft.open().tasks[task_id].status is TaskStatus.AWAITING_BUDGET:
+            resume(draft, each.id)
+        if not draft.open().ended and draft.open().tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
             break  # what is too little for one is too little for those behind it
     while not draft.open().ended and (hungry := _hungry(draft)):
         state = draft.open()
         if any(task.live and task.allowance is not None for task in state.tasks.values()):
             return
-        task = state.tasks[hungry[0]]
-        shortage = allot(state, task)
+        shortage = allot(state, hungry[0])
         assert isinstance(shortage, Shortage)
-        _starve(draft, task, shortage)
+        _starve(draft, hungry[0], shortage)
 
 
-def _hungry(draft: Draft) -> list[str]:
-    """Those that wait for budget and may have it now: while another plan is made, nothing of the present one begins."""
-    state = draft.open()
-    begins = state.phase is Phase.RUNNING
-    return [
-        task.id
-        for task in state.tasks.values()
-        if task.status is TaskStatus.AWAITING_BUDGET and (begins or task.attempt or task.role is not Role.WORK)
-    ]
+def _hungry(draft: Draft) -> Sequence[Task]:
+    """Those that wait for budget and may have it now."""
+    return kept_back(draft.open(), TaskStatus.AWAITING_BUDGET)
 
 
 def _starve(draft: Draft, task: Task, shortage: Shortage) -> None:
@@ -100,7 +95,7 @@ def arm_timer(draft: Draft) -> None:
     if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
         return
     deadlines = [task.deadline + LATE for task in state.tasks.values() if task.live and task.deadline]
-    deadlines += [task.not_before for task in held(state) if task.not_before]
+    deadlines += [task.not_before for task in kept_back(state, TaskStatus.HELD) if task.not_before]
     deadlines += first_expiry(draft)
     if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
         deadlines.append(state.deadline)
