@@ -32,6 +32,7 @@ __all__ = [
     "RefinementAsked",
     "ResultIgnored",
     "RetryScheduled",
+    "ReviewAsked",
     "TaskAbandoned",
     "TaskAdded",
     "TaskDispatched",
@@ -206,6 +207,19 @@ class RetryScheduled(Part):
     allowance: Budget | None = None
 
 
+class ReviewAsked(Part):
+    """What an attempt at a stage made passed its check, and counts once the agent `judge` lets it pass:
+    `task_succeeded` with the same result follows, or `attempt_failed`."""
+
+    kind: Literal["review_asked"] = "review_asked"
+    at: AwareDatetime
+    task_id: TaskId
+    attempt: int
+    event_id: str
+    judge: AgentName
+    result: Result
+
+
 class TaskRefined(Part):
     """The task is tried again in other words, or, with an `intent` that is empty, in the same: nobody had better."""
 
@@ -359,6 +373,7 @@ Entry: TypeAlias = Annotated[
     | RetryScheduled
     | RefinementAsked
     | TaskRefined
+    | ReviewAsked
     | TaskFailed
     | TaskSkipped
     | TaskAbandoned

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pointsman_schemas.events import Conflict, Gap, TaskReport
-from pointsman_schemas.ids import AgentName
+from pointsman_schemas.ids import AgentName, TaskId
 from pointsman_schemas.strict_json import JsonValue
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "Refinement",
     "RefinerInput",
     "RequestInput",
+    "Review",
+    "ReviewInput",
     "Ruling",
     "Synthesis",
     "SynthesizerInput",
@@ -146,6 +148,38 @@ class Ruling(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)]
+
+
+class ReviewInput(BaseModel):
+    """A stage's result that a judge is to look at: it stands in the handoff's `context` as that of `task_id`, after
+    those of the stages before. `intent` is what `agent` was asked to do, `criteria` what the team wants of it besides.
+    It can be sent back once: not when this is the `last` look. Answers with a `Review`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    request: RequestInput
+    metadata: dict[str, JsonValue] = {}
+    task_id: TaskId
+    agent: AgentName
+    intent: str
+    criteria: str = ""
+    last: bool = False
+
+
+class Review(BaseModel):
+    """What becomes of a stage's result: `pass` and the pipeline goes on, `again` and the stage is done again by who is
+    told the `reason`, `stop` and the pipeline ends there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    verdict: Literal["pass", "again", "stop"]
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _says_why(self) -> Self:
+        if self.verdict != "pass" and not self.reason.strip():
+            raise ValueError(f"a verdict of {self.verdict} needs a reason: say what is wrong")
+        return self
 
 
 class Synthesis(BaseModel):

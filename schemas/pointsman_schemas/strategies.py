@@ -60,7 +60,8 @@ class Check(BaseModel):
     """What a stage's output must be like. What is left out is not asked for.
 
     `fields` must be in the object and not empty; the text must state one of `states` (words, in any case) and have
-    `min_length` characters. The text of an object is that of its values.
+    `min_length` characters. The text of an object is that of its values. What has all that is then for `judge`, an
+    agent that lets it pass, sends it back once or stops the pipeline, by the stage's intent and these `criteria`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,6 +69,8 @@ class Check(BaseModel):
     fields: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     min_length: Annotated[int, Field(ge=0)] = 0
+    judge: AgentName | None = None
+    criteria: str = ""
 
 
 class Stage(BaseModel):

@@ -87,7 +87,7 @@ class Team(BaseModel):
     judge: AgentName | None = "judge"
 
     def needs(self) -> Mapping[AgentName, str]:
-        """The agents it names, each with what it does: `works`, `plans`, `classifies` or `synthesizes`."""
+        """The agents it names, each with what it does: `works`, `plans`, `classifies`, `synthesizes` or `judges`."""
         strategy, named = self.strategy, () if self.agents == ANY else self.agents
         roles: list[tuple[AgentName | None, str]]
         match strategy:
@@ -101,7 +101,8 @@ class Team(BaseModel):
                     roles.append((strategy.escalate.planner, "plans"))
                 roles.append((strategy.synthesizer, "synthesizes"))
             case Pipeline():
-                roles = [(stage.agent, "works") for stage in strategy.stages]
+                roles = [(stage.check.judge, "judges") for stage in strategy.stages]
+                roles += [(stage.agent, "works") for stage in strategy.stages]
             case FanOut() | Choreography():
                 roles = [(strategy.synthesizer, "synthesizes")]
             case _:

@@ -17,6 +17,7 @@ from pointsman.engine.intake import read_inbox, read_request
 from pointsman.engine.workflow_log import Head
 from pointsman.errors import ContractError, InvariantError
 from pointsman.ports import Stored
+from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
 from pointsman_schemas.log import (
@@ -28,7 +29,9 @@ from pointsman_schemas.log import (
     Entry,
     PlanAccepted,
     RetryScheduled,
+    ReviewAsked,
     TaskAbandoned,
+    TaskAdded,
     TaskDispatched,
     TaskFailed,
     TaskReopened,
@@ -152,8 +155,14 @@ def _story(entries: list[Entry]) -> Iterator[str]:
     needs: dict[str, tuple[str, ...]] = {}
     reopened: Counter[str] = Counter()
     asked: Counter[str] = Counter()
+    judges: dict[str, object] = {}
+    in_review: set[object] = set()
     for entry in entries:
         match entry:
+            case TaskAdded(role=Role.JUDGE, input=dict() as given) if "task_id" in given:
+                judges[entry.task_id] = given["task_id"]
+            case ReviewAsked():
+                in_review.add(entry.task_id)
             case PlanAccepted():
                 for planned in entry.plan.tasks:
                     needs[planned.id] = planned.depends_on
@@ -170,6 +179,10 @@ def _story(entries: list[Entry]) -> Iterator[str]:
                     yield f"{entry.task_id} was dispatched before {sorted(gap)}"
             case TaskSucceeded():
                 said = (entry.attempt, entry.result.agent)
+                if entry.task_id in in_review:
+                    yield f"{entry.task_id} was accepted before its judge has let it pass"
+                if isinstance(entry.result.output, dict) and entry.result.output.get("verdict") == "pass":
+                    in_review.discard(judges.get(entry.task_id))
                 if entry.task_id in succeeded | failed:
                     yield f"a second result of {entry.task_id} was accepted"
                 if said != current.get(entry.task_id) or entry.result.attempt != entry.attempt:
@@ -235,16 +248,20 @@ def _spending(entries: list[Entry]) -> Iterator[str]:
         return
     given = [started.limits.calls, started.budget.calls if started.budget else None]
     bound = min((calls for calls in given if calls is not None), default=None)
-    used, aside = 0, dict[str, int]()
+    used, aside, judged = 0, dict[str, int](), set[str]()
     for entry in entries:
         match entry:
             case TaskDispatched() | RetryScheduled():
                 aside[entry.task_id] = (entry.allowance.calls or 0) if entry.allowance else 0
                 if bound is not None and not aside[entry.task_id]:
                     yield f"{entry.task_id} was dispatched with nothing to use"
+            case ReviewAsked():
+                judged.add(entry.event_id)
+                aside.pop(entry.task_id, None)
+                used += entry.result.usage.calls
             case TaskSucceeded() | AttemptFailed():
                 aside.pop(entry.task_id, None)
-                used += entry.result.usage.calls if entry.result else 0
+                used += entry.result.usage.calls if entry.result and entry.event_id not in judged else 0
             case TaskAbandoned() | AllowanceAwaited():
                 aside.pop(entry.task_id, None)
             case _:

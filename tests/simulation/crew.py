@@ -38,6 +38,7 @@ CARDS = {
         _card("planner", Role.PLAN),
         _card("classifier", Role.CLASSIFY),
         _card("synthesizer", Role.SYNTHESIZE),
+        _card("reviewer", Role.JUDGE),
     )
 }
 WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
@@ -71,6 +72,9 @@ class Crew:
                 return {"agents": [{"agent": name, "confidence": round(chance.random(), 2)} for name in chosen]}
             case Role.SYNTHESIZE:
                 return {"answer": f"{len(handoff.context)} results"}
+            case Role.JUDGE:
+                verdict = chance.choices(["pass", "again", "stop", "perhaps"], [6, 3, 1, 0.5])[0]
+                return {"verdict": verdict, "reason": "so it is"}
             case Role.WORK:
                 self._ask(handoff)
                 if chance.random() < 0.1:

@@ -604,7 +604,13 @@ def _answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["ap
 def _others(chance: Random, writer: str | None) -> list[Strategy]:
     """A value of every strategy whose plan is not a planner's alone."""
     stages = tuple(
-        Stage(agent=agent, check=Check(fields=(chance.choice(["done", "done", "knowing", "nowhere"]),)))
+        Stage(
+            agent=agent,
+            check=Check(
+                fields=(chance.choice(["done", "done", "knowing", "nowhere"]),),
+                judge=chance.choice([None, "reviewer"]),
+            ),
+        )
         for agent in chance.sample(WORKERS, chance.randint(1, 3))
     )
     return [

@@ -20,7 +20,14 @@ from pointsman.core.state import State, from_snapshot, to_snapshot
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
-from pointsman_schemas.log import AttemptFailed, TaskDispatched, TaskReopened, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.log import (
+    AttemptFailed,
+    ReviewAsked,
+    TaskDispatched,
+    TaskReopened,
+    TaskSucceeded,
+    WorkflowEnded,
+)
 from pointsman_schemas.strict_json import compact, parse_json
 from pointsman_schemas.team import (
     Adaptive,
@@ -46,9 +53,10 @@ AGENTS = (
 )
 
 _SKILLS = ("", "", "", "craft", "art")
-_ILL = (*(agent.name for agent in AGENTS), "planner", "synthesizer")
+_ILL = (*(agent.name for agent in AGENTS), "planner", "synthesizer", "reviewer")
 
 _NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
+_JUDGED = Check(judge="reviewer")
 
 _LONG_ENOUGH = 300
 """Timers until the end: more than every attempt of the largest plan drawn here can use, one after the other."""
@@ -79,7 +87,9 @@ def some_strategy(chance: Random) -> Strategy:
     )
     stages = tuple(
         Stage(
-            agent=chance.choice(AGENTS).name, name=f"s{number}", check=chance.choice([*[Check()] * 4, _NEVER, _ALWAYS])
+            agent=chance.choice(AGENTS).name,
+            name=f"s{number}",
+            check=chance.choice([*[Check()] * 4, _NEVER, _ALWAYS, _JUDGED, _JUDGED]),
         )
         for number in range(chance.randint(1, 4))
     )
@@ -179,6 +189,9 @@ class World:
                 return story.result(name, chance.choices([sure, "hm"], [9, 1])[0])
             case Role.SYNTHESIZE:
                 return story.result(name, {"answer": "what there is"})
+            case Role.JUDGE:
+                reviews = [{"verdict": each, "reason": "so it is"} for each in ("pass", "again", "stop")]
+                return story.result(name, chance.choices([*reviews, "hm"], [6, 3, 1, 1])[0])
             case Role.WORK:
                 hint = "there is another way" if chance.random() < 0.15 else None
                 events = [{"name": each, "data": name} for each in "abcd" if chance.random() < 0.15]
@@ -243,9 +256,11 @@ def audit(story: Story, chance: Random) -> None:
 
     before: State | None = None
     for entry in log:
-        if isinstance(entry, TaskSucceeded | AttemptFailed) and entry.result is not None and before is not None:
+        counted = isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result is not None
+        if counted and before is not None:
             given, result = before.tasks[entry.task_id], entry.result
-            assert given.live, f"a result for {given.id} counted when nobody waited for it"
+            judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewAsked)
+            assert given.live or (judged and result == given.result), f"nobody waited for a result for {given.id}"
             assert (result.workflow_id, result.agent, result.attempt) == (WORKFLOW, given.agent, given.attempt)
         if isinstance(entry, TaskDispatched) and before is not None:
             starting = before.tasks[entry.task_id]

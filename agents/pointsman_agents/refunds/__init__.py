@@ -1,8 +1,17 @@
-"""A refund in four checked stages, over the customer-service team's back office."""
+"""A refund in four checked stages, the last of them judged, too, over the customer-service team's back office."""
 
 from __future__ import annotations
 
 from pointsman_agents.refunds.stages import check_policy, compose_response, extract_details, verify_charges
 from pointsman_agents.refunds.team import SAMPLE_REQUEST, team
+from pointsman_agents.reviewer import reviewer
 
-__all__ = ["SAMPLE_REQUEST", "check_policy", "compose_response", "extract_details", "team", "verify_charges"]
+__all__ = [
+    "SAMPLE_REQUEST",
+    "check_policy",
+    "compose_response",
+    "extract_details",
+    "reviewer",
+    "team",
+    "verify_charges",
+]

@@ -34,7 +34,12 @@ team = Team(
             Stage(
                 agent="compose_response",
                 intent="Write to the customer what was found, what was decided, and why",
-                check=Check(min_length=80),
+                check=Check(
+                    min_length=80,
+                    judge="reviewer",
+                    criteria="Every id, amount and date in it stands in a result before it, and it promises nothing "
+                    "that none of them says.",
+                ),
             ),
         )
     ),

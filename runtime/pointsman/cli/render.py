@@ -39,6 +39,8 @@ STYLE = {
     "succeeded": "green",
     "partial": "yellow",
     "running": "cyan",
+    "in review": "cyan",
+    "held": "yellow",
     "waiting": "dim",
     "waiting for approval": "bold yellow",
     "waiting for admission": "bold yellow",

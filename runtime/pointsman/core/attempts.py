@@ -14,7 +14,7 @@ from pointsman.core.planning import keep_plan, route_to_fallback
 from pointsman.core.refining import ask_refiner, may_be_refined, refined_task
 from pointsman.core.retry import Retry, next_try
 from pointsman.core.routing import choose, free
-from pointsman.core.state import Task
+from pointsman.core.state import Task, reviewed_by
 from pointsman.core.transitions import Phase
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
@@ -135,6 +135,9 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
                 draft.add(TaskRefined(at=draft.now, task_id=waiting.id))
                 try_refined(draft, draft.open().tasks[waiting.id])
         case Role.JUDGE:
+            if (stage := reviewed_by(state, task)) is not None:
+                message = f"{task.agent} could not judge it: {error.message}"
+                return task_failed(draft, stage, error.model_copy(update={"message": message}))
             write_answer(draft)
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"

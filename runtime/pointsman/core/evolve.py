@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import assert_never
 
 from pointsman.core.pending import approval_decided, approval_requested, without_approvals, without_plan
-from pointsman.core.state import State, Task, changed
+from pointsman.core.state import State, Task, changed, reviewed_by
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
@@ -25,6 +26,7 @@ from pointsman_schemas.log import (
     RefinementAsked,
     ResultIgnored,
     RetryScheduled,
+    ReviewAsked,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -117,7 +119,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 team=task.team and entry.agent == task.agent,
             )
         case TaskSucceeded():
-            return _task_succeeded(state, entry)
+            return _finished(state, entry, TaskStatus.SUCCEEDED, ended_at=entry.at)
         case AttemptFailed():
             return _attempt_failed(state, entry)
         case RetryScheduled():
@@ -144,6 +146,8 @@ def evolve(state: State | None, entry: Entry) -> State:
             task = _task(state, entry.task_id)
             refined = changed(task, intent=entry.intent or task.intent)
             return changed(state, tasks={**state.tasks, task.id: refined})
+        case ReviewAsked():
+            return _finished(state, entry, TaskStatus.IN_REVIEW)
         case TaskFailed():
             return _with_task(state, entry.task_id, TaskStatus.FAILED, error=entry.error, ended_at=entry.at)
         case TaskSkipped():
@@ -227,8 +231,9 @@ def _task_added(state: State, entry: TaskAdded) -> State:
         raise InvariantError(f"task {entry.task_id} of {state.workflow_id} was added twice")
     task = Task(entry.task_id, entry.role, entry.agent, entry.intent, entry.input, state.limits.attempts)
     plans = 1 if entry.role is Role.PLAN else 0
+    phase = _PHASE_OF_ROLE.get(entry.role, state.phase)
     return changed(
-        _moved(state, _PHASE_OF_ROLE.get(entry.role, state.phase)),
+        state if reviewed_by(state, task) else _moved(state, phase),
         tasks={**state.tasks, task.id: task},
         revision=state.revision + plans,
         told=sum(1 for task in state.work() if task.settled) if plans else state.told,
@@ -289,26 +294,30 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
     return {task_id: tuple(waiting) for task_id, waiting in found.items()}
 
 
-def _task_succeeded(state: State, entry: TaskSucceeded) -> State:
-    task, used = _task(state, entry.task_id), entry.result.usage
+def _finished(state: State, entry: TaskSucceeded | ReviewAsked, status: TaskStatus, **more: datetime) -> State:
+    """Its agent has done the task. What that took was counted before if a judge has looked at it since."""
+    task, result = _task(state, entry.task_id), entry.result
+    if task.status is TaskStatus.IN_REVIEW:
+        return _with_task(state, task.id, status, error=None, **more)
     return _with_task(
         state,
         task.id,
-        TaskStatus.SUCCEEDED,
-        state.usage + used,
-        result=entry.result,
+        status,
+        state.usage + result.usage,
+        result=result,
         event_id=entry.event_id,
-        ended_at=entry.at,
         error=None,
-        usage=task.usage + used,
-        busy=task.busy + _seconds(entry.result),
+        usage=task.usage + result.usage,
+        busy=task.busy + _seconds(result),
+        **more,
     )
 
 
 def _attempt_failed(state: State, entry: AttemptFailed) -> State:
     task = _task(state, entry.task_id)
-    tried = changed(task, error=entry.error, event_id=entry.event_id)
-    if entry.result is not None:
+    reviewed = task.status is TaskStatus.IN_REVIEW
+    tried = changed(task, error=entry.error, event_id=entry.event_id, result=None, sent_back=task.sent_back or reviewed)
+    if entry.result is not None and not reviewed:
         tried = changed(tried, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
         state = changed(state, usage=state.usage + entry.result.usage)
     return changed(state, tasks={**state.tasks, task.id: tried})

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 
 from pointsman.core.message import Message
 from pointsman.core.nesting import cancellation, result_for
-from pointsman.core.state import Pending, State, Task, input_of, report
+from pointsman.core.state import Pending, State, Task, input_of, report, reviewed_by
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
@@ -83,7 +83,9 @@ def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
 
 def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
     """The handoff of the current attempt at `task`, with what came of the tasks it builds on."""
-    if task.role in (Role.SYNTHESIZE, Role.JUDGE):
+    if (stage := reviewed_by(state, task)) is not None:
+        context = tuple(report(state.tasks[name]) for name in (*stage.depends_on, stage.id))
+    elif task.role in (Role.SYNTHESIZE, Role.JUDGE):
         context = tuple(report(done) for done in state.work())
     else:
         context = tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)

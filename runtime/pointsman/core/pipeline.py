@@ -15,7 +15,9 @@ from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import Check, Pipeline
 
-__all__ = ["begin_pipeline", "finish_pipeline", "insufficient"]
+__all__ = ["begin_pipeline", "check_of", "finish_pipeline", "insufficient"]
+
+_ANYTHING = Check()
 
 
 def begin_pipeline(draft: Draft, strategy: Pipeline) -> None:
@@ -49,12 +51,15 @@ def finish_pipeline(draft: Draft) -> None:
     return end(draft, Phase.PARTIAL, bare_results(draft), f"{reason}; done before it: {_timings(done)}")
 
 
+def check_of(state: State, task: Task) -> Check:
+    """What the output of `task` must be like; anything will do where it is no stage."""
+    stages = state.strategy.stages if isinstance(state.strategy, Pipeline) else ()
+    return next((stage.check for stage in stages if stage.name == task.id), _ANYTHING)
+
+
 def insufficient(state: State, task: Task, output: JsonValue) -> str:
     """Why `output` does not pass the check of its stage; nothing when it does, or when `task` is no stage."""
-    if not isinstance(state.strategy, Pipeline):
-        return ""
-    check = next((stage.check for stage in state.strategy.stages if stage.name == task.id), Check())
-    return "; ".join(_problems(check, output))
+    return "; ".join(_problems(check_of(state, task), output))
 
 
 def _problems(check: Check, output: JsonValue) -> Iterator[str]:
@@ -63,6 +68,8 @@ def _problems(check: Check, output: JsonValue) -> Iterator[str]:
             yield f"the output is not a JSON object; expected one with {', '.join(check.fields)}"
         elif missing := [name for name in check.fields if output.get(name) in (None, "", [], {})]:
             yield f"the output lacks {', '.join(missing)}, or has nothing there"
+    if not (check.states or check.min_length):
+        return
     text = " ".join(_texts(output))
     if check.states and not any(_states(text, word) for word in check.states):
         yield f"the output must state one of: {', '.join(check.states)}"

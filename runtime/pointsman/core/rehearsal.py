@@ -28,6 +28,7 @@ from pointsman.core.inputs import (
     TimerFired,
 )
 from pointsman.core.state import State, Task
+from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
 from pointsman_schemas.log import (
@@ -43,6 +44,7 @@ from pointsman_schemas.log import (
     PlanRejected,
     ResultIgnored,
     RetryScheduled,
+    ReviewAsked,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -120,7 +122,9 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
         match entry:
             case WorkflowStarted():
                 made = _request(entry, entries)
-            case TaskSucceeded():
+            case TaskSucceeded() | AttemptFailed() if _in_review(state, entry.task_id):
+                pass  # it follows from what the judge said
+            case TaskSucceeded() | ReviewAsked():
                 made = ResultReceived(entry.event_id, entry.result)
             case AttemptFailed(result=Result() as result):
                 made = ResultReceived(entry.event_id, result)
@@ -149,6 +153,11 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
             yield made
     if not heard and state is not None:
         yield TimerFired(state.timer)
+
+
+def _in_review(state: State | None, task_id: str) -> bool:
+    task = state.tasks.get(task_id) if state is not None else None
+    return task is not None and task.status is TaskStatus.IN_REVIEW
 
 
 def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:

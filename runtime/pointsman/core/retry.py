@@ -17,7 +17,14 @@ _LONGEST_BACKOFF = 300.0  # seconds: five minutes, the longest pause that provid
 _JITTER = 0.2  # spread of the pause, so that tasks that failed together do not come back together
 
 _NO_FALLBACK = frozenset(
-    {ErrorKind.REFUSED, ErrorKind.CANCELLED, ErrorKind.LIMIT, ErrorKind.BAD_PLAN, ErrorKind.OUTCOME_UNKNOWN}
+    {
+        ErrorKind.REFUSED,
+        ErrorKind.REJECTED,
+        ErrorKind.CANCELLED,
+        ErrorKind.LIMIT,
+        ErrorKind.BAD_PLAN,
+        ErrorKind.OUTCOME_UNKNOWN,
+    }
 )
 
 

@@ -18,11 +18,24 @@ from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import LimitsLeft
 from pointsman_schemas.team import Limits, Strategy
 
-__all__ = ["Pending", "State", "Task", "bounds", "changed", "from_snapshot", "input_of", "report", "to_snapshot"]
+__all__ = [
+    "Pending",
+    "State",
+    "Task",
+    "bounds",
+    "changed",
+    "from_snapshot",
+    "input_of",
+    "report",
+    "reviewed_by",
+    "to_snapshot",
+]
 
 ValueT = TypeVar("ValueT", "State", "Task")
 
 NONE_USED = Usage()
+
+_HAS_OUTPUT = (TaskStatus.SUCCEEDED, TaskStatus.IN_REVIEW)
 
 Names: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
 """Written in order, so that the snapshot of a state is the same bytes whoever writes it."""
@@ -65,6 +78,8 @@ class Task:
     approved: bool = False
     refined_by: str = ""
     """The task that was to find better words for it."""
+    sent_back: bool = False
+    """A judge wanted it done again, which it may once."""
     verdicts: tuple[Verdict, ...] = ()
     """What people said to the tool calls it asked about."""
     asked_in: tuple[int, ...] = ()
@@ -229,6 +244,13 @@ def _limits_left(state: State, planner: Task) -> LimitsLeft:
     )
 
 
+def reviewed_by(state: State, judge: Task) -> Task | None:
+    """The stage whose result the task `judge` is to look at; None when it decides between results, or is no judge's."""
+    asked = judge.input if judge.role is Role.JUDGE and isinstance(judge.input, dict) else {}
+    name = asked.get("task_id")
+    return state.tasks.get(name) if isinstance(name, str) else None
+
+
 def report(task: Task) -> TaskReport:
     """What other agents are told of `task`. All of it was validated when it was read, and an output is not looked
     through again, which takes a call for each of its nodes."""
@@ -237,7 +259,7 @@ def report(task: Task) -> TaskReport:
         agent=task.agent,
         intent=task.intent,
         status=task.status.value,
-        output=task.result.output if task.result and task.status is TaskStatus.SUCCEEDED else None,
+        output=task.result.output if task.result and task.status in _HAS_OUTPUT else None,
         error=task.error if task.status is not TaskStatus.SUCCEEDED else None,
     )
 

@@ -22,6 +22,7 @@ from pointsman_schemas.log import (
     RefinementAsked,
     ResultIgnored,
     RetryScheduled,
+    ReviewAsked,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -122,6 +123,8 @@ class Story:
                 return "↻", "warn", agent, "gets", f"{task} in other words: {entry.intent}"
             case RefinementAsked():
                 return "", "plain", self._agent(entry.by), "is to put in other words", self._task(entry.task_id)
+            case ReviewAsked():
+                return "", "plain", entry.judge, "is to judge", self._task(entry.task_id)
             case TaskFailed():
                 what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.message}"
                 return "✗", "bad", self._agent(entry.task_id), "has", what

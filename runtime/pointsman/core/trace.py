@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, JsonValue
 
 from pointsman.core.words import taken_late
 from pointsman_schemas.card import Role
@@ -36,6 +36,7 @@ from pointsman_schemas.log import (
     RefinementAsked,
     ResultIgnored,
     RetryScheduled,
+    ReviewAsked,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -54,6 +55,7 @@ __all__ = ["NodeKind", "TraceNode", "build", "children_of"]
 
 NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
 
+_IN_REVIEW = "in review"
 _NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 _OPERATION = {
@@ -69,7 +71,8 @@ _OPERATION = {
 class TraceNode(BaseModel):
     """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins.
 
-    `status` is `running`, `waiting`, `succeeded`, `failed`, `skipped` or `abandoned`; a workflow's is its outcome's.
+    `status` is `running`, `waiting`, `held`, `waiting for approval`, `in review`, `succeeded`, `failed`, `skipped` or
+    `abandoned`; a workflow's is its outcome's.
     `detail` says why in one line. `usage` is the node's own and that of everything below it.
     """
 
@@ -220,6 +223,8 @@ class _Task:
             if attempt.ended_at is None:
                 # Until a result comes an attempt has no end of its own: it ends with its task.
                 attempt.end(max(at, attempt.started_at), status, None, detail)
+            elif attempt.status == _IN_REVIEW:
+                attempt.status = status
 
     def node(self, workflow_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
         attempts = [self.attempts[number] for number in sorted(self.attempts)]
@@ -288,7 +293,11 @@ class _View:
             case TaskSucceeded():
                 task = self._task(entry.task_id, entry.result.agent)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
-                task.end(entry.at, "succeeded")
+                task.end(entry.at, "succeeded", _said(entry.result.output) if task.role is Role.JUDGE else "")
+            case ReviewAsked():
+                task = self._task(entry.task_id, entry.result.agent)
+                task.status = _IN_REVIEW
+                self._attempt(task, entry.attempt, entry.result).end(entry.at, _IN_REVIEW, entry.result)
             case AttemptFailed():
                 task = self._task(entry.task_id, "")
                 attempt = self._attempt(task, entry.attempt, entry.result)
@@ -396,6 +405,13 @@ class _View:
             at = result.started_at if result else task.started_at or self.started.at
             task.attempts[number] = _Attempt(number, task.agent, at)
         return task.attempts[number]
+
+
+def _said(output: JsonValue) -> str:
+    """A judge's verdict on what a stage made, and why; of what it decided otherwise the outcome tells."""
+    if not isinstance(output, dict) or "verdict" not in output:
+        return ""
+    return ": ".join(str(part) for part in (output["verdict"], output.get("reason")) if part)
 
 
 def _reason(error: AttemptError) -> str:

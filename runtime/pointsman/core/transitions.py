@@ -22,14 +22,15 @@ class Phase(StrEnum):
 
 class TaskStatus(StrEnum):
     """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a
-    person, `refining` for better words, `held` for an agent that may be sent work, `awaiting_budget` until others give
-    back what it needs."""
+    person, `refining` for better words, `in_review` for a judge, `held` for an agent that may be sent work,
+    `awaiting_budget` until others give back what it needs."""
 
     WAITING = "waiting"
     AWAITING_APPROVAL = "awaiting_approval"
     RUNNING = "running"
     BACKING_OFF = "backing_off"
     REFINING = "refining"
+    IN_REVIEW = "in_review"
     HELD = "held"
     AWAITING_BUDGET = "awaiting_budget"
     SUCCEEDED = "succeeded"
@@ -83,6 +84,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.BACKING_OFF,
             TaskStatus.REFINING,
+            TaskStatus.IN_REVIEW,
             TaskStatus.HELD,
             TaskStatus.SUCCEEDED,
             TaskStatus.FAILED,
@@ -95,6 +97,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.SUCCEEDED,
             TaskStatus.REFINING,
+            TaskStatus.IN_REVIEW,
             TaskStatus.BACKING_OFF,
             TaskStatus.HELD,
             TaskStatus.FAILED,
@@ -107,6 +110,18 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.BACKING_OFF,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
+            TaskStatus.FAILED,
+            TaskStatus.ABANDONED,
+        }
+    ),
+    TaskStatus.IN_REVIEW: frozenset(
+        {
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_BUDGET,
+            TaskStatus.BACKING_OFF,
+            TaskStatus.REFINING,
+            TaskStatus.HELD,
+            TaskStatus.SUCCEEDED,
             TaskStatus.FAILED,
             TaskStatus.ABANDONED,
         }

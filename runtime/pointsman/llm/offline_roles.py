@@ -23,6 +23,8 @@ from pointsman_schemas.roles import (
     Refinement,
     RefinerInput,
     RequestInput,
+    Review,
+    ReviewInput,
     Ruling,
     Synthesis,
     SynthesizerInput,
@@ -36,6 +38,9 @@ _SUREST = 0.95
 """A matcher of words is never certain."""
 _MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
 _FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
+
+_FIGURE = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
+_FIGURES_STAND = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
 _TELL = "Tell the caller that "
 _THEN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
@@ -217,6 +222,32 @@ def _judge(task: TaskPrompt) -> Ruling:
     return Ruling(decisions=tuple(decided))
 
 
+def _review(task: TaskPrompt) -> Review:
+    """Whether there is anything in it and, where the criteria ask for that in so many words, whether each of its
+    figures stands in a result. It can judge no more, and says so."""
+    asked = ReviewInput.model_validate(task.input)
+    made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
+    words = without_note(" ".join(strings(made)))
+    wrong = "" if words else "there is nothing in it to read"
+    if _FIGURES_STAND.search(asked.criteria):
+        before = [report.get("output") for report in task.results if report.get("task_id") != asked.task_id]
+        there = {figure for said in (*_scalars(before), *_scalars(asked.request)) for figure in _FIGURE.findall(said)}
+        if invented := [each for each in dict.fromkeys(_FIGURE.findall(words)) if each not in there]:
+            wrong = f"{', '.join(invented)} stands in no result and not in the request; leave out what does not"
+    if wrong:
+        return Review(verdict="stop" if asked.last else "again", reason=wrong)
+    return Review(verdict="pass", reason="the offline model finds nothing wrong, and can judge no more than figures")
+
+
+def _scalars(value: JsonValue) -> Iterator[str]:
+    match value:
+        case dict() | list():
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from _scalars(part)
+        case _:
+            yield str(value)
+
+
 def _menu(agents: Sequence[MenuItem]) -> Matcher:
     return Matcher(
         [
@@ -349,5 +380,6 @@ ROLES: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
     "synthesis": _synthesis,
     "refinement": _refine,
     "ruling": _judge,
+    "review": _review,
 }
 """By the name of the wanted output. Each raises `ValidationError` where the input is not that of the role."""

@@ -1,4 +1,4 @@
-"""The refiner and the judge at work in a team: on the bus, with the real engines and the offline model."""
+"""The refiner, the judge and the reviewer at work in a team: on the bus, with the real engines and offline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pointsman.errors import TaskError
 from pointsman.testing import run_team
 from pointsman_agents.judge import judge
 from pointsman_agents.refiner import refiner
+from pointsman_agents.reviewer import reviewer
 from pointsman_agents.synthesizer import synthesizer
-from pointsman_schemas.strategies import FanOut
+from pointsman_schemas.strategies import Check, FanOut, Pipeline, Stage
 from pointsman_schemas.team import Limits, Team
 
 LIMITS = Limits(deadline=20, attempts=3, backoff=0.01)
@@ -58,3 +59,26 @@ async def test_a_task_that_failed_twice_succeeds_in_better_words() -> None:
     assert len(heard) == 3
     assert heard[0] == heard[1]
     assert heard[2].startswith(heard[0])
+
+
+async def test_a_stage_is_sent_back_with_the_reviewer_s_words_and_passes_when_it_has_heeded_them() -> None:
+    heard: list[str] = []
+
+    @agent(name="look", description="Looks up the charge")
+    async def look(context: Context) -> str:
+        return "ch-5003 over $49.00"
+
+    @agent(name="write", description="Writes the letter")
+    async def write(context: Context) -> str:
+        heard.append(context.feedback)
+        return "Your charge ch-5003 over $49.00 is paid back" + (" within 3 days." if len(heard) == 1 else ".")
+
+    check = Check(judge="reviewer", criteria="Every figure in it stands in a result")
+    stages = (Stage(agent="look"), Stage(agent="write", check=check))
+    team = Team(name="letters", strategy=Pipeline(stages=stages), limits=LIMITS)
+
+    outcome = await run_team(team, [look, write, reviewer], "Write to the customer")
+
+    assert (outcome.status, outcome.answer) == ("completed", "Your charge ch-5003 over $49.00 is paid back.")
+    said = "3 stands in no result and not in the request; leave out what does not"
+    assert heard == ["", f"reviewer sent it back: {said}"]

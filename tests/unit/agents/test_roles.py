@@ -21,9 +21,10 @@ from pointsman_agents.classifier import classifier
 from pointsman_agents.judge import judge
 from pointsman_agents.planner import planner
 from pointsman_agents.refiner import refiner
+from pointsman_agents.reviewer import reviewer
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Gap
+from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import LimitsLeft, PlannerInput, SynthesizerInput
 from pointsman_schemas.strict_json import parse_json
@@ -151,6 +152,36 @@ async def test_offline_a_failed_task_is_told_its_error_and_a_contradiction_goes_
     assert ruled["decisions"][0]["decision"] == "due: Monday"
     assert ruled["decisions"][0]["reason"] == "2 of 3 say so"
     assert refined["intent"] == "say when (It failed 2 times, last with: timeout: slow. Avoid that.)"
+
+
+async def test_offline_a_reviewer_finds_figures_that_stand_nowhere_and_says_that_it_can_judge_no_more() -> None:
+    asked = {"request": "refund ch-7", "task_id": "write", "agent": "write", "intent": "write to the customer"}
+    criteria = "Every date and amount in it stands in a result."
+
+    passed = await _review(asked, "Paid back on 1 May.")
+    grounded = await _review({**asked, "criteria": criteria}, "We pay back ch-7, $49.00, on 2026-01-05.")
+    invented = await _review({**asked, "criteria": criteria}, "We pay back $94.00 by 2026-01-05.")
+    empty = await _review({**asked, "last": True}, " ")
+
+    assert passed == grounded
+    assert passed["verdict"] == "pass"
+    assert "can judge no more" in passed["reason"]
+    assert invented["verdict"] == "again"
+    assert invented["reason"].startswith("94.00 stands in no result")
+    assert (empty["verdict"], empty["reason"]) == ("stop", "there is nothing in it to read")
+
+
+async def _review(asked: dict[str, Any], made: str) -> Any:
+    found = TaskReport(
+        task_id="find",
+        agent="find",
+        intent="find",
+        status="succeeded",
+        output={"amount": 49, "text": "$49.00 2026-01-05"},
+    )
+    own = TaskReport(task_id="write", agent="write", intent="write", status="in_review", output=made)
+    context = Context.for_test(asked, agent="reviewer", results=(found, own))
+    return await reviewer.run(context.handoff, context)
 
 
 async def _answer(role: Any, given: Any) -> Any:

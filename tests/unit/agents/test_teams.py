@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from support.memory import on_memory
+from support.teams import with_model
 
 from pointsman.agent import Agent
 from pointsman.client import Client
 from pointsman.core.trace import TraceNode
+from pointsman.testing.models import ScriptedModel, saying
 from pointsman_agents import decomposer, engineering, perspectives, refund_events, refunds, service_desk
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
@@ -86,7 +88,7 @@ async def test_a_refund_goes_through_four_stages_and_each_is_checked() -> None:
 
     assert asked.outcome.status == "completed"
     assert asked.statuses == dict.fromkeys(
-        ("extract_details", "verify_charges", "check_policy", "compose_response"), "succeeded"
+        ("extract_details", "verify_charges", "check_policy", "compose_response", "judge-compose_response"), "succeeded"
     )
     assert "The refund of charge ch-5003 over $49.00 is approved: it is a duplicate of ch-5002" in asked.answer
 
@@ -104,6 +106,23 @@ async def test_a_pipeline_stops_where_a_stage_cannot_deliver_and_says_how_far_it
     assert asked.outcome.reason.startswith("the stage verify_charges of 4 could not be done: the output lacks charges")
     assert "done before it: extract_details (" in asked.outcome.reason
     assert next(task.attempts for task in asked.outcome.tasks if task.task_id == "verify_charges") == 3
+
+
+async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere() -> None:
+    letter = "Your refund of $49.00 for charge ch-5003 is approved, and will be there on 2026-12-24 for certain."
+    with with_model(refunds.compose_response, ScriptedModel(saying(letter), saying(letter))):
+        asked = await ask(refunds)
+
+    assert asked.outcome.status == "partial"
+    assert asked.outcome.reason.startswith(
+        "the stage compose_response of 4 could not be done: "
+        "reviewer did not let it pass: 2026-12-24 stands in no result"
+    )
+    assert [node.name for node in asked.nodes if node.kind == "task"][-3:] == [
+        "invoke_agent compose_response",
+        "judge reviewer",
+        "judge reviewer",
+    ]
 
 
 async def test_a_pipeline_stops_at_once_where_the_tool_of_a_stage_fails_and_says_why() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pointsman_schemas.team import Router, Supervisor, Team
+from pointsman_schemas.team import Check, Pipeline, Router, Stage, Supervisor, Team
 
 
 def test_a_supervised_team_needs_its_planner_its_synthesizer_and_the_workers_it_names() -> None:
@@ -23,4 +23,14 @@ def test_a_router_needs_everybody_it_may_turn_to() -> None:
         "classifier": "classifies",
         "desk": "works",
         "strategist": "plans",
+    }
+
+
+def test_a_pipeline_needs_the_agents_of_its_stages_and_their_judges() -> None:
+    stages = (Stage(agent="find"), Stage(agent="write", check=Check(judge="reviewer")))
+
+    assert Team(name="t", strategy=Pipeline(stages=stages)).needs() == {
+        "find": "works",
+        "write": "works",
+        "reviewer": "judges",
     }

@@ -4,6 +4,8 @@ const STATUS = {
   running: ["running", "Running"],
   waiting: ["muted", "Waiting"],
   "waiting for approval": ["warn", "Needs approval"],
+  "in review": ["running", "In review"],
+  held: ["warn", "Held back"],
   succeeded: ["good", "Done"],
   completed: ["good", "Completed"],
   partial: ["warn", "Partly done"],

@@ -1,0 +1,23 @@
+"""The reviewer: it looks at what a stage of a pipeline made, and lets it pass, sends it back, or stops the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointsman.llm_agent import LLMAgent
+from pointsman_schemas.card import Role
+from pointsman_schemas.roles import Review, ReviewInput
+
+__all__ = ["reviewer"]
+
+reviewer = LLMAgent(
+    name="reviewer",
+    description="Judges what a stage of a pipeline made, and says what is wrong with it",
+    instructions=Path(__file__).with_suffix(".md"),
+    role=Role.JUDGE,
+    input=ReviewInput,
+    output=Review,
+    output_name="review",
+    turns=2,  # the review, and one repair of its form
+    concurrency=32,
+)

@@ -1,0 +1,80 @@
+"""What a stage made is shown to a judge before it counts, where the stage's check names one: it passes, is done again
+once, or ends the pipeline. A judge that cannot be heard has let nothing pass."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue, ValidationError
+
+from pointsman.core.draft import Draft, add_role_task, free_id
+from pointsman.core.inputs import ResultReceived
+from pointsman.core.pipeline import check_of
+from pointsman.core.state import State, Task, reviewed_by
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.log import ReviewAsked
+from pointsman_schemas.roles import Review, ReviewInput
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["ask_for_review", "judge_of", "objection", "read_review", "unclear"]
+
+
+def judge_of(state: State, task: Task) -> str | None:
+    """The agent that must let pass what `task` makes, if there is one."""
+    return check_of(state, task).judge
+
+
+def ask_for_review(draft: Draft, task: Task, judge: str, received: ResultReceived) -> None:
+    """Have `judge` look at what the stage made; it waits meanwhile."""
+    state = draft.open()
+    asked = ReviewInput(
+        request=state.input,
+        task_id=task.id,
+        agent=task.agent,
+        intent=task.intent,
+        criteria=check_of(state, task).criteria,
+        last=_last(task),
+    )
+    draft.add(
+        ReviewAsked(
+            at=draft.now,
+            task_id=task.id,
+            attempt=task.attempt,
+            event_id=received.event_id,
+            judge=judge,
+            result=received.result,
+        )
+    )
+    add_role_task(draft, free_id(state, f"judge-{task.id}"), Role.JUDGE, judge, f"Judge what {task.id} has made", asked)
+
+
+def unclear(state: State, task: Task, output: JsonValue) -> str:
+    """Why `output` is no review; nothing when it is one, or when `task` is not to give one."""
+    if reviewed_by(state, task) is None:
+        return ""
+    try:
+        Review.model_validate(output)
+    except ValidationError as error:
+        return f"the review does not fit: {describe(error)}; expected a verdict of pass, again or stop, and a reason"
+    return ""
+
+
+def read_review(output: JsonValue) -> Review:
+    """What a judge said that was not `unclear`."""
+    return Review.model_validate(output)
+
+
+def objection(stage: Task, judge: Task, review: Review) -> AttemptError | None:
+    """Why what the stage made does not count; None when it passes. Only what may be done again is worth another try."""
+    if review.verdict == "pass":
+        return None
+    if review.verdict == "again" and not _last(stage):
+        return AttemptError(
+            kind=ErrorKind.INSUFFICIENT, message=f"{judge.agent} sent it back: {review.reason}", retryable=True
+        )
+    again = " again, for the last time it could" if review.verdict == "again" else ""
+    return AttemptError(kind=ErrorKind.REJECTED, message=f"{judge.agent} did not let it pass{again}: {review.reason}")
+
+
+def _last(stage: Task) -> bool:
+    """Whether it cannot be sent back: that is done once, and costs one of its attempts."""
+    return stage.sent_back or stage.attempt >= stage.cap
