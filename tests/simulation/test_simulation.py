@@ -34,7 +34,7 @@ def test_an_acknowledged_request_reaches_exactly_one_outcome_whatever_dies_when(
         )
 
 
-@pytest.mark.parametrize("seed", [10, 559])  # in the second, agents emit events
+@pytest.mark.parametrize("seed", [10, 14])  # in the second, agents emit events
 def test_a_seed_is_the_same_world_in_every_process(seed: int) -> None:
     here = [World(seed).run().digest for _ in range(2)]
     elsewhere = [_digest_in_another_process(seed, hash_seed) for hash_seed in ("1", "2")]

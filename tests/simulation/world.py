@@ -607,8 +607,8 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
         Stage(
             agent=agent,
             check=Check(
-                fields=(chance.choice(["done", "done", "knowing", "nowhere"]),),
-                judge=chance.choice([None, "reviewer"]),
+                fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
+                judge=chance.choice([None, "reviewer", "reviewer"]),
             ),
         )
         for agent in chance.sample(WORKERS, chance.randint(1, 3))

@@ -28,7 +28,14 @@ from pointsman_schemas.log import (
     TaskHeld,
     WorkflowEnded,
 )
-from pointsman_schemas.roles import ClassifierInput, JudgeInput, PlannerInput, RefinerInput, SynthesizerInput
+from pointsman_schemas.roles import (
+    ClassifierInput,
+    JudgeInput,
+    PlannerInput,
+    RefinerInput,
+    ReviewInput,
+    SynthesizerInput,
+)
 
 __all__ = [
     "LAST_WORD",
@@ -105,7 +112,7 @@ def add_role_task(
     role: Role,
     agent: str,
     intent: str,
-    asked: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput,
+    asked: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput | ReviewInput,
 ) -> None:
     """Give one of the roles its task, at once. What stands in the log already is left out."""
     given: JsonValue = asked.model_dump(mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"})

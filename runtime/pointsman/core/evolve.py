@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import assert_never
 
 from pointsman.core.pending import approval_decided, approval_requested, without_approvals, without_plan
@@ -119,7 +118,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 team=task.team and entry.agent == task.agent,
             )
         case TaskSucceeded():
-            return _finished(state, entry, TaskStatus.SUCCEEDED, ended_at=entry.at)
+            return _finished(state, entry, TaskStatus.SUCCEEDED)
         case AttemptFailed():
             return _attempt_failed(state, entry)
         case RetryScheduled():
@@ -294,11 +293,12 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
     return {task_id: tuple(waiting) for task_id, waiting in found.items()}
 
 
-def _finished(state: State, entry: TaskSucceeded | ReviewAsked, status: TaskStatus, **more: datetime) -> State:
+def _finished(state: State, entry: TaskSucceeded | ReviewAsked, status: TaskStatus) -> State:
     """Its agent has done the task. What that took was counted before if a judge has looked at it since."""
     task, result = _task(state, entry.task_id), entry.result
+    ended_at = entry.at if status is TaskStatus.SUCCEEDED else None
     if task.status is TaskStatus.IN_REVIEW:
-        return _with_task(state, task.id, status, error=None, **more)
+        return _with_task(state, task.id, status, error=None, ended_at=ended_at)
     return _with_task(
         state,
         task.id,
@@ -307,9 +307,9 @@ def _finished(state: State, entry: TaskSucceeded | ReviewAsked, status: TaskStat
         result=result,
         event_id=entry.event_id,
         error=None,
+        ended_at=ended_at,
         usage=task.usage + result.usage,
         busy=task.busy + _seconds(result),
-        **more,
     )
 
 
