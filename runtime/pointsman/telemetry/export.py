@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
@@ -18,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
-from pointsman.telemetry import logs, metrics, names, traces
+from pointsman.telemetry import logs, metrics, traces
+from pointsman.telemetry.door import Door
+from pointsman.telemetry.encoder import encode
 from pointsman.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 _QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
 _HTTP: Final = "http/protobuf"
+_LARGEST: Final = 64 * 1024 * 1024  # bytes of a request: the SDK sends no larger one, and says so
 log = get_logger(__name__)
 
 
@@ -127,7 +129,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     class Batching(BatchSpanProcessor):
-        def __init__(self, door: _Door) -> None:
+        def __init__(self, door: Door) -> None:
             super().__init__(cast(Any, door), max_queue_size=door.room)
             self._door = door
 
@@ -135,14 +137,14 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
             if span.context is not None and span.context.trace_flags.sampled and self._door.admits():
                 super().on_end(span)
 
-    doors = [_Door("spans", exporter, _room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
+    doors = [Door("spans", exporter, _room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
     provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
     for door in doors:
         provider.add_span_processor(Batching(door))
     _installed.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
-    traces.use(provider, _version())
+    traces.use(provider, _version(), _Ways(doors))
 
     def flush() -> None:
         traces.use(None)
@@ -152,7 +154,21 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         for door in doors:
             door.shutdown()  # its exporter stops retrying
 
-    return Pipeline(flush, abandon, lambda: sum(door.offered - door.delivered for door in doors))
+    return Pipeline(flush, abandon, lambda: sum(door.lost for door in doors))
+
+
+class _Ways:
+    """Every door that a span goes to when it has ended."""
+
+    def __init__(self, doors: Sequence[Door]) -> None:
+        self._doors = doors
+
+    def is_open(self) -> bool:
+        return any(door.is_open() for door in self._doors)
+
+    def refuse(self) -> None:
+        for door in self._doors:
+            door.refuse()
 
 
 def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, exposed: bool) -> Measurements:
@@ -196,7 +212,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    door = _Door("logs", OTLPLogExporter(), _room("OTEL_BLRP_MAX_QUEUE_SIZE"))
+    door = Door("logs", OTLPLogExporter(), _room("OTEL_BLRP_MAX_QUEUE_SIZE"))
     provider = LoggerProvider(_resource(service_name, instance), shutdown_on_exit=False)
     provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, door), max_queue_size=door.room))
     logger = provider.get_logger("pointsman", _version())
@@ -230,70 +246,9 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     return Pipeline(flush, door.shutdown, lambda: 0)
 
 
-class _Door:
-    """The way into a queue of the SDK, and out of it to `exporter`: what has no room stays out, what is lost counts.
-
-    The SDK's own queue drops what does not fit, and tells nobody. It never has to: all that it holds came in here.
-    """
-
-    def __init__(self, signal: str, exporter: Any, room: int) -> None:
-        self.room = room
-        self.offered = 0
-        self.delivered = 0
-        self._signal = signal
-        self._exporter = exporter
-        self._was_full = False
-        self._closed = False
-        self._empty()
-        if hasattr(os, "register_at_fork"):
-            empty = weakref.WeakMethod(self._empty)
-            os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
-
-    def _empty(self) -> None:
-        """Nobody is inside: at the beginning, and in a forked process, where the SDK empties its queue as well."""
-        self._inside = 0
-        self._lock = threading.RLock()  # a collected generator may end its span while it is held
-
-    def admits(self) -> bool:
-        """Whether there is room for one more, who is then taken to go in."""
-        with self._lock:
-            self.offered += 1
-            admitted = self._inside < self.room
-            self._inside += admitted
-        if not admitted:
-            _dropped(self._signal, 1)
-            if not self._was_full:
-                self._was_full = True
-                log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
-        return admitted
-
-    def export(self, batch: Sequence[Any]) -> Any:
-        with self._lock:
-            self._inside -= len(batch)
-        delivered = False
-        try:
-            result = self._exporter.export(batch)
-            delivered = result.name == "SUCCESS"
-            return result
-        finally:
-            if delivered:
-                self.delivered += len(batch)
-            else:
-                _dropped(self._signal, len(batch))
-
-    def shutdown(self) -> None:
-        if not self._closed:  # by the SDK and by whoever gives up
-            self._closed = True
-            self._exporter.shutdown()
-
-
 def _room(variable: str) -> int:
     asked = _variable(variable)
     return int(asked) if asked.isdecimal() else _QUEUE
-
-
-def _dropped(signal: str, amount: int) -> None:
-    metrics.count(names.TELEMETRY_DROPPED, amount, {names.SIGNAL: signal})
 
 
 def _has_prometheus(*, wanted: bool) -> bool:
@@ -316,9 +271,31 @@ def _span_exporter(name: str) -> Any:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    return _otlp_span_exporter()
 
-    return OTLPSpanExporter()
+
+def _otlp_span_exporter() -> Any:
+    """The SDK's exporter, with our encoder in it where it is one that has the parts we know."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    class Encoding(OTLPSpanExporter):
+        """Sent, tried again, compressed and secured by the SDK; what we cannot encode is encoded by it, too."""
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            try:
+                body = encode(spans)
+            except Exception:  # the SDK leaves out what cannot be sent, and says so
+                return super().export(spans)
+            if self._shutdown or len(body) > _LARGEST:
+                return super().export(spans)
+            return SpanExportResult.SUCCESS if self._client.export(body).success else SpanExportResult.FAILURE
+
+    exporter = Encoding()
+    known = callable(getattr(getattr(exporter, "_client", None), "export", None)) and hasattr(exporter, "_shutdown")
+    counts_itself = _variable("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED").lower() == "true"
+    return exporter if known and not counts_itself else OTLPSpanExporter()
 
 
 def _metric_exporter(name: str) -> Any:

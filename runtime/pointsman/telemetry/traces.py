@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
@@ -67,7 +67,21 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 # which OpenInference shares, and that of OpenLLMetry.
 _SUPPRESSING: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
+
+class Way(Protocol):
+    """Where ended spans go."""
+
+    def is_open(self) -> bool:
+        """Whether one that ended now would be taken."""
+        ...
+
+    def refuse(self) -> None:
+        """One was not made, because it would not have been taken: it counts as lost."""
+        ...
+
+
 _tracer: otel.Tracer | None = None
+_way: Way | None = None
 _chosen: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
 
 
@@ -182,11 +196,13 @@ def span(
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
     `span_id` is the id it must have, because another process knows it. `alone` says that it stands for all that the
-    block does: instrumented libraries make no spans of their own within.
+    block does: instrumented libraries make no spans of their own within. While nobody takes spans none is made, as if
+    tracing were off, and it counts as lost.
     """
     before = otel_context.get_current()
     within = _under(parent) if parent is not None else before
-    tracer = _tracer
+    lost_to = _way if _is_in_vain(within) else None
+    tracer = _tracer if lost_to is None else None
     if tracer is not None:
         token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
         try:
@@ -223,8 +239,11 @@ def span(
         # and OpenTelemetry logs an error. There, what is current is not ours, and there is nothing to restore.
         if within is not before and otel_context.get_current() is within:
             otel_context.attach(before)
-        if tracer is not None and not opened._left:
-            inner.end()
+        if not opened._left:
+            if tracer is not None:
+                inner.end()
+            elif lost_to is not None:
+                lost_to.refuse()
 
 
 def reserve(parent: TraceContext | None = None) -> TraceContext:
@@ -260,6 +279,9 @@ def record(
     tracer = _tracer
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
         return
+    if _way is not None and not _way.is_open():
+        _way.refuse()
+        return
     if parent_span_id is not None:
         within = _under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
     else:
@@ -283,9 +305,13 @@ def record(
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
 
 
-def use(provider: otel.TracerProvider | None, version: str = "") -> None:
-    """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it."""
-    global _tracer
+def use(provider: otel.TracerProvider | None, version: str = "", way: Way | None = None) -> None:
+    """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it.
+
+    `way` is where its spans go, if that is known: it is asked before one is made.
+    """
+    global _tracer, _way
+    _way = way
     if provider is None:
         _tracer = None
         return
@@ -346,6 +372,14 @@ class _ChosenIds:
 
     def is_trace_id_random(self) -> bool:
         return bool(getattr(self._ids, "is_trace_id_random", bool)())
+
+
+def _is_in_vain(within: otel_context.Context) -> bool:
+    """Whether a span made now would be lost. Not for a root: whether it is sampled is found out by making it."""
+    if _way is None or _way.is_open():
+        return False
+    around = otel.get_current_span(within).get_span_context()
+    return around.is_valid and bool(around.trace_flags & _SAMPLED)
 
 
 def _root_flags(tracer: otel.Tracer, trace_id: int) -> int:

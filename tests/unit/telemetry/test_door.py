@@ -1,0 +1,201 @@
+"""Behind an exporter that fails nothing is queued or encoded, everything is counted, and its return is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace.export import SpanExportResult
+from structlog.testing import capture_logs
+from support.prometheus import exposing, samples
+
+from pointsman.telemetry import traces
+from pointsman.telemetry.door import Door
+from pointsman.telemetry.export import _build_traces
+from pointsman.telemetry.traces import TraceContext
+
+PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+NOT_SAMPLED = TraceContext(PARENT.trace_id, PARENT.span_id, 0)
+
+
+class Exporter:
+    """Takes batches while `works`, and remembers each that it was asked to take."""
+
+    def __init__(self) -> None:
+        self.works = False
+        self.asked: list[int] = []
+
+    def export(self, batch: Sequence[Any]) -> SpanExportResult:
+        self.asked.append(len(batch))
+        return SpanExportResult.SUCCESS if self.works else SpanExportResult.FAILURE
+
+    def shutdown(self) -> None: ...
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Place:
+    """A door with room for 100, and its surroundings."""
+
+    def __init__(self) -> None:
+        self.exporter = Exporter()
+        self.clock = Clock()
+        self.door = Door("spans", self.exporter, 100, monotonic=self.clock)
+
+    def enter(self, amount: int) -> int:
+        """How many of them got in."""
+        return sum(self.door.admits() for _ in range(amount))
+
+    def fail(self, times: int = 2) -> None:
+        for _ in range(times):
+            self.door.export(range(self.enter(10)))
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+def test_after_two_failures_in_a_row_nothing_is_let_in_and_everything_counts(place: Place) -> None:
+    place.fail()
+
+    assert (place.door.is_open(), place.enter(50)) == (False, 0)
+    assert place.door.lost == 70
+
+
+def test_one_failure_may_be_for_what_was_in_the_batch(place: Place) -> None:
+    for works in (False, True, False, True):
+        place.exporter.works = works
+        place.fail(1)
+
+    assert place.enter(10) == 10
+
+
+def test_what_waits_when_the_collector_goes_away_is_dropped_without_being_encoded(place: Place) -> None:
+    place.enter(30)
+    place.fail()
+
+    place.door.export(range(30))
+
+    assert place.exporter.asked == [10, 10]
+    assert place.door.lost == 50
+
+
+def test_once_in_a_while_one_is_let_in_to_find_out_whether_the_collector_is_back(place: Place) -> None:
+    place.fail()
+    place.clock.now += 5
+    let_in = place.enter(50)
+    place.door.export(range(1))
+
+    assert let_in == 1
+    assert place.exporter.asked == [10, 10, 1]
+    assert place.enter(50) == 0
+    place.clock.now += 5
+    assert place.enter(50) == 1
+
+
+def test_while_it_is_found_out_no_more_than_one_comes_in(place: Place) -> None:
+    inside: list[int] = []
+    place.fail()
+    place.clock.now += 5
+    place.exporter.export = lambda batch: inside.append(place.enter(50)) or SpanExportResult.FAILURE  # type: ignore[method-assign,func-returns-value]
+    place.enter(1)
+
+    place.door.export(range(1))
+
+    assert inside == [1]
+
+
+def test_the_first_success_lets_everybody_in_again(place: Place) -> None:
+    place.fail()
+    place.clock.now += 5
+    place.exporter.works = True
+    place.door.export(range(place.enter(1)))
+
+    assert place.enter(150) == 100
+
+
+def test_that_a_collector_is_away_is_said_once_and_that_it_is_back_with_what_was_lost(
+    place: Place, logged: list[Any]
+) -> None:
+    place.fail()
+    for _ in range(20):
+        place.clock.now += 5
+        place.enter(3)
+        place.door.export(range(1))
+    place.clock.now += 5
+    place.exporter.works = True
+    place.door.export(range(place.enter(1)))
+
+    assert [(line["event"], line.get("lost")) for line in logged] == [
+        ("telemetry_collector_away", None),
+        ("telemetry_collector_back", 60),
+    ]
+
+
+class TestSpans:
+    """No span is made for a collector that is away."""
+
+    @pytest.fixture
+    def exporter(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exporter]:
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+        exporter = Exporter()
+        with exposing() as figures:
+            self.figures = figures
+            self.pipeline = _build_traces([exporter], "x", "")
+            yield exporter
+            self.pipeline._flush()
+        traces.use(None)
+
+    def go_away(self) -> None:
+        (door,) = traces._way._doors  # type: ignore[union-attr]
+        door._failures, door._tried_again = 2, float("inf")
+
+    def lost(self) -> float:
+        return sum(value for _, value in samples(self.figures).get("pointsman_telemetry_dropped_total", ()))
+
+    def test_what_is_below_it_hangs_on_what_is_above_and_it_counts_as_lost(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("outer", parent=PARENT) as outer, traces.span("inner") as inner:
+            seen = (outer.context, inner.context, inner.recording)
+
+        assert seen == (TraceContext(PARENT.trace_id, PARENT.span_id, 1), outer.context, False)
+        assert (self.lost(), self.pipeline.undelivered()) == (2, 2)
+
+    def test_one_that_another_process_will_end_is_not_lost_here(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("left", parent=PARENT) as left:
+            left.leave()
+
+        assert self.lost() == 0
+
+    def test_one_that_is_not_sampled_is_not_lost(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("unsampled", parent=NOT_SAMPLED):
+            pass
+
+        assert self.lost() == 0
+
+    def test_one_that_is_recorded_whole_counts_as_lost(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        traces.record("task", context=traces.reserve(PARENT), parent_span_id=PARENT.span_id, started=NOON, ended=NOON)
+
+        assert (self.lost(), exporter.asked) == (1, [])
