@@ -84,6 +84,11 @@ class Delivery(Protocol):
         """Still at it: the acknowledgement deadline starts anew."""
         ...
 
+    async def hand_on(self, name: str) -> bool:
+        """Leave it, and its settling, to whoever receives as `name`: see `Bus.receive`. False: nobody did of late, and
+        it is still the caller's. If nobody does now, or it is lost on the way, it comes again."""
+        ...
+
 
 class Consumer(Protocol):
     """One durable pull consumer, shared with every process that opens the same name.
@@ -275,6 +280,11 @@ class Bus(Protocol):
         `ack_wait` is in seconds: an unsettled message is delivered again after that. Deliveries are unlimited: whoever
         takes a message looks at `delivered` and gives up on it in the open.
         """
+        ...
+
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+        """Call `handed` with every delivery that is handed on to `name`, a token, until the context ends; what was on
+        its way then is still received. Nothing is kept for who is not there: it goes back to its consumer."""
         ...
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:

@@ -14,6 +14,7 @@
 | `{ns}.event.{workflow}.approval.{id}` | what a person is asked, kept |
 | `{ns}.live.{workflow}.cancelled` | cancellations: not kept |
 | `{ns}.live.{workflow}.delta` | text that models are writing: not kept |
+| `{ns}.handed.{supervisor}.>` | what was delivered to another supervisor of the team, with its subject: not kept |
 | `{ns}.limit.{id}` | what is left of a model provider's limits; `circuits`: the agents that are sent no work |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |

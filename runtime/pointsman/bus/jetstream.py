@@ -34,6 +34,7 @@ from pointsman.bus.checks import (
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
+from pointsman.bus.handing import Handing
 from pointsman.bus.micro import micro_answer, micro_subjects
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
@@ -59,7 +60,7 @@ from pointsman.errors import (
     PeerError,
     UnknownOutcome,
 )
-from pointsman.ports import Clock, QueueDepth, Server, Service, Stored, StreamKind, Watcher
+from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind, Watcher
 from pointsman.settings import Settings
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
@@ -130,9 +131,11 @@ class JetStreamBus:
         self._reader = StreamReader(self, self._timeout)
         self._writer = StreamWriter(self, self._reader, self._clock, watcher)
         self._artifacts = Artifacts(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
+        alive = 3 * settings.heartbeat  # seconds, by its card
         self._registry = KeyValueRegistry(
-            self, self._writer, self._reader, self._subjects.agents_bucket, 3 * settings.heartbeat, self._clock
+            self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
         )
+        self._handing = Handing(self, settings.namespace, alive, self._artifacts.whole)
 
     # The connection
 
@@ -422,6 +425,12 @@ class JetStreamBus:
         await consumer.open()
         self._consumers.add(consumer)
         return consumer
+
+    async def hand_on(self, name: str, message: Arrival) -> bool:
+        return await self._handing.hand_on(name, message)
+
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+        return self._handing.receiving(token(name, "receiver"), handed)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{token(name, 'consumer')}")

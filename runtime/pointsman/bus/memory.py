@@ -30,7 +30,7 @@ from pointsman.bus.checks import (
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory_streams import Durable, Stream
 from pointsman.errors import BusUnavailable, Conflict
-from pointsman.ports import Clock, QueueDepth, Server, Service, Stored, StreamKind
+from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
@@ -86,6 +86,7 @@ class MemoryBroker:
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
         self._listeners: list[_Listener] = []
+        self._receivers: dict[str, asyncio.Queue[_Delivery]] = {}
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
         """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
         self._numbers = count(1)
@@ -192,6 +193,30 @@ class MemoryBroker:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+    @asynccontextmanager
+    async def receiving(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
+        queue = self._receivers[name] = asyncio.Queue[_Delivery]()
+
+        async def receive() -> None:
+            while True:
+                handed(await queue.get())
+
+        task = asyncio.create_task(receive())
+        try:
+            yield
+        finally:
+            del self._receivers[name]
+            task.cancel()
+            await asyncio.wait({task})
+            while not queue.empty():
+                handed(queue.get_nowait())
+
+    def hand_on(self, name: str, delivery: _Delivery) -> bool:
+        receiver = self._receivers.get(name)
+        if receiver is not None:
+            receiver.put_nowait(delivery)
+        return receiver is not None
 
     async def until_changed(self, durable: Durable | None = None) -> None:
         """Return when something was stored for `durable` or handed back to it, or may be due for it; for anybody."""
@@ -307,6 +332,9 @@ class _Delivery:
 
     async def in_progress(self) -> None:
         self._again_in(self._durable.ack_wait)
+
+    async def hand_on(self, name: str) -> bool:
+        return self._broker.hand_on(name, self)
 
     def _again_in(self, seconds: float) -> None:
         self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)
@@ -480,6 +508,10 @@ class MemoryBus:
         token(name, "consumer")
         self._open()
         return _Consumer(self, self.broker.durable(stream, name, subject, ack_wait, max_in_flight), stream)
+
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+        self._open()
+        return self.broker.receiving(token(name, "receiver"), handed)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         self._open()

@@ -277,11 +277,12 @@ class PullConsumer:
 class PullDelivery:
     """One delivery; settling it is a message to its reply subject, sent and not waited for."""
 
-    __slots__ = ("_bus", "_reply", "delivered", "message")
+    __slots__ = ("_arrival", "_bus", "_reply", "delivered", "message")
 
     def __init__(self, bus: Connection, message: Arrival) -> None:
         meta = Meta(message.reply)
         self._bus = bus
+        self._arrival = message
         self._reply = message.reply
         self.delivered = meta.delivered
         self.message = as_stored(message, meta)
@@ -297,3 +298,6 @@ class PullDelivery:
 
     async def in_progress(self) -> None:
         await self._bus.send(self._reply, b"+WPI")
+
+    async def hand_on(self, name: str) -> bool:
+        return await self._bus.hand_on(name, self._arrival)

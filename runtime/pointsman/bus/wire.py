@@ -93,6 +93,10 @@ class Connection(Protocol):
         """`heard` is called for every message as it is read, before the next one is: let it be short."""
         ...
 
+    async def hand_on(self, name: str, message: Arrival) -> bool:
+        """Whether the delivery `message` was sent to whoever receives as `name`."""
+        ...
+
 
 class Meta:
     """What the reply subject of a delivery says.

@@ -28,7 +28,16 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["lately", "read_child", "read_inbox", "read_request", "request_for", "unreadable_result", "workflow_of"]
+__all__ = [
+    "addressee",
+    "lately",
+    "read_child",
+    "read_inbox",
+    "read_request",
+    "request_for",
+    "unreadable_result",
+    "workflow_of",
+]
 
 _WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 _ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
@@ -117,6 +126,20 @@ def workflow_of(stored: Stored) -> str:
         envelope, _ = decode(stored.headers, stored.body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
     return workflow_id_for(stored.subject, _request_id(stored, envelope, headers))
+
+
+def addressee(stored: Stored, team: str, subjects: Subjects) -> str | None:
+    """The workflow of `team` that a message to it is for, as its subject and its id say; None for what says nothing."""
+    with suppress(ContractError):
+        match stored.subject.split(".", 2)[1]:
+            case "request":
+                return workflow_of(stored)
+            case "handoff":
+                parent = subjects.parse_handoff(stored.subject)
+                return child_id_for(team, parent.workflow, parent.task, parent.attempt)
+            case _:
+                return subjects.parse_inbox(stored.subject).workflow
+    return None
 
 
 async def lately(bus: Bus, requests: str) -> AsyncGenerator[Stored, None]:

@@ -26,11 +26,12 @@ from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
-from pointsman.engine.intake import read_child, read_inbox, read_request, request_for, unreadable_result
+from pointsman.engine.intake import addressee, read_child, read_inbox, read_request, request_for, unreadable_result
 from pointsman.engine.loads import Loads
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.settling import Settler
+from pointsman.engine.sharing import Sharing
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.steady import SteadyClock
 from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
@@ -84,6 +85,7 @@ class SupervisorEngine:
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[Arrival]] = {}
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
+        self._sharing = Sharing(bus, team.name, self.instance)
         self._consumers: dict[str, Consumer] = {}
 
     @property
@@ -118,11 +120,15 @@ class SupervisorEngine:
             hint = "their tasks wait for them; `pointsman worker module:name` starts one"
             _log.info("agents_not_seen_yet", team=name, agents=absent, hint=hint)
         ended = self._subjects.outcomes_of(name)
-        async with await self._bus.listen(ended, self._heard_outcome), asyncio.TaskGroup() as turns:
+        async with (
+            await self._bus.listen(ended, self._heard_outcome),
+            asyncio.TaskGroup() as turns,
+            await self._bus.receive(self.instance, lambda delivery: self._take(delivery, turns)),
+        ):
             endless = [
                 asyncio.create_task(self._pull_requests(requests, turns)),
-                asyncio.create_task(self._pull_inbox(inbox, turns)),
-                asyncio.create_task(self._pull_handoffs(handoffs, turns)),
+                asyncio.create_task(self._pull(inbox, turns)),
+                asyncio.create_task(self._pull(handoffs, turns)),
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(keep_announced(self._bus, [card], self._settings.heartbeat, self._clock)),
@@ -187,27 +193,43 @@ class SupervisorEngine:
                 for workflow in await self._room.ended():
                     self._remember_end(workflow)
                 continue
-            for delivery in await consumer.take(min(self._room.left, _BATCH)):
-                received = read_request(delivery.message, self._team, self._settings.namespace)
-                admission = received.admission
-                if admission.workflow_id not in self._ended:  # it may have been cancelled while it waited
-                    self._room.take(admission.workflow_id)
-                refusal = received.error if isinstance(received, RequestRefused) else None
-                arrival = Arrival(received, delivery, admission.request_id, refusal)
-                self._arrived(admission.workflow_id, arrival, turns)
+            await self._deal_out(await consumer.take(min(self._room.left, _BATCH)), turns)
 
-    async def _pull_handoffs(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
-        """What other teams hand to this one, whatever room there is: the workflows that wait for it have theirs."""
+    async def _pull(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
+        """The inbox; and what other teams hand to this one, whatever room there is: the workflows that wait for it have
+        theirs."""
         while True:
-            for delivery in await consumer.take(_BATCH):
-                try:
-                    received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
-                except ContractError as error:
-                    workflow = self._workflow_of(delivery)
-                    turns.create_task(self._settler.bury(delivery, workflow, error.kind, str(error)))
-                    continue
-                admission = received.admission
-                self._arrived(admission.workflow_id, Arrival(received, delivery, admission.request_id), turns)
+            await self._deal_out(await consumer.take(_BATCH), turns)
+
+    async def _deal_out(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
+        """What is of a workflow that another supervisor has in hand goes there, where its state is known."""
+        alone = not await self._sharing.look()
+        for delivery in deliveries:
+            workflow = None if alone else addressee(delivery.message, self._team.name, self._subjects)
+            if workflow is None or workflow in self._ended or not await self._sharing.hand_on(workflow, delivery):
+                self._take(delivery, turns)
+
+    def _take(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
+        kind = delivery.message.subject.split(".", 2)[1]
+        taken = {"request": self._take_request, "handoff": self._take_handoff}.get(kind, self._take_input)
+        taken(delivery, turns)
+
+    def _take_request(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
+        received = read_request(delivery.message, self._team, self._settings.namespace)
+        admission = received.admission
+        if admission.workflow_id not in self._ended:  # it may have been cancelled while it waited
+            self._room.take(admission.workflow_id)
+        refusal = received.error if isinstance(received, RequestRefused) else None
+        self._arrived(admission.workflow_id, Arrival(received, delivery, admission.request_id, refusal), turns)
+
+    def _take_handoff(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
+        try:
+            received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
+        except ContractError as error:
+            turns.create_task(self._settler.bury(delivery, self._workflow_of(delivery), error.kind, str(error)))
+            return
+        admission = received.admission
+        self._arrived(admission.workflow_id, Arrival(received, delivery, admission.request_id), turns)
 
     def _workflow_of(self, delivery: Delivery) -> str | None:
         """The parent's workflow that a handoff is of, as its subject says."""
@@ -219,25 +241,23 @@ class SupervisorEngine:
     async def _heard_outcome(self, stored: Stored) -> None:
         self._remember_end(stored.subject.rpartition(".")[2])
 
-    async def _pull_inbox(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
-        while True:
-            for delivery in await consumer.take(_BATCH):
-                try:
-                    address = self._subjects.parse_inbox(delivery.message.subject)
-                except ContractError as error:
-                    turns.create_task(self._settler.bury(delivery, None, error.kind, str(error)))
-                    continue
-                refusal = None
-                try:
-                    received = read_inbox(delivery.message, address)
-                except ContractError as error:
-                    if address.kind != "result":
-                        turns.create_task(self._settler.bury(delivery, address.workflow, error.kind, str(error)))
-                        continue
-                    received = unreadable_result(delivery.message, address, error)
-                    refusal = AttemptError(kind=error.kind, message=str(error))
-                event_id = address.name if isinstance(received, TimerFired) else received.event_id
-                self._arrived(address.workflow, Arrival(received, delivery, event_id, refusal), turns)
+    def _take_input(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
+        try:
+            address = self._subjects.parse_inbox(delivery.message.subject)
+        except ContractError as error:
+            turns.create_task(self._settler.bury(delivery, None, error.kind, str(error)))
+            return
+        refusal = None
+        try:
+            received = read_inbox(delivery.message, address)
+        except ContractError as error:
+            if address.kind != "result":
+                turns.create_task(self._settler.bury(delivery, address.workflow, error.kind, str(error)))
+                return
+            received = unreadable_result(delivery.message, address, error)
+            refusal = AttemptError(kind=error.kind, message=str(error))
+        event_id = address.name if isinstance(received, TimerFired) else received.event_id
+        self._arrived(address.workflow, Arrival(received, delivery, event_id, refusal), turns)
 
     def _arrived(self, workflow: str, arrival: Arrival, turns: asyncio.TaskGroup) -> None:
         """Inputs of one workflow are dealt with one after the other, and together when several are there."""

@@ -7,7 +7,7 @@
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
 | late | a publish is not answered, and is stored afterwards; until then no other to its subject is answered |
-| unsettled | an acknowledgement of any kind never arrives |
+| unsettled | an acknowledgement of any kind, or a delivery that was handed on, never arrives |
 | repeated | a message is delivered again while it is in hand |
 | unheard | a broadcast is lost |
 | outage | for a while nothing of this process reaches the broker |
@@ -212,6 +212,24 @@ class FaultyBus:
         if self._faults.strike("repeated", where):
             self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), delivery.nak)
 
+    async def hand_on(self, name: str, delivery: Delivery) -> bool:
+        where = f"{self._process.name} hand on {delivery.message.subject}"
+        self.may_crash(f"before {where}")
+        if self.away:
+            return False
+
+        async def arrive() -> bool:
+            return await delivery.hand_on(name)
+
+        there = True
+        if not self._faults.strike("unsettled", where):
+            if self._faults.strike("slow", where):
+                self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), arrive)
+            else:
+                there = await arrive()
+        self.may_crash(f"after {where}")
+        return there
+
     # The bus
 
     @property
@@ -284,6 +302,14 @@ class FaultyBus:
             return self._bus.consumer(name, stream, subject, ack_wait=ack_wait, max_in_flight=max_in_flight)
 
         return _FaultyConsumer(self, await self.call(f"consumer {name}", open_it), name)
+
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+        def received(delivery: Delivery) -> None:
+            if self._process.alive:
+                self.repeat(delivery)
+                handed(_FaultyDelivery(self, delivery))
+
+        return await self.call(f"receive {name}", lambda: self._bus.receive(name, received))
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         return await self.call(f"depth {name}", lambda: self._bus.depth(name, stream))
@@ -379,3 +405,6 @@ class _FaultyDelivery:
 
     async def in_progress(self) -> None:
         await self._bus.settle(f"in_progress {self.message.subject}", self._delivery.in_progress)
+
+    async def hand_on(self, name: str) -> bool:
+        return await self._bus.hand_on(name, self._delivery)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import structlog
@@ -19,8 +20,10 @@ from pointsman.client import Client, Workflow
 from pointsman.core.state import State
 from pointsman.engine import supervisor
 from pointsman.engine.sending import Sender
+from pointsman.engine.sharing import Sharing
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
+from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import NotFound, OversizeEvent
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
@@ -76,7 +79,11 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
         ended.append(state.ended)
         await send_all(self, state, entries)
 
+    async def alone(self: Sharing) -> bool:
+        return False
+
     monkeypatch.setattr(Sender, "send_all", noted)
+    monkeypatch.setattr(Sharing, "look", alone)  # so that each deals with what it gets
     broker = MemoryBroker()
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=30), 3):
@@ -85,6 +92,26 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
     assert statuses == {"completed"}
     assert ended  # three share each workflow, so somebody has met what another one has written
     assert all(ended)
+
+
+async def test_supervisors_that_know_of_each_other_share_no_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    writers = dict[str, set[int]]()
+    commit = WorkflowLog.commit
+
+    async def noted(self: WorkflowLog, head: Head, workflow: str, *more: Any) -> Head:
+        writers.setdefault(workflow, set()).add(id(self))
+        return await commit(self, head, workflow, *more)
+
+    monkeypatch.setattr(WorkflowLog, "commit", noted)
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=30), 3):
+        await until(lambda: _alive(client.bus, 6))
+        statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
+
+    assert statuses == {"completed"}
+    assert {len(each) for each in writers.values()} == {1}
+    assert len({writer for each in writers.values() for writer in each}) > 1
 
 
 async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(

@@ -1,0 +1,70 @@
+"""A delivery that is handed on is another connection's to settle; to nobody, it is nobody's and comes again."""
+
+from __future__ import annotations
+
+import pytest
+from support.place import Place, depth_is, is_longer, take, until
+
+from pointsman.ports import Bus, Consumer, Delivery
+
+
+@pytest.fixture
+async def consumer(place: Place, bus: Bus) -> Consumer:
+    return await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+
+
+@pytest.mark.parametrize("body", [b"small", b"x" * 1_500_000], ids=["small", "kept apart"])
+async def test_what_is_handed_on_arrives_as_it_was_and_is_settled_by_its_receiver(
+    place: Place, bus: Bus, consumer: Consumer, body: bytes
+) -> None:
+    other, received = await place.connect(), list[Delivery]()
+    await bus.publish(place.handoff(1), body, {"ce-id": "a"})
+
+    async with await bus.receive("one", received.append), await other.receive("two", received.append):
+        [delivery] = await take(consumer)
+        handed = await delivery.hand_on("two")
+        await until(lambda: is_longer(received, 0))
+        await received[0].ack()
+        await until(lambda: depth_is(bus, 0, 0))
+
+    assert handed
+    assert received[0].message == delivery.message
+    assert received[0].delivered == 1
+
+
+async def test_what_is_handed_on_to_nobody_comes_again_and_nobody_is_not_tried_for_a_while(
+    place: Place, bus: Bus, consumer: Consumer
+) -> None:
+    await bus.publish(place.handoff(1), b"1", {})
+
+    async with await bus.receive("one", lambda delivery: None):
+        [delivery] = await take(consumer)
+        if not await delivery.hand_on("gone"):
+            await delivery.nak()
+        [again] = await take(consumer)
+        kept = not await again.hand_on("gone")
+        await again.ack()
+        await until(lambda: depth_is(bus, 0, 0))
+
+    assert again.delivered == 2
+    assert kept
+
+
+async def test_what_was_on_its_way_when_a_receiver_left_is_received_or_comes_again(
+    place: Place, bus: Bus, consumer: Consumer
+) -> None:
+    other, received = await place.connect(), list[Delivery]()
+    for number in range(20):
+        await bus.publish(place.handoff(number), b"1", {})
+    taken = list[Delivery]()
+    while len(taken) < 20:
+        taken += await take(consumer, 20 - len(taken))
+
+    async with await bus.receive("one", received.append):
+        async with await other.receive("two", received.append):
+            handed = [await delivery.hand_on("two") for delivery in taken]
+        seen = {delivery.message.sequence for delivery in received}
+        while len(seen) < 20:
+            seen |= {delivery.message.sequence for delivery in await take(consumer, 20)}
+
+    assert all(handed)
