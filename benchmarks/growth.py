@@ -6,6 +6,7 @@ same W1 at a concurrency, with one supervisor and with two on the same machine, 
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -26,7 +27,9 @@ ROUNDS = 3
 MANY = 200  # W1 in each round
 TOGETHER = 64  # of them at any time
 _WARM_UP = 8
+_LOOK = 0.05  # seconds
 _AGAIN = "outbox_sent_again"  # what a supervisor logs when it sends what another one may have sent before
+_LOST = "commit_not_taken"  # what it logs when another one has written to the log before it
 
 
 async def main() -> None:
@@ -37,6 +40,8 @@ async def main() -> None:
         one = await stack.enter_async_context(RealSystem("one", broker.url, children, {}).running())
         two = await stack.enter_async_context(RealSystem("two", broker.url, children, {}).running())
         await two.start("second", "supervisor", "benchmarks.team:TEAM")
+        while len(await two.client.teams()) < 2:  # noqa: ASYNC110  # before that the first one is alone
+            await asyncio.sleep(_LOOK)
         for system in (one, two):
             await together(system.submit, _WARM_UP * TOGETHER // 8, TOGETHER)
         await _widths(one)
@@ -60,21 +65,27 @@ async def _widths(system: RealSystem) -> None:
 
 async def _supervisors(children: Children, *systems: RealSystem) -> None:
     rates: dict[str, list[float]] = {system.name: [] for system in systems}
-    again: dict[str, int] = {system.name: -_sent_again(children, system) for system in systems}
+    again = {system.name: -_logged(children, system, _AGAIN) for system in systems}
+    lost = {system.name: -_logged(children, system, _LOST) for system in systems}
+    commits = {system.name: -(await system.kinds())["log"] for system in systems}
     for _ in range(ROUNDS):
         for system in systems:
             began = perf_counter()
             await together(system.submit, MANY, TOGETHER)
             rates[system.name].append(MANY / (perf_counter() - began))
     for system in systems:
-        again[system.name] += _sent_again(children, system)
+        again[system.name] += _logged(children, system, _AGAIN)
+        lost[system.name] += _logged(children, system, _LOST)
+        commits[system.name] += (await system.kinds())["log"]
         print(f"{system.name:5} supervisor(s): {statistics.median(rates[system.name]):6.1f} W1 a second, "
-              f"{again[system.name] / (ROUNDS * MANY):.2f} outboxes sent again for each")  # fmt: skip
+              f"{again[system.name] / (ROUNDS * MANY):.2f} outboxes sent again for each, "
+              f"{100 * lost[system.name] / commits[system.name]:.1f} % of commits lost")  # fmt: skip
 
 
-def _sent_again(children: Children, system: RealSystem) -> int:
+def _logged(children: Children, system: RealSystem, event: str) -> int:
+    """How often the system's supervisors have logged it."""
     names: Sequence[str] = [name for name in children.pids if name in (f"{system.name}-supervisor", "two-second")]
-    return sum(children.log(name).count(_AGAIN) for name in names if name.startswith(system.name))
+    return sum(children.log(name).count(event) for name in names if name.startswith(system.name))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ class Committer:
                 after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
+                _log.info("commit_not_taken", workflow_id=workflow, reason=error.kind)
                 raced = True
                 if isinstance(error, UnknownOutcome):
                     await self._clock.sleep(_UNKNOWN)
