@@ -96,8 +96,9 @@ def _headers(stored: Stored) -> dict[str, str]:
 class Floor:
     """The floor's processes and, here, its caller. `submit` publishes a request and waits for its outcome."""
 
-    def __init__(self, url: str, children: Children, recording: Path) -> None:
+    def __init__(self, url: str, children: Children, recording: Path, name: str = "floor") -> None:
         self._url = url
+        self._name = name
         self._children = children
         self._path = recording
         self._recording = Recording.load(recording)
@@ -107,7 +108,7 @@ class Floor:
     @property
     def processes(self) -> dict[str, int]:
         """Process ids by part."""
-        return {part: self._children.pids[f"floor-{part}"] for part in ("supervisor", *AGENTS)}
+        return {part: self._children.pids[f"{self._name}-{part}"] for part in ("supervisor", *AGENTS)}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Floor]:
@@ -121,7 +122,7 @@ class Floor:
                 )
                 await stream.add_consumer(_STREAM, config)
             for role in ("supervisor", *AGENTS):
-                await self._children.start(f"floor-{role}", "benchmarks.floor", role, self._url, str(self._path))
+                await self._children.start(f"{self._name}-{role}", "benchmarks.floor", role, self._url, str(self._path))
             await _pull(client, "outcomes", self._heard)
             yield self
 

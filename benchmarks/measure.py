@@ -17,11 +17,12 @@ from time import monotonic, perf_counter
 from benchmarks.floor import Floor, record, round_trips
 from benchmarks.machine import Children, cpu_seconds, machine_seconds, memory
 from benchmarks.real import RealSystem
-from benchmarks.results import FLOOR, REAL, TRACED, Amount, Measured, Row
+from benchmarks.results import APART, FLOOR, REAL, SYNCED_FLOOR, TRACED, Amount, Measured, Row
 from pointsman.bus.embedded import EmbeddedBroker
 
 __all__ = ["measure", "together"]
 
+_ALWAYS = "always"  # what `sync_interval` is where every message is synced
 _WARM_UP = 8  # workflows: enough to import, connect and fill every cache
 _START = 10.0  # seconds a small helper has to start
 
@@ -42,13 +43,18 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
     measured = Measured(machine, amount)
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-bench-", ignore_cleanup_errors=True)))
-        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", config=_config(home, amount)))
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", config=_config(home, amount.sync)))
         children = await stack.enter_async_context(Children(home))
         common = {"broker": broker.pid or 0, "client": os.getpid()}
 
         told("starting the system")
         real = await stack.enter_async_context(RealSystem("bench", broker.url, children, {}).running())
         systems = [_System(REAL, real.submit, {**real.processes, **common}, real.stored)]
+        if amount.sync == _ALWAYS:
+            told("starting it once more, with its handoffs in a stream that is not synced")
+            apart = RealSystem("apart", broker.url, children, {}, apart=True)
+            await stack.enter_async_context(apart.running())
+            systems.append(_System(APART, apart.submit, {**apart.processes, **common}, apart.stored))
         sink = 0
         if amount.tracing:
             told("starting it once more, with tracing")
@@ -63,7 +69,17 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
         shapes = {shape: await real.submit(shape) for shape in ("W1", *amount.shapes)}
         recording.write_bytes(await record(real.bus, real.client.subjects, shapes))
         floor = await stack.enter_async_context(Floor(broker.url, children, recording).running())
-        systems.append(_System(FLOOR, floor.submit, {**floor.processes, **common}, floor.stored))
+        processes = {**floor.processes, **common}
+        if amount.sync != _ALWAYS:
+            systems.append(_System(FLOOR, floor.submit, processes, floor.stored))
+        else:
+            systems.append(_System(SYNCED_FLOOR, floor.submit, processes, floor.stored))
+            usual = EmbeddedBroker(home / "usual", config=_config(home, "1s"))
+            await stack.enter_async_context(usual)
+            lower = Floor(usual.url, children, recording, "lower")
+            await stack.enter_async_context(lower.running())
+            processes = {**lower.processes, "broker": usual.pid or 0, "client": os.getpid()}
+            systems.append(_System(FLOOR, lower.submit, processes, lower.stored))
 
         told("warming up, and counting messages")
         for system in systems:
@@ -88,9 +104,9 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
     return measured
 
 
-def _config(home: Path, amount: Amount) -> Path:
-    path = home / "nats-server.conf"
-    path.write_text(f'jetstream {{ sync_interval: "{amount.sync}" }}\n')
+def _config(home: Path, sync: str) -> Path:
+    path = home / f"{sync}.conf"
+    path.write_text(f'jetstream {{ sync_interval: "{sync}" }}\n')
     return path
 
 

@@ -25,13 +25,23 @@ _PATIENCE = 120.0  # seconds one workflow may take before the run is given up
 
 
 class RealSystem:
-    """A namespace of its own with everybody in it. `submit` starts a workflow and waits for its outcome."""
+    """A namespace of its own with everybody in it. `submit` starts a workflow and waits for its outcome.
 
-    def __init__(self, name: str, url: str, children: Children, environment: Mapping[str, str]) -> None:
+    `apart`: its handoffs are in a stream that is not synced.
+    """
+
+    def __init__(
+        self, name: str, url: str, children: Children, environment: Mapping[str, str], *, apart: bool = False
+    ) -> None:
         self.name = name
-        self.settings = Settings(url=url, namespace=name)
+        self.settings = Settings(url=url, namespace=name, unsynced_handoffs=apart)
         self._children = children
-        self._environment = {"POINTSMAN_URL": url, "POINTSMAN_NAMESPACE": name, **environment}
+        self._environment = {
+            "POINTSMAN_URL": url,
+            "POINTSMAN_NAMESPACE": name,
+            "POINTSMAN_UNSYNCED_HANDOFFS": str(apart),
+            **environment,
+        }
         self._waiting: dict[str, asyncio.Future[Stored]] = {}
 
     @property
@@ -74,7 +84,7 @@ class RealSystem:
             raise RuntimeError(f"the workflow {workflow} is {outcome.status}: {outcome.reason}")
 
     async def stored(self) -> tuple[int, int]:
-        """How many messages its two streams hold, and in how many bytes."""
+        """How many messages its streams hold, and in how many bytes."""
         states = [(await self.bus.api(f"STREAM.INFO.{name}"))["state"] for name in self._streams()]
         return sum(state["messages"] for state in states), sum(state["bytes"] for state in states)
 
@@ -88,8 +98,10 @@ class RealSystem:
                 found[tokens[4] if tokens[1] == "inbox" else tokens[1]] += count
         return found
 
-    def _streams(self) -> tuple[str, str]:
-        return self.client.subjects.work_stream, self.client.subjects.log_stream
+    def _streams(self) -> list[str]:
+        subjects = self.client.subjects
+        apart = [subjects.handoffs_stream] if self.bus.forgets else []
+        return [subjects.work_stream, *apart, subjects.log_stream]
 
     async def start(self, part: str, *arguments: str) -> None:
         """Another process of this namespace: `pointsman ARGUMENTS`, called `part`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 
-from benchmarks.results import FLOOR, REAL, TRACED, Measured, Row
+from benchmarks.results import FLOOR, REAL, SYSTEMS, Measured, Row
 
 __all__ = ["COUNTS", "failures", "table"]
 
@@ -120,7 +120,7 @@ def _used(part: str) -> Callable[[Row], float]:
 
 
 def _systems(measured: Measured) -> Iterator[str]:
-    return (name for name in (REAL, TRACED, FLOOR) if name in measured.memory)
+    return (name for name in SYSTEMS if name in measured.memory)
 
 
 def _memory(measured: Measured, system: str, part: str) -> str:

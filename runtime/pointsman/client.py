@@ -319,7 +319,7 @@ class Client:
         """What waits for an agent and what it works on, over all its instances; None when it has never run here."""
         from pointsman.engine.handoffs import consumer_name
 
-        return await self.bus.depth(consumer_name(agent), "work")
+        return await self.bus.depth(consumer_name(agent), "handoffs")
 
     async def _newest_of_each(self, subject: str, limit: int) -> Sequence[Stored]:
         """The newest message of the `limit` subjects that were written last."""

@@ -35,7 +35,7 @@ __all__ = [
     "Watcher",
 ]
 
-StreamKind = Literal["work", "log", "dead", "limits", "artifacts"]
+StreamKind = Literal["work", "handoffs", "log", "dead", "limits", "artifacts"]
 
 
 class Server(NamedTuple):
@@ -172,7 +172,8 @@ class Watcher(Protocol):
 
 class Bus(Protocol):
     """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`
-    are its streams; the last keeps the newest message of each subject.
+    are its streams; the last keeps the newest message of each subject. Handoffs, and those that wait for their time,
+    are in `{ns}_WORK`, or in `{ns}_HANDOFFS` where the namespace was made so: ask for them as `handoffs`.
 
     What is published is what is read, whether it fits into one message or not: a body that does not is kept in the
     object store `{ns}_ARTIFACTS`, stored before the message that refers to it. Should it not be there any more when the
@@ -194,6 +195,21 @@ class Bus(Protocol):
     @property
     def server(self) -> Server | None:
         """The server this side speaks to, or spoke to last; None where there is none."""
+        ...
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a broker that is started anew may have lost the latest handoffs it had acknowledged, and where its
+        consumers of them stood: they are not synced. Known after `set_up`."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """How often this side has come back to a broker that had been started anew."""
+        ...
+
+    async def restarted(self, seen: int) -> None:
+        """Return when `restarts` is more than `seen`."""
         ...
 
     @property
@@ -254,6 +270,10 @@ class Bus(Protocol):
 
     async def time(self) -> datetime:
         """The broker's own time: what it puts on messages, and fires schedules by."""
+        ...
+
+    async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
+        """The subjects under `subject` (wildcards allowed) that hold a message, sorted. Their messages are not read."""
         ...
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:

@@ -41,6 +41,10 @@ class Settings(BaseSettings):
     """The tenant: a prefix on every subject and stream."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies the broker keeps of each stream this process creates. 3 on a cluster of three."""
+    unsynced_handoffs: bool = False
+    """Whether a namespace that this process makes keeps handoffs in a stream of their own, which the broker syncs to
+    the disk when it likes, whatever its `sync_interval`: what it forgets of them is sent again from the log. For one
+    node with `sync_interval: always`. A namespace that is there stays as it was made."""
     ack_wait: Annotated[float, Field(gt=0)] = 30.0
     """A message nobody settles or reports progress on for this long is handed to somebody else."""
     deliveries: Annotated[int, Field(ge=1)] = 5

@@ -8,7 +8,8 @@
 | `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
 | `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay, approve, reject |
 | `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
-| `{ns}.schedule.{workflow}.{name}` | messages for later |
+| `{ns}.schedule.{workflow}.{name}` | timers for later |
+| `{ns}.schedule.{workflow}.try.{name}` | handoffs for later |
 | `{ns}.log.{team}.{workflow}` | commits |
 | `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
 | `{ns}.event.{workflow}.approval.{id}` | what a person is asked, kept |
@@ -76,6 +77,10 @@ class Subjects:
         return f"{self._upper}_WORK"
 
     @property
+    def handoffs_stream(self) -> str:
+        return f"{self._upper}_HANDOFFS"
+
+    @property
     def log_stream(self) -> str:
         return f"{self._upper}_LOG"
 
@@ -132,6 +137,9 @@ class Subjects:
 
     def schedule(self, workflow: str, name: str) -> str:
         return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.{token(name, 'schedule')}"
+
+    def retry(self, workflow: str, name: str) -> str:
+        return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.try.{token(name, 'retry')}"
 
     def log(self, team: str, workflow: str) -> str:
         return f"{self.namespace}.log.{token(team, 'team')}.{token(workflow, 'workflow')}"

@@ -108,11 +108,16 @@ class JetStreamBus:
         self._name = name
         self._watcher = watcher
         self._server: Server | None = None
+        self._server_id = ""
+        self._restarts = 0
+        self._started_anew = asyncio.Event()
+        self._forgets = False
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
         self._streams: dict[StreamKind, str] = {
             "work": self._subjects.work_stream,
+            "handoffs": self._subjects.work_stream,  # until `set_up` has seen otherwise
             "log": self._subjects.log_stream,
             "dead": self._subjects.dead_stream,
             "limits": self._subjects.limits_stream,
@@ -187,6 +192,7 @@ class JetStreamBus:
             self._writer.hops = self.new_inbox()
             await self.hear(self._writer.hops, self._writer.passed)
         self._server = self._nc.server or self._server
+        self._server_id = self._nc.server_id
         self._up.set()
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
@@ -213,6 +219,19 @@ class JetStreamBus:
     @property
     def server(self) -> Server | None:
         return self._server
+
+    @property
+    def forgets(self) -> bool:
+        return self._forgets
+
+    @property
+    def restarts(self) -> int:
+        return self._restarts
+
+    async def restarted(self, seen: int) -> None:
+        while self._restarts <= seen:
+            self._started_anew.clear()
+            await self._started_anew.wait()
 
     @property
     def listeners(self) -> set[Callable[[], None]]:
@@ -260,6 +279,10 @@ class JetStreamBus:
         self._reason = ""
         self._registry.broker_came_back()
         self._server = self._nc.server or self._server
+        if self._nc.server_id != self._server_id:
+            self._server_id = self._nc.server_id
+            self._restarts += 1
+            self._started_anew.set()
         self._up.set()
         url = self._nc.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
@@ -321,7 +344,16 @@ class JetStreamBus:
         deadline = self._clock.monotonic() + _PATIENCE
         while True:
             try:
-                await ensure_streams(self, self._subjects, self._settings, create=create, again=self._set_up_once)
+                self._forgets = await ensure_streams(
+                    self,
+                    self._subjects,
+                    self._settings,
+                    create=create,
+                    again=self._set_up_once,
+                    clustered=bool(self._nc._server_info.get("cluster")),
+                )
+                apart = self._subjects.handoffs_stream
+                self._streams["handoffs"] = apart if self._forgets else self._subjects.work_stream
                 self._set_up_once = self._set_up_once or create
                 return
             except BusUnavailable as error:
@@ -376,6 +408,19 @@ class JetStreamBus:
     async def time(self) -> datetime:
         return await self._reader.now(self._streams["work"])
 
+    async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
+        check_filter(subject)
+        found: list[str] = []
+        while True:
+            query = {"subjects_filter": subject, "offset": len(found)}
+            answer = await self.api(f"STREAM.INFO.{self._streams[stream]}", query)
+            if error_code(answer):
+                raise PeerError(f"the broker does not describe the stream {self._streams[stream]}: {said(answer)}")
+            page = answer["state"].get("subjects") or {}
+            found += page
+            if not page or len(found) >= answer.get("total", 0):
+                return sorted(found)
+
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         check_filter(subject)
         found = await self._reader.from_leader(self._streams[stream], {"last_by_subj": subject})
@@ -421,7 +466,15 @@ class JetStreamBus:
                 self._watcher.received(subject, self._server, name, amount)
 
         whole = self._artifacts.whole
-        consumer = PullConsumer(self, self._streams[stream], config, self._consumers.discard, handed_out, whole)
+        consumer = PullConsumer(
+            self,
+            self._streams[stream],
+            config,
+            self._consumers.discard,
+            handed_out,
+            whole,
+            forgets=self._forgets and stream == "handoffs",
+        )
         await consumer.open()
         self._consumers.add(consumer)
         return consumer
@@ -536,6 +589,11 @@ class _Client(Client):
         """The one it is connected to; nats-py's own port is None where the URL names none."""
         url = self.connected_url
         return Server(url.hostname, url.port or _PORT) if url is not None and url.hostname else None
+
+    @property
+    def server_id(self) -> str:
+        """Another one for each start of a server."""
+        return str(self._server_info.get("server_id", ""))
 
     async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Subscription:
         sid = self._sid + 1

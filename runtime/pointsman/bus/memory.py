@@ -7,7 +7,7 @@ brings it up to now, and whoever waits sleeps until the next moment at which som
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -43,7 +43,7 @@ _TICK = 1e-6  # seconds: a loop fires what is due within its clock's resolution,
 
 _STREAM_OF: Mapping[str, StreamKind] = {
     "request": "work",
-    "handoff": "work",
+    "handoff": "handoffs",
     "step": "work",
     "inbox": "work",
     "schedule": "work",
@@ -65,6 +65,7 @@ class MemoryBroker:
         max_payload: int = 1_048_576,
         heartbeat: float = 5.0,
         max_body: int = 8_388_608,
+        unsynced_handoffs: bool = False,
     ) -> None:
         self.namespace = token(namespace, "namespace")
         self.clock: Clock = clock or SystemClock()
@@ -82,6 +83,13 @@ class MemoryBroker:
             "limits": Stream(),
             "artifacts": Stream(),
         }
+        self.forgets = unsynced_handoffs
+        if unsynced_handoffs:
+            self._streams["handoffs"] = Stream()
+        self.restarts = 0
+        self._started_anew = asyncio.Event()
+        self._synced = Stream(), dict[str, _Schedule]()
+        self._synced_consumers: dict[str, tuple[int, Sequence[int]]] = {}
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
@@ -98,7 +106,11 @@ class MemoryBroker:
 
     def stream(self, kind: StreamKind) -> Stream:
         self._catch_up()
-        return self._streams[kind]
+        return self._streams[self.apart(kind)]
+
+    def apart(self, kind: StreamKind) -> StreamKind:
+        """The stream that what is asked for as `kind` is in."""
+        return "work" if kind == "handoffs" and not self.forgets else kind
 
     def stream_of(self, subject: str) -> StreamKind:
         """Raises `BusUnavailable` when no stream takes `subject`: the real broker has nobody to answer, either."""
@@ -110,7 +122,7 @@ class MemoryBroker:
             raise BusUnavailable(
                 f"no stream takes {subject}; its streams begin with {prefix} and one of {', '.join(_STREAM_OF)}"
             )
-        return kind
+        return self.apart(kind)
 
     def store(self, subject: str, body: bytes, wire: Mapping[str, str]) -> int:
         kind = self.stream_of(subject)
@@ -126,8 +138,7 @@ class MemoryBroker:
         return self._append(kind, subject, body, own_headers(wire), self.clock.now(), message_id)
 
     def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        self._catch_up()
-        if self._streams["work"].ends_at(target):
+        if self.stream(self.stream_of(target)).ends_at(target):
             return False
         due = self.clock.monotonic() + max(0.0, (at - self.clock.now()).total_seconds())
         self._schedules[name] = _Schedule(due, next(self._numbers), target, body, own_headers(headers))
@@ -136,6 +147,7 @@ class MemoryBroker:
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         self._catch_up()
+        kind = self.apart(kind)
         stored = self._streams[kind].remove(sequence)
         if stored is None:
             return False
@@ -145,14 +157,14 @@ class MemoryBroker:
         return True
 
     def purge(self, kind: StreamKind, subject: str) -> None:
-        self._catch_up()
-        if kind == "work":
+        if kind in ("work", "handoffs"):
             self._schedules.pop(subject, None)
-        for stored in self._streams[kind].select(subject):
+        for stored in self.stream(kind).select(subject):
             self.delete(kind, stored.sequence)
 
     def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> Durable:
         self._catch_up()
+        kind = self.apart(kind)
         found = self._durables.get((kind, name))
         if found is None:
             found = Durable(name, subject, ack_wait, max_in_flight)
@@ -163,7 +175,48 @@ class MemoryBroker:
 
     def find_durable(self, kind: StreamKind, name: str) -> Durable | None:
         self._catch_up()
-        return self._durables.get((kind, name))
+        return self._durables.get((self.apart(kind), name))
+
+    # What a broker forgets that does not sync its handoffs
+
+    def sync_handoffs(self) -> None:
+        """What the handoffs are now, and those that wait for their time, a power cut will leave."""
+        waiting = {name: plan for name, plan in self._schedules.items() if self._is_handoff(plan)}
+        self._synced = self.stream("handoffs").copy(), waiting
+
+    def sync_consumers(self) -> None:
+        """Where the consumers of handoffs stand now, a power cut will leave."""
+        end = self.stream("handoffs").end
+        self._synced_consumers = {name: (end, durable.unsettled) for name, durable in self._of_handoffs()}
+
+    def power_cut(self) -> None:
+        """Start anew with what was synced: the latest handoffs are gone, and their numbers will be given again.
+        Consumers that are ahead of the stream are moved back to its end."""
+        self._catch_up()
+        synced, waiting = self._synced
+        stream = self._streams["handoffs"] = synced.copy()
+        for name in [name for name, plan in self._schedules.items() if self._is_handoff(plan)]:
+            del self._schedules[name]
+        self._schedules.update(waiting)
+        for name, durable in self._of_handoffs():
+            end, unsettled = self._synced_consumers.get(name, (0, ()))
+            since = [stored.sequence for stored in stream.select(durable.subject, end)]
+            durable.put_back([*(sequence for sequence in unsettled if stream.at(sequence)), *since])
+        self.sync_consumers()
+        self.restarts += 1
+        self._started_anew.set()
+        self._changed()
+
+    async def restarted(self, seen: int) -> None:
+        while self.restarts <= seen:
+            self._started_anew.clear()
+            await self._started_anew.wait()
+
+    def _of_handoffs(self) -> Iterator[tuple[str, Durable]]:
+        return ((name, durable) for (kind, name), durable in self._durables.items() if kind == "handoffs")
+
+    def _is_handoff(self, plan: _Schedule) -> bool:
+        return self.stream_of(plan.target) == "handoffs"
 
     def announce(self, card: AgentCard) -> None:
         self._cards[card.name, card.instance] = card, self.clock.monotonic() + self.time_to_live
@@ -266,9 +319,8 @@ class MemoryBroker:
         )
         for name, plan in due:
             del self._schedules[name]
-            self._append(
-                "work", plan.target, plan.body, plan.headers, self.clock.now() - timedelta(seconds=now - plan.due)
-            )
+            at = self.clock.now() - timedelta(seconds=now - plan.due)
+            self._append(self.stream_of(plan.target), plan.target, plan.body, plan.headers, at)
         for durable in self._durables.values():
             durable.catch_up(now)
 
@@ -315,8 +367,11 @@ class _Delivery:
     delivered: int
     _broker: MemoryBroker
     _durable: Durable
+    _era: int
 
     async def ack(self) -> None:
+        if self._era != self._durable.era:
+            return
         self._durable.settle(self.message.sequence)
         if self._durable.ready:  # there was no room for it in flight, maybe
             self._broker.wake(self._durable)
@@ -326,7 +381,7 @@ class _Delivery:
         self._broker.wake(self._durable)
 
     async def term(self, reason: str) -> None:
-        if self._durable.is_unsettled(self.message.sequence):
+        if self._era == self._durable.era and self._durable.is_unsettled(self.message.sequence):
             self._broker.advisories.append((self._durable.name, self.message.sequence, reason))
         await self.ack()
 
@@ -337,7 +392,8 @@ class _Delivery:
         return self._broker.hand_on(name, self)
 
     def _again_in(self, seconds: float) -> None:
-        self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)
+        if self._era == self._durable.era:
+            self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)
 
 
 class _Consumer:
@@ -357,12 +413,12 @@ class _Consumer:
         while True:
             if not self.bound:
                 raise BusUnavailable(f"the consumer {self._durable.name} is closed")
-            stream = broker.stream(self._kind)
             taken: list[_Delivery] = []
             while len(taken) < room and (sequence := self._durable.hand_out(broker.clock.monotonic())) is not None:
-                if (stored := stream.at(sequence)) is not None:
+                if (stored := broker.stream(self._kind).at(sequence)) is not None:
+                    count, era = self._durable.counts[sequence], self._durable.era
                     stored = await self._bus.whole(stored)
-                    taken.append(_Delivery(stored, self._durable.counts[sequence], broker, self._durable))
+                    taken.append(_Delivery(stored, count, broker, self._durable, era))
             if taken:
                 return taken
             await broker.until_changed(self._durable)
@@ -418,6 +474,17 @@ class MemoryBus:
         return None
 
     @property
+    def forgets(self) -> bool:
+        return self.broker.forgets
+
+    @property
+    def restarts(self) -> int:
+        return self.broker.restarts
+
+    async def restarted(self, seen: int) -> None:
+        await self.broker.restarted(seen)
+
+    @property
     def max_payload(self) -> int:
         return self.broker.max_payload
 
@@ -467,6 +534,11 @@ class MemoryBus:
     async def time(self) -> datetime:
         self._open()
         return self.broker.clock.now()
+
+    async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
+        check_filter(subject)
+        self._open()
+        return self.broker.stream(stream).subjects(subject)
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         check_filter(subject)

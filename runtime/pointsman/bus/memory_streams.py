@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,6 +24,18 @@ class Stream:
         self._messages: dict[int, Stored] = {}
         self._of_subject: dict[str, list[int]] = {}
         self._message_ids: dict[str, tuple[int, float]] = {}
+
+    def copy(self) -> Stream:
+        """As it is now."""
+        other = Stream()
+        other.end = self.end
+        other._messages = dict(self._messages)
+        other._of_subject = {subject: list(sequences) for subject, sequences in self._of_subject.items()}
+        other._message_ids = dict(self._message_ids)
+        return other
+
+    def subjects(self, pattern: str) -> list[str]:
+        return sorted(subject for subject in self._of_subject if matches(pattern, subject))
 
     def append(
         self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
@@ -72,6 +84,8 @@ class Durable:
     ack_wait: float
     max_in_flight: int
     ready: deque[int] = field(default_factory=deque)
+    era: int = 0
+    """How often it has been put back to an earlier moment: what was handed out before that is not settled."""
     counts: dict[int, int] = field(default_factory=dict)
     _deadlines: dict[int, float] = field(default_factory=dict)
     _due: list[tuple[float, int]] = field(default_factory=list)
@@ -79,6 +93,18 @@ class Durable:
     @property
     def in_flight(self) -> int:
         return len(self._deadlines)
+
+    @property
+    def unsettled(self) -> list[int]:
+        return sorted({*self.ready, *self._deadlines})
+
+    def put_back(self, ready: Iterable[int]) -> None:
+        """Have `ready` to go out, and nothing in flight."""
+        self.era += 1
+        self.ready = deque(ready)
+        self.counts.clear()
+        self._deadlines.clear()
+        self._due.clear()
 
     def hand_out(self, now: float) -> int | None:
         if not self.ready or len(self._deadlines) >= self.max_in_flight:

@@ -36,6 +36,7 @@ class Pull:
 
     def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
         self.buffer: deque[Arrival] = deque()
+        self.since = bus.restarts
         self.asked = 0
         self.lost = ""
         self._bus = bus
@@ -131,7 +132,11 @@ def durable(name: str, subject: str, ack_wait: float, max_in_flight: int) -> dic
 
 class PullConsumer:
     """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable`; `whole`
-    fetches the body of a message that came without."""
+    fetches the body of a message that came without.
+
+    `forgets`: a broker that is started anew may have less in this stream than it had, and give its numbers to other
+    messages. What was delivered before is then not settled: it comes again, or is gone.
+    """
 
     def __init__(
         self,
@@ -141,7 +146,10 @@ class PullConsumer:
         on_close: Callable[[PullConsumer], None],
         handed_out: Callable[[int], None],
         whole: Callable[[Stored], Awaitable[Stored]],
+        *,
+        forgets: bool = False,
     ) -> None:
+        self._forgets = forgets
         self._on_close = on_close
         self._handed_out = handed_out
         self._whole = whole
@@ -176,7 +184,8 @@ class PullConsumer:
             return
         old, self._pull = self._pull, pull
         if old is not None:
-            pull.buffer.extend(old.buffer)
+            if not self._forgets or old.since == pull.since:
+                pull.buffer.extend(old.buffer)
             old.buffer = pull.buffer  # for what still arrives at the old inbox
             await old.close()
 
@@ -210,12 +219,15 @@ class PullConsumer:
         await self._hand_back()
 
     async def _hand_out(self, pull: Pull, room: int) -> list[PullDelivery]:
-        taken = [PullDelivery(self._bus, pull.buffer.popleft()) for _ in range(min(room, len(pull.buffer)))]
+        taken = [self._delivery(pull) for _ in range(min(room, len(pull.buffer)))]
         self._handed_out(len(taken))
         await pull.refill(room - len(taken))
         if all(delivery.message.body for delivery in taken):
             return taken
         return await self._complete(taken)
+
+    def _delivery(self, pull: Pull) -> PullDelivery:
+        return PullDelivery(self._bus, pull.buffer.popleft(), pull.since if self._forgets else None)
 
     async def _complete(self, taken: Sequence[PullDelivery]) -> list[PullDelivery]:
         """Those that are whole, or never will be. What cannot be fetched now is handed back, to come again."""
@@ -271,33 +283,41 @@ class PullConsumer:
             return
         await pull.close(drain=True)
         while pull.buffer and (self._closed or not self._taking):
-            await PullDelivery(self._bus, pull.buffer.popleft()).nak()
+            await self._delivery(pull).nak()
 
 
 class PullDelivery:
-    """One delivery; settling it is a message to its reply subject, sent and not waited for."""
+    """One delivery; settling it is a message to its reply subject, sent and not waited for.
 
-    __slots__ = ("_arrival", "_bus", "_reply", "delivered", "message")
+    With `since`, none is sent once the broker has been restarted more often than that.
+    """
 
-    def __init__(self, bus: Connection, message: Arrival) -> None:
+    __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")
+
+    def __init__(self, bus: Connection, message: Arrival, since: int | None = None) -> None:
         meta = Meta(message.reply)
         self._bus = bus
         self._arrival = message
+        self._since = since
         self._reply = message.reply
         self.delivered = meta.delivered
         self.message = as_stored(message, meta)
 
     async def ack(self) -> None:
-        await self._bus.send(self._reply, b"+ACK")
+        await self._settle(b"+ACK")
 
     async def nak(self, delay: float = 0.0) -> None:
-        await self._bus.send(self._reply, b'-NAK {"delay": %d}' % nanoseconds(delay) if delay > 0 else b"-NAK")
+        await self._settle(b'-NAK {"delay": %d}' % nanoseconds(delay) if delay > 0 else b"-NAK")
 
     async def term(self, reason: str) -> None:
-        await self._bus.send(self._reply, f"+TERM {reason}".encode("utf-8", "replace"))
+        await self._settle(f"+TERM {reason}".encode("utf-8", "replace"))
 
     async def in_progress(self) -> None:
-        await self._bus.send(self._reply, b"+WPI")
+        await self._settle(b"+WPI")
 
     async def hand_on(self, name: str) -> bool:
         return await self._bus.hand_on(name, self._arrival)
+
+    async def _settle(self, word: bytes) -> None:
+        if self._since is None or self._since == self._bus.restarts:
+            await self._bus.send(self._reply, word)

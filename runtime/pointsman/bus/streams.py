@@ -22,6 +22,11 @@ _DAY = 86_400.0
 _WORK_DAYS = 7  # what is to be done is stale long before; a weekend and its Monday fit
 _DUPLICATES = 120.0  # seconds: the broker's own default, long enough for a client's retries
 _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
+_ASYNC = "async"  # nats-server's own word for a stream that answers before it has written
+_ONE_NODE = (
+    "handoffs need not be synced on a broker of one node only: in a cluster a node may restart unnoticed, and three "
+    "copies are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
+)
 
 _API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
 
@@ -35,13 +40,22 @@ _MUST_FIT = (
     "allow_msg_ttl",
     "allow_msg_schedules",
     "max_msgs_per_subject",
+    "persist_mode",
 )  # the rest (age, replicas, limits) is the operator's choice
 
 
 async def ensure_streams(
-    bus: Connection, subjects: Subjects, settings: Settings, *, create: bool, again: bool = False
-) -> None:
-    """Return when all there has to be is there and fits. `again`: it was once; what is missing now has been lost.
+    bus: Connection,
+    subjects: Subjects,
+    settings: Settings,
+    *,
+    create: bool,
+    again: bool = False,
+    clustered: bool = False,
+) -> bool:
+    """Whether handoffs have a stream of their own, when all there has to be is there and fits.
+
+    `again`: it was once; what is missing now has been lost. `clustered`: the broker is one of several nodes.
 
     Raises:
         ConfigurationError: the broker cannot do what is needed, or what exists does not fit.
@@ -56,7 +70,8 @@ async def ensure_streams(
             f"the broker has JetStream API level {level}, expected {_API_LEVEL} or more for message schedules; "
             "run nats-server 2.12.8 or newer"
         )
-    for wanted in stream_configs(subjects, settings):
+
+    async def found(wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         name = wanted["name"]
         answer = await bus.api(f"STREAM.INFO.{name}")
         if error_code(answer) == NO_STREAM:
@@ -72,11 +87,33 @@ async def ensure_streams(
                 answer = await bus.api(f"STREAM.INFO.{name}")
         if error_code(answer):
             raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
-        check_fits(wanted, answer["config"])
+        config: Mapping[str, Any] = answer["config"]
+        return config
+
+    several = clustered or settings.replicas > 1
+    if settings.unsynced_handoffs and several:
+        raise ConfigurationError(_ONE_NODE)
+    # Whoever made the work stream has decided where handoffs are.
+    work, *_ = stream_configs(subjects, settings, apart=settings.unsynced_handoffs)
+    apart = f"{subjects.namespace}.handoff.>" not in (await found(work))["subjects"]
+    if apart and several:
+        raise ConfigurationError(_ONE_NODE)
+    if create and not again and settings.unsynced_handoffs and not apart:
+        _log.warning(
+            "handoffs_stay_synced",
+            stream=subjects.work_stream,
+            hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and goes on as it is; a new "
+            "POINTSMAN_NAMESPACE has them apart",
+        )
+    for wanted in stream_configs(subjects, settings, apart=apart):
+        check_fits(wanted, await found(wanted))
+    return apart
 
 
-def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any]]:
-    """The JetStream configurations of everything a namespace needs. Times are in nanoseconds.
+def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:
+    """The JetStream configurations of everything a namespace needs, the work stream first. Times are in nanoseconds.
+
+    `apart`: handoffs, and those that wait for their time, have a stream of their own, which is not synced.
 
     `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get.
     """
@@ -90,16 +127,24 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
         "max_msgs_per_subject": -1,
         "allow_direct": True,
     }
+    work: dict[str, Any] = {
+        **common,
+        "name": subjects.work_stream,
+        "max_age": nanoseconds(_WORK_DAYS * _DAY),
+        "allow_msg_schedules": True,
+        "allow_msg_ttl": True,
+        "allow_rollup_hdrs": True,
+        "subjects": [f"{ns}.{kind}.>" for kind in ("request", "handoff", "step", "inbox", "schedule")],
+    }
+    working = [work]
+    if apart:
+        timers = f"{ns}.schedule.*.*"
+        # What a schedule produces is stored where the schedule was: the two kinds of them go different ways.
+        work["subjects"] = [*(f"{ns}.{kind}.>" for kind in ("request", "step", "inbox")), timers]
+        theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
+        working.append({**work, "name": subjects.handoffs_stream, "subjects": theirs, "persist_mode": _ASYNC})
     return [
-        {
-            **common,
-            "name": subjects.work_stream,
-            "max_age": nanoseconds(_WORK_DAYS * _DAY),
-            "allow_msg_schedules": True,
-            "allow_msg_ttl": True,
-            "allow_rollup_hdrs": True,
-            "subjects": [f"{ns}.{kind}.>" for kind in ("request", "handoff", "step", "inbox", "schedule")],
-        },
+        *working,
         {
             **common,
             "name": subjects.log_stream,
@@ -112,8 +157,11 @@ def stream_configs(subjects: Subjects, settings: Settings) -> list[dict[str, Any
             "max_age": kept,
             "subjects": [
                 f"{ns}.dead.>",
-                f"{_ADVISORY}.MAX_DELIVERIES.{subjects.work_stream}.>",
-                f"{_ADVISORY}.MSG_TERMINATED.{subjects.work_stream}.>",
+                *(
+                    f"{_ADVISORY}.{kind}.{stream['name']}.>"
+                    for stream in working
+                    for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")
+                ),
             ],
         },
         {

@@ -82,6 +82,11 @@ class Connection(Protocol):
     @property
     def closed(self) -> bool: ...
     @property
+    def restarts(self) -> int:
+        """How often the server was another one after a lost connection."""
+        ...
+
+    @property
     def listeners(self) -> set[Callable[[], None]]:
         """Called when the connection is lost."""
         ...

@@ -78,7 +78,7 @@ def _handoff(state: State, task: Task, subjects: Subjects) -> Message:
 
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
     """Where the handoff of an attempt waits that backs off."""
-    return subjects.schedule(state.workflow_id, f"try-{derived_id(task.id)}-{task.attempt}")
+    return subjects.retry(state.workflow_id, f"{derived_id(task.id)}-{task.attempt}")
 
 
 def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:

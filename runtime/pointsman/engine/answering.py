@@ -3,7 +3,7 @@
 | A handoff that | is |
 |---|---|
 | cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
-| was delivered before and has its result | acknowledged |
+| was delivered or sent before and has its result | acknowledged |
 | was delivered too often without one | answered with `worker_crashed` |
 | has passed its deadline, or is of a cancelled task | answered, and not started |
 | is still running at its deadline | cancelled and answered with `timeout` |
@@ -22,7 +22,7 @@ from pointsman.engine.burial import bury
 from pointsman.engine.desks import Desk
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers
-from pointsman.engine.handoffs import consumer_name, read_handoff
+from pointsman.engine.handoffs import RESENT, consumer_name, read_handoff
 from pointsman.engine.insisting import insist, store_first
 from pointsman.engine.journal import BusJournal
 from pointsman.engine.meters import BusMeters
@@ -137,6 +137,7 @@ class Answerer:
         )
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         again = delivery.delivered > 1
+        maybe_known = again or RESENT in delivery.message.headers
         if not again:
             waited = (self._clock.now() - delivery.message.at).total_seconds()
             metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})
@@ -160,11 +161,11 @@ class Answerer:
                 causation_id=envelope.id,
                 clock=self._clock,
             )
-            journal = self._journal(job, handoff, envelope) if self._settings.journal else None
+            journal = self._journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
             job.attempt = attempt = Attempt(
                 desk.agent, handoff, reporter, self.handlers, self._clock, journal, self.meters
             )
-            if again and await self._has_result(handoff):
+            if maybe_known and await self._has_result(handoff):
                 spot.leave()
                 await job.delivery.ack()
                 return
@@ -205,7 +206,7 @@ class Answerer:
             },
         )
 
-    def _journal(self, job: Job, handoff: Handoff, envelope: Envelope) -> BusJournal:
+    def _journal(self, job: Job, handoff: Handoff, envelope: Envelope, *, fresh: bool) -> BusJournal:
         return BusJournal(
             self._bus,
             self._subjects,
@@ -214,7 +215,7 @@ class Answerer:
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
             clock=self._clock,
-            fresh=job.delivery.delivered == 1,
+            fresh=fresh,
         )
 
     def _given_up(self, job: Job, attempt: Attempt) -> Result | None:

@@ -89,7 +89,7 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
         ("log", subjects.log(team, workflow)),
         ("log", subjects.events_of(workflow)),
         ("log", subjects.outcome(team, workflow)),
-        ("work", f"{ns}.handoff.*.{workflow}.>"),
+        ("handoffs", f"{ns}.handoff.*.{workflow}.>"),
         ("work", f"{ns}.inbox.{team}.{workflow}.>"),
         ("dead", subjects.dead_letters_of(workflow=workflow)),
     )
@@ -189,7 +189,8 @@ def _record(stream: StreamKind, stored: Stored) -> Record:
     except UnicodeDecodeError:
         body, encoding = base64.b64encode(stored.body).decode(), "base64"
     return Record.model_validate({
-        "stream": stream, "subject": stored.subject, "sequence": stored.sequence, "at": stored.at,
+        "stream": "work" if stream == "handoffs" else stream,  # wherever it had them, and as releases before read it
+        "subject": stored.subject, "sequence": stored.sequence, "at": stored.at,
         "headers": headers, "body": body, "encoding": encoding,
     })  # fmt: skip
 

@@ -14,7 +14,7 @@ from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["bury", "store_letter"]
+__all__ = ["bury", "home_of", "letter_id", "store_letter"]
 
 _PART_KEPT = 4
 """Of a message's bound, the part that a truncated letter keeps of its body: a quarter leaves room for all the rest."""
@@ -38,7 +38,7 @@ async def bury(
     Raises:
         BusUnavailable: it is not known to be stored: do not settle the original.
     """
-    name = dead_letter_id(workflow or "none", subjects.work_stream, stored.sequence)
+    name = letter_id(bus, subjects, stored, workflow)
     letter = DeadLetter(
         id=name,
         origin=origin,
@@ -50,7 +50,7 @@ async def bury(
         subject=stored.subject,
         headers=dict(stored.headers),
         body=base64.b64encode(stored.body).decode("ascii"),
-        stream=subjects.work_stream,
+        stream=home_of(bus, subjects, stored.subject),
         sequence=stored.sequence,
         at=clock.now(),
     )
@@ -63,6 +63,20 @@ async def bury(
     )
     await store_letter(bus, subjects.dead(origin, workflow, name), letter, encode(envelope))
     return letter
+
+
+def home_of(bus: Bus, subjects: Subjects, subject: str) -> str:
+    """The stream that has what is to be done on `subject`."""
+    is_apart = bus.forgets and subject.startswith(f"{subjects.namespace}.handoff.")
+    return subjects.handoffs_stream if is_apart else subjects.work_stream
+
+
+def letter_id(bus: Bus, subjects: Subjects, stored: Stored, workflow: str | None) -> str:
+    """The id of the dead letter of `stored`, the same whoever buries it and however often."""
+    home = home_of(bus, subjects, stored.subject)
+    # A stream that forgets gives a number twice, and not the time.
+    twice = (stored.at.isoformat(),) if home == subjects.handoffs_stream else ()
+    return dead_letter_id(workflow or "none", home, stored.sequence, *twice)
 
 
 async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:

@@ -252,7 +252,8 @@ class DeadLetters:
         content = letter.content
         if not content.truncated:
             return letter.body
-        original = await self._bus.get("work", content.sequence or 0)
+        apart = content.stream == self._subjects.handoffs_stream
+        original = await self._bus.get("handoffs" if apart else "work", content.sequence or 0)
         if original is None or original.subject != content.subject:
             raise NotReplayable(
                 f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "

@@ -10,7 +10,11 @@ from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["consumer_name", "read_handoff"]
+__all__ = ["RESENT", "consumer_name", "read_handoff"]
+
+RESENT = "pointsman-resent"
+"""The header of a handoff that may be the second of its attempt: the broker may have forgotten a first one, which may
+have been answered. Who takes it looks for a result before beginning."""
 
 
 def consumer_name(agent: str) -> str:

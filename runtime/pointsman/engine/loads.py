@@ -74,7 +74,7 @@ class Loads:
 
     async def _ahead(self, agent: str) -> int:
         with suppress(PeerError):  # a figure that is missing is no reason to wait
-            if (depth := await self._bus.depth(consumer_name(agent), "work")) is not None:
+            if (depth := await self._bus.depth(consumer_name(agent), "handoffs")) is not None:
                 return depth.pending + depth.in_flight
         return 0
 

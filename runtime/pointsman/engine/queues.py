@@ -30,7 +30,7 @@ async def show_queues(bus: Bus, clock: Clock, team: str) -> None:
         for queue, agent in list(queues.items()):
             depth: QueueDepth | None = None
             with suppress(PeerError):  # a figure that is missing is missing
-                depth = await bus.depth(queue, "work")
+                depth = await bus.depth(queue, "work" if queue in own else "handoffs")
             if queue not in live and (depth is None or not depth.pending + depth.in_flight):
                 depth = None
                 del queues[queue]

@@ -17,6 +17,7 @@ from pointsman.core.state import State, Task
 from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
+from pointsman.engine.handoffs import RESENT
 from pointsman.engine.spans import log_ids, trace_context
 from pointsman.errors import Conflict, OversizeEvent
 from pointsman.ports import Bus, Clock
@@ -67,23 +68,27 @@ class Sender:
     async def _send(self, state: State, only: Set[str] | None) -> tuple[int, int]:
         """How many messages were new, and how many were there already."""
         messages = list(outbox(state, self._subjects, only))
+        again = only is None and self._bus.forgets
         rest = [message for message in messages if not isinstance(message.event, Outcome)]
-        new = [*await self._together(state, rest)]
+        new = [*await self._together(state, rest, again=again)]
         new += await self._together(state, messages[len(rest) :])
         if state.outcome is not None and state.reply_to:
             await self._bus.broadcast(state.reply_to, dump(state.outcome), {})
         return sum(new), len(new) - sum(new)
 
-    async def _together(self, state: State, messages: Sequence[Message]) -> Sequence[bool]:
+    async def _together(self, state: State, messages: Sequence[Message], *, again: bool = False) -> Sequence[bool]:
         if len(messages) == 1:
-            return (await self._emit(state, messages[0]),)
-        return await asyncio.gather(*(self._emit(state, message) for message in messages))
+            return (await self._emit(state, messages[0], again=again),)
+        return await asyncio.gather(*(self._emit(state, message, again=again) for message in messages))
 
-    async def _emit(self, state: State, message: Message) -> bool:
-        """Whether it is new; it is on the bus in any case, or its attempt has failed."""
+    async def _emit(self, state: State, message: Message, *, again: bool) -> bool:
+        """Whether it is new; it is on the bus in any case, or its attempt has failed. `again`: the broker may have had
+        it, and forgotten it."""
         new = True
         try:
             headers = self._headers(state, message)
+            if again and isinstance(message.event, Handoff):
+                headers[RESENT] = "true"
             if isinstance(message.event, DeadLetter):
                 await store_letter(self._bus, message.subject, message.event, headers)
             elif message.schedule is not None and message.due is not None:
@@ -178,9 +183,9 @@ class Sender:
         body = dump(Cancellation(tasks=tuple(task.id for task in handed)))
         await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
         waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
-        await asyncio.gather(*(self._bus.purge("work", name) for name in waiting))
+        await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
         queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
-        await asyncio.gather(*(self._bus.purge("work", subject) for subject in queued))
+        await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
 
 
 def _touched(entries: Iterable[Entry]) -> Set[str]:

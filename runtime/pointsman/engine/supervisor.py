@@ -23,11 +23,12 @@ from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.arrivals import Arrival, are_new, begins, cancels, too_early
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
-from pointsman.engine.continuity import LogWatch, lost_log, lost_work, running_workflows
+from pointsman.engine.continuity import LogWatch, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import addressee, read_child, read_inbox, read_request, request_for, unreadable_result
 from pointsman.engine.loads import Loads
+from pointsman.engine.mending import Mender
 from pointsman.engine.queues import show_queues
 from pointsman.engine.sending import Sender
 from pointsman.engine.settling import Settler
@@ -80,6 +81,7 @@ class SupervisorEngine:
             bus, self._subjects, clock, failures=settings.circuit_failures, seconds=settings.circuit_open
         )
         self._committer = Committer(bus, clock, self._logs, self._watch, self._circuits, Loads(bus, clock))
+        self._mender = Mender(bus, self._subjects, clock, self._logs, self._sender, team.name)
         self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -107,7 +109,7 @@ class SupervisorEngine:
         requests = await self._bus.consumer(f"request-{name}", "work", self._subjects.request(name), ack_wait=wait)
         inbox = await self._bus.consumer(f"inbox-{name}", "work", self._subjects.inbox_of(name), ack_wait=wait)
         tasks = consumer_name(name)
-        handoffs = await self._bus.consumer(tasks, "work", self._subjects.handoffs_of(name), ack_wait=wait)
+        handoffs = await self._bus.consumer(tasks, "handoffs", self._subjects.handoffs_of(name), ack_wait=wait)
         self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox, tasks: handoffs}
         cards = await self._bus.registry.cards()
         if any(card.name == name and not card.team for card in cards):
@@ -131,6 +133,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._pull(handoffs, turns)),
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._circuits.run()),
+                asyncio.create_task(self._mender.run()),
                 asyncio.create_task(keep_announced(self._bus, [card], self._settings.heartbeat, self._clock)),
                 asyncio.create_task(self._keep_time()),
             ]
@@ -158,10 +161,7 @@ class SupervisorEngine:
             _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
         for loss in await lost_work(self._bus, self._subjects, self._team.name, self._clock):
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
-            for workflow in await running_workflows(self._bus, self._subjects, self._team.name):
-                with contextlib.suppress(DamagedLog):  # it is closed when the next input for it comes
-                    if (state := (await self._logs.load(workflow)).state) is not None:
-                        await self._sender.send_all(state)
+            await self._mender.mend()
 
     async def _keep_time(self) -> None:
         """Schedules fire by the broker's clock. Should it be set, what waits there is scheduled anew, to come when it

@@ -78,7 +78,7 @@ class Worker:
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
         self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
-        self._jobs: dict[int, Job] = {}  # by the sequence of the handoff
+        self._jobs: dict[str, Job] = {}  # by the subject of the handoff: a broker that forgets gives a number twice
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._answerer = Answerer(bus, self._subjects, settings, self._clock, self._cancelled)
         self._stopping = False
@@ -112,7 +112,7 @@ class Worker:
             for desk in self._desks:
                 desk.consumer = await self._bus.consumer(
                     consumer_name(desk.name),
-                    "work",
+                    "handoffs",
                     self._subjects.handoffs_of(desk.name),
                     ack_wait=self._settings.ack_wait,
                     max_in_flight=desk.agent.card.max_in_flight,
@@ -172,7 +172,7 @@ class Worker:
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        if (running := self._jobs.get(delivery.message.sequence)) is not None:
+        if (running := self._jobs.get(delivery.message.subject)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
             desk.vacate()
             _log.warning(
@@ -183,7 +183,7 @@ class Worker:
             )
             return
         job = Job(desk, delivery, asyncio.current_task())
-        self._jobs[delivery.message.sequence] = job
+        self._jobs[delivery.message.subject] = job
         try:
             await self._answerer.answer(job)
         except asyncio.CancelledError:
@@ -198,7 +198,7 @@ class Worker:
             )
             await job.delivery.nak(_AGAIN)
         finally:
-            del self._jobs[delivery.message.sequence]
+            del self._jobs[delivery.message.subject]
             desk.vacate()
 
     # Beside the work

@@ -245,6 +245,17 @@ class FaultyBus:
         return self._bus.server
 
     @property
+    def forgets(self) -> bool:
+        return self._bus.forgets
+
+    @property
+    def restarts(self) -> int:
+        return self._bus.restarts
+
+    async def restarted(self, seen: int) -> None:
+        await self._bus.restarted(seen)
+
+    @property
     def max_payload(self) -> int:
         return self._bus.max_payload
 
@@ -278,6 +289,9 @@ class FaultyBus:
             return self._bus.schedule(name, at, target, body, headers)
 
         return await self._store(f"schedule {target}", target, store, None)
+
+    async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
+        return await self.call(f"subjects {subject}", lambda: self._bus.subjects(stream, subject))
 
     async def last(self, stream: StreamKind, subject: str) -> Stored | None:
         return await self.call(f"last {subject}", lambda: self._bus.last(stream, subject))
