@@ -14,8 +14,8 @@ __all__ = ["APART", "FLOOR", "REAL", "SYNCED_FLOOR", "SYSTEMS", "TRACED", "Amoun
 REAL, APART, TRACED, SYNCED_FLOOR, FLOOR = SYSTEMS = (
     "pointsman", "handoffs apart", "with tracing", "floor, synced", "floor",
 )  # fmt: skip
-"""`APART` and `SYNCED_FLOOR` run where the broker syncs every message: Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`, and
-the floor on the same broker. `FLOOR` has a broker that does not."""
+"""`APART` and `SYNCED_FLOOR` run where the broker syncs every message: Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`,
+and the floor on the same broker. `FLOOR` has a broker that does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,9 @@ _CHANNELS = (
         "handoff",
         _S.handoff("_agent_", "_workflow_", "_task_", _LARGEST),
         "WORK",
-        "One attempt at one task, for one agent. The subject is unique to the attempt, so sending twice stores once.",
+        "One attempt at one task, for one agent. The subject is unique to the attempt, so sending twice stores once. "
+        "In a namespace made with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS; one with the header "
+        "`pointsman-resent` may have been answered: look for its result before beginning.",
         (Handoff,),
         (("supervisor", "Hand a task to an agent."),),
         (("agent", "Do the task; publish its result on `return_to`; then acknowledge."),),

@@ -12,6 +12,7 @@ from pointsman.core.evolve import apply
 from pointsman.core.inputs import RequestRefused
 from pointsman.core.outbox import dead_letter_id
 from pointsman.core.state import State, from_snapshot
+from pointsman.engine.burial import letter_id
 from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_inbox, read_request
 from pointsman.engine.workflow_log import Head
@@ -283,20 +284,21 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     }
     letters = rest.names
     counts: Counter[str] = Counter()
-    for stored in (*world.broker.held("work", "sim.handoff.>"), *world.broker.held("work", "sim.inbox.*.*.result.>")):
-        if stored.sequence not in world.foreign:
+    handoffs = world.broker.held("handoffs", "sim.handoff.>")
+    for stored in (*handoffs, *world.broker.held("work", "sim.inbox.*.*.result.>")):
+        if not world.is_foreign(stored):
             counts[stored.subject] += 1
     yield from (f"{subject} was sent {count} times" for subject, count in counts.items() if count > 1)
-    for stored in world.broker.held("work", "sim.handoff.>"):
+    for stored in handoffs:
         address = world.subjects.parse_handoff(stored.subject)
         attempt = (address.workflow, address.task, address.attempt, address.agent)
-        if stored.sequence not in world.foreign and attempt not in dispatched:
+        if not world.is_foreign(stored) and attempt not in dispatched:
             yield f"{stored.subject} was sent, but never decided"
         if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
             continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
-        buried = dead_letter_id(address.workflow, world.subjects.work_stream, stored.sequence) in letters
+        buried = letter_id(world.outside, world.subjects, stored, address.workflow) in letters
         if not world.broker.stream("work").ends_at(answer) and not buried:
             yield f"{stored.subject} was acknowledged and never answered"
     answers: dict[str, list[Result]] = defaultdict(list)
@@ -315,7 +317,7 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
 def _inputs(rest: Rest) -> Iterator[str]:
     """What cannot be read is a dead letter."""
     world = rest.world
-    letters = {letter.sequence for letter in rest.letters if letter.sequence is not None}
+    letters = {letter.sequence for letter in rest.letters if letter.stream == world.subjects.work_stream}
     known = set(rest.logs)
     for stored in world.broker.held("work", "sim.inbox.>"):
         try:

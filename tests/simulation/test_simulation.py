@@ -47,6 +47,7 @@ def test_the_worlds_meet_every_kind_of_fault() -> None:
 
     assert met == {
         "slow", "unavailable", "lost", "unanswered", "late", "unsettled", "repeated", "unheard", "outage", "crash",
+        "power", "forgotten",
     }  # fmt: skip
 
 

@@ -56,6 +56,7 @@ from simulation.crew import CARDS, WORKERS, Crew, SimulatedAgent
 
 __all__ = ["Seen", "World"]
 
+_SHOWN: tuple[StreamKind, ...] = ("handoffs", "work", "log", "dead")
 _QUIET = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
 _LONGEST = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
 _STEPS = 400_000  # turns of the loop; a world takes some 10,000
@@ -84,8 +85,8 @@ class Seen:
 class SimulatedBroker(MemoryBroker):
     """The in-memory broker, which remembers the dead letters that were removed from it."""
 
-    def __init__(self, namespace: str, clock: SimulatedClock, max_body: int) -> None:
-        super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body)
+    def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
+        super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
         self.removed: list[Stored] = []
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
@@ -111,14 +112,13 @@ def _now(reading: Coroutine[Any, Any, Stored]) -> Stored:
 class _Outside(MemoryBus):
     """A connection that is not the system's: what is published on it counts as foreign."""
 
-    def __init__(self, broker: SimulatedBroker, foreign: set[int]) -> None:
+    def __init__(self, broker: SimulatedBroker, foreign: set[tuple[StreamKind, int]]) -> None:
         super().__init__(broker=broker)
         self._foreign = foreign
 
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
         sequence = await super().publish(subject, body, headers, **more)
-        if self.broker.stream_of(subject) == "work":
-            self._foreign.add(sequence)
+        self._foreign.add((self.broker.stream_of(subject), sequence))
         return sequence
 
 
@@ -129,8 +129,8 @@ class World:
     seed: int
     notes: list[tuple[float, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    foreign: set[int] = field(default_factory=set)
-    """Sequences, in the work stream, of what no process of the system has sent."""
+    foreign: set[tuple[StreamKind, int]] = field(default_factory=set)
+    """Where what no process of the system has sent is: its stream and its sequence."""
     engines: dict[str, SupervisorEngine] = field(default_factory=dict)
     answers: dict[str, Control] = field(default_factory=dict)
     """What people have said, by the id of the event."""
@@ -140,7 +140,12 @@ class World:
         self.subjects = Subjects("sim")
         self.clock = SimulatedClock()
         # In every other world what does not fit into a message is kept apart; in the others it is refused.
-        self.broker = SimulatedBroker("sim", self.clock, [1_048_576, 8_388_608][self.seed % 2])
+        bound = [1_048_576, 8_388_608][self.seed % 2]
+        # In half of the worlds handoffs are not synced, and in most of those the power fails.
+        self.power = Random(f"{self.seed}/power")
+        apart = self.power.random() < 0.5
+        self.cuts = self.power.choice([0, 1, 2, 4]) if apart else 0
+        self.broker = SimulatedBroker("sim", self.clock, bound, unsynced_handoffs=apart)
         self.outside = _Outside(self.broker, self.foreign)
         # Each world has faults of its own: one that meets everything a little never meets anything often.
         rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
@@ -273,6 +278,10 @@ class World:
                 self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
             yield stored, self._known[stored.sequence]
 
+    def is_foreign(self, stored: Stored) -> bool:
+        """Whether no process of the system has sent it."""
+        return (self.broker.stream_of(stored.subject), stored.sequence) in self.foreign
+
     def team_of(self, workflow: str) -> str:
         """The team whose workflow it is; the one that is asked, for one that has no log."""
         logs = self.broker.stream("log").select(self.subjects.log_anywhere(workflow))
@@ -371,6 +380,8 @@ class World:
             yield self._stray(chance.uniform(0.2, 17.0))
         for number in range(chance.choice([0, 0, 2, 4])):
             yield self._replay(number, chance.uniform(2.0, 19.0))
+        for number in range(self.cuts):
+            yield self._cut(Random(f"{self.seed}/cut-{number}"))
 
     async def _ask(self, name: str) -> None:
         """A request, in one of its forms, maybe more than once."""
@@ -393,7 +404,7 @@ class World:
         """What no well-behaved agent or caller sends."""
         await asyncio.sleep(when)
         chance = self.chance
-        handoffs = self.broker.stream("work").select("sim.handoff.>")
+        handoffs = self.broker.stream("handoffs").select("sim.handoff.>")
         workflow, team = self._some_workflow(), self.team.name
         agent, task, attempt = "alpha", "nothing", 1
         if handoffs:
@@ -460,6 +471,23 @@ class World:
         if error is not None and not isinstance(error, BusUnavailable | NotReplayable | NotFound):
             self.problems.append(f"{process.name} ended with {error!r}")
 
+    async def _cut(self, chance: Random) -> None:
+        """The power fails. What the broker had not synced of the handoffs is gone."""
+        await asyncio.sleep(chance.uniform(0.0, 14.0))
+        steps = [self.broker.sync_handoffs, self.broker.sync_consumers]
+        chance.shuffle(steps)
+        for step in steps:  # the disk gets the one before the other, and some not at all
+            if chance.random() < 0.8:
+                step()
+            await asyncio.sleep(chance.choice([0.0, 0.05, 0.5, 2.0]))
+        end = self.broker.stream("handoffs").end
+        self.broker.power_cut()
+        left = self.broker.stream("handoffs").end
+        self.foreign -= {("handoffs", gone) for gone in range(left + 1, end + 1)}
+        self.faults.counts["power"] += 1
+        self.faults.counts["forgotten"] += end - left
+        self.note(f"power cut: {end - left} of {end} handoffs forgotten")
+
     async def _people(self, chance: Random) -> None:
         """Those who are asked: some answer, some twice or too late or with what will not do, and some never."""
         read, number = 0, 0
@@ -500,7 +528,7 @@ class World:
         return encode(Envelope(id=name, type=event_type, source="/outside", time=self.clock.now()))
 
     def _inject(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        self.foreign.add(self.broker.store(subject, body, dict(headers)))
+        self.foreign.add((self.broker.stream_of(subject), self.broker.store(subject, body, dict(headers))))
 
     # Seeing
 
@@ -531,7 +559,7 @@ class World:
 
     def _digest(self) -> str:
         whole = hashlib.sha256()
-        for kind in ("work", "log", "dead"):
+        for kind in _SHOWN if self.broker.forgets else _SHOWN[1:]:
             for stored in self.broker._streams[kind]._messages.values():
                 parts = (kind, stored.sequence, stored.at, stored.subject, sorted(stored.headers.items()), stored.body)
                 whole.update(repr(parts).encode())
@@ -540,7 +568,7 @@ class World:
 
     def _history(self) -> list[str]:
         lines = [(moment, text) for moment, text in self.notes]
-        for kind in ("work", "log", "dead"):
+        for kind in _SHOWN if self.broker.forgets else _SHOWN[1:]:
             for stored in self.broker._streams[kind]._messages.values():
                 moment = (stored.at - SimulatedClock()._start).total_seconds()
                 text = stored.body.decode("utf-8", "replace")

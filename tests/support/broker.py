@@ -66,7 +66,7 @@ async def bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
 async def remove_streams(settings: Settings) -> None:
     """Delete what `set_up` made in the namespace of `settings`, so that a session does not pile up streams."""
     bus = await connect(settings, name="sweeper", wait=10.0)
-    for config in stream_configs(Subjects(settings.namespace), settings):
+    for config in stream_configs(Subjects(settings.namespace), settings, apart=True):
         await bus.api(f"STREAM.DELETE.{config['name']}")
     await bus.close()
 

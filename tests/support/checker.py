@@ -15,7 +15,7 @@ from pointsman.core.state import State, from_snapshot
 from pointsman.engine.history import commit_of
 from pointsman.engine.workflow_log import WorkflowLog
 from pointsman.errors import InvariantError
-from pointsman.ports import Bus, Stored
+from pointsman.ports import Bus, Stored, StreamKind
 from pointsman_schemas.events import Handoff, Outcome
 from pointsman_schemas.log import AttemptFailed, Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import parse
@@ -33,8 +33,12 @@ async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[
     async for stored in bus.read("log", subjects.outcomes_of(team)):
         outcomes[_workflow(stored)].append(stored)
     sent: Counter[str] = Counter()
-    for pattern in (f"{subjects.namespace}.handoff.>", f"{subjects.namespace}.inbox.{team}.*.result.>"):
-        async for stored in bus.read("work", pattern):
+    both: tuple[tuple[StreamKind, str], ...] = (
+        ("handoffs", f"{subjects.namespace}.handoff.>"),
+        ("work", f"{subjects.namespace}.inbox.{team}.*.result.>"),
+    )
+    for stream, pattern in both:
+        async for stored in bus.read(stream, pattern):
             sent[stored.subject] += 1
     wrong = [f"{subject} was sent {count} times" for subject, count in sent.items() if count > 1]
     log = WorkflowLog(bus, subjects, SystemClock(), team)

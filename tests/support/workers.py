@@ -74,7 +74,7 @@ class Desk:
         return found
 
     async def settled(self, agent: str) -> bool:
-        depth = await self.bus.depth(f"agent-{agent}", "work")
+        depth = await self.bus.depth(f"agent-{agent}", "handoffs")
         return depth is not None and depth.pending == depth.in_flight == 0
 
 

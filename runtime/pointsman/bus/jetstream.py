@@ -415,7 +415,7 @@ class JetStreamBus:
             query = {"subjects_filter": subject, "offset": len(found)}
             answer = await self.api(f"STREAM.INFO.{self._streams[stream]}", query)
             if error_code(answer):
-                raise PeerError(f"the broker does not describe the stream {self._streams[stream]}: {said(answer)}")
+                raise BusUnavailable(f"the broker does not describe {self._streams[stream]}: {said(answer)}")
             page = answer["state"].get("subjects") or {}
             found += page
             if not page or len(found) >= answer.get("total", 0):

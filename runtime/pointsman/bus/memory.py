@@ -413,9 +413,10 @@ class _Consumer:
         while True:
             if not self.bound:
                 raise BusUnavailable(f"the consumer {self._durable.name} is closed")
+            stream = broker.stream(self._kind)
             taken: list[_Delivery] = []
             while len(taken) < room and (sequence := self._durable.hand_out(broker.clock.monotonic())) is not None:
-                if (stored := broker.stream(self._kind).at(sequence)) is not None:
+                if (stored := stream.at(sequence)) is not None:
                     count, era = self._durable.counts[sequence], self._durable.era
                     stored = await self._bus.whole(stored)
                     taken.append(_Delivery(stored, count, broker, self._durable, era))

@@ -3,7 +3,7 @@
 | A handoff that | is |
 |---|---|
 | cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
-| was delivered or sent before and has its result | acknowledged |
+| was, or may have been, delivered or sent before, and has its result | acknowledged |
 | was delivered too often without one | answered with `worker_crashed` |
 | has passed its deadline, or is of a cancelled task | answered, and not started |
 | is still running at its deadline | cancelled and answered with `timeout` |
@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pointsman.engine.attempt import Attempt
@@ -69,6 +70,9 @@ class Answerer:
     ) -> None:
         self.handlers: Handlers = InlineHandlers()
         self.meters: BusMeters | None = None
+        self.since: datetime | None = None
+        """What was stored before that may have been answered, though it comes for the first time as far as the broker
+        remembers."""
         self._bus = bus
         self._subjects = subjects
         self._settings = settings
@@ -137,7 +141,8 @@ class Answerer:
         )
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         again = delivery.delivered > 1
-        maybe_known = again or RESENT in delivery.message.headers
+        older = self.since is not None and delivery.message.at < self.since
+        maybe_known = again or older or RESENT in delivery.message.headers
         if not again:
             waited = (self._clock.now() - delivery.message.at).total_seconds()
             metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})

@@ -1,7 +1,7 @@
-"""What the log says is owed is sent again, for every workflow of a team that runs: what is there already stays as it is.
+"""What the log says is owed is sent again, for each workflow of a team that runs. What is there already stays as it is.
 
-So nothing that can be had from the log has to be kept by the broker. One that forgets handoffs is told them again when a
-supervisor starts, and whenever the broker itself was started anew.
+So the broker need not keep what can be had from the log. One that forgets handoffs is sent them again when a supervisor
+starts, and whenever the broker itself was started anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _log = get_logger(__name__)
 class Mender:
     """Mends what one team's workflows have lost."""
 
-    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, logs: WorkflowLog, sender: Sender, team: str) -> None:
+    def __init__(
+        self, bus: Bus, subjects: Subjects, clock: Clock, logs: WorkflowLog, sender: Sender, team: str
+    ) -> None:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock

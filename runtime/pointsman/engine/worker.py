@@ -14,6 +14,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -41,6 +42,7 @@ __all__ = ["Worker"]
 _SENT = 0.05  # seconds in which what was handed back has left this process
 _LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
 _AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
+_AGO = timedelta(seconds=1)  # what clocks may differ by, and a read for each handoff of this second costs little
 _REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
 
 _log = get_logger(__name__)
@@ -123,6 +125,7 @@ class Worker:
                     keep_announced(self._bus, self._cards(), self._settings.heartbeat, self._clock)
                 )
                 keeping_alive = group.create_task(self._keep_alive())
+                minding = group.create_task(self._mind_the_broker())
                 pulls = [
                     group.create_task(self._pull(desk, desk.consumer, group))
                     for desk in self._desks
@@ -139,7 +142,7 @@ class Worker:
                 gone = asyncio.get_running_loop().time() + _LEAVE
                 await self._hand_back()
                 await asyncio.wait({leaving}, timeout=_until(gone))
-                for task in (leaving, keeping_alive):
+                for task in (leaving, keeping_alive, minding):
                     task.cancel()
             await self._close_agents(_until(gone))
             await self._answerer.handlers.close(_until(gone))
@@ -209,6 +212,14 @@ class Worker:
             await self._clock.sleep(self._settings.ack_wait / 3)
             for job in list(self._jobs.values()):
                 await job.delivery.in_progress()
+
+    async def _mind_the_broker(self) -> None:
+        """Where a broker that forgets was started anew, its consumers may stand at what was answered long ago."""
+        while True:
+            seen = self._bus.restarts
+            if self._bus.forgets:
+                self._answerer.since = self._clock.now() + _AGO
+            await self._bus.restarted(seen)
 
     async def _heard(self, message: Stored) -> None:
         """Tasks were cancelled: what runs of them stops, what still waits in the queue will not start."""

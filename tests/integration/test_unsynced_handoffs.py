@@ -1,0 +1,115 @@
+"""A namespace whose handoffs the broker need not sync: what it is, and what a broker that comes back without them does
+to workflows, which is nothing."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from support.broker import remove_streams
+from support.checker import problems
+from support.crew import planner, steps, synthesizer, team, worker
+from support.store import Store
+from support.system import running, until
+
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.client import Client
+from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.settings import Settings
+from pointsman_schemas.log import TaskDispatched
+
+pytestmark = pytest.mark.timeout(90)
+
+
+async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) -> None:
+    apart = settings.model_copy(update={"unsynced_handoffs": True})
+    bus = await connect(apart, name="test", wait=5)
+    name = settings.namespace.upper()
+    try:
+        await bus.set_up()
+        configs = {stream: (await bus.api(f"STREAM.INFO.{name}_{stream}"))["config"] for stream in ("WORK", "HANDOFFS")}
+        number = await bus.publish(f"{settings.namespace}.handoff.a.w.t.1", b"", {}, expect=0)
+        there = await bus.subjects("handoffs", f"{settings.namespace}.handoff.>")
+        follower = await connect(settings, name="follower", wait=5)  # what was made decides, not the setting
+        await follower.set_up()
+        followed = await follower.get("handoffs", number)
+        knows = follower.forgets
+        await follower.close()
+    finally:
+        await bus.close()
+        await remove_streams(apart)
+
+    assert configs["HANDOFFS"]["persist_mode"] == "async"
+    assert "persist_mode" not in configs["WORK"]
+    assert there == [f"{settings.namespace}.handoff.a.w.t.1"]
+    assert followed is not None
+    assert followed.subject == there[0]
+    assert knows
+
+
+async def test_a_namespace_that_is_there_goes_on_as_it_was_made(bus: JetStreamBus, settings: Settings) -> None:
+    other = await connect(settings.model_copy(update={"unsynced_handoffs": True}), name="test", wait=5)
+
+    with capture_logs() as logs:
+        await other.set_up()
+    number = await other.publish(f"{settings.namespace}.handoff.a.w.t.1", b"", {}, expect=0)
+    stored = await bus.get("work", number)
+    forgets = other.forgets
+    await other.close()
+
+    assert stored is not None
+    assert not forgets
+    assert [line["event"] for line in logs] == ["handoffs_stay_synced"]
+
+
+async def test_copies_are_refused(settings: Settings) -> None:
+    wrong = await connect(settings.model_copy(update={"unsynced_handoffs": True, "replicas": 3}), name="test", wait=5)
+
+    with pytest.raises(ConfigurationError, match="POINTSMAN_REPLICAS=1"):
+        await wrong.set_up()
+
+    await wrong.close()
+
+
+async def test_workflows_end_once_when_the_broker_comes_back_without_their_handoffs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, released = tmp_path / "journal", tmp_path / "released"
+    monkeypatch.setenv("CREW_JOURNAL", str(journal))
+    store = Store(tmp_path)
+    settings = (await store.start()).model_copy(update={"unsynced_handoffs": True})
+    try:
+        async with running(settings, team, [planner, synthesizer, worker]) as client:
+            await (await client.submit("crew", steps("first"))).outcome(20)
+        await store.restart(copy=True)
+        async with running(settings, team, [planner, synthesizer, worker], supervisors=2) as client:
+            released_later = [steps("a", "b", after=str(released)), steps("c", "d", serial=True, after=str(released))]
+            workflows = [await client.submit("crew", each) for each in 3 * released_later]
+            await until(lambda: _sent(client, 1 + 9))  # of the tasks, those that wait for none
+            lost = set(await client.bus.subjects("handoffs", client.subjects.handoffs_of("worker")))
+
+            await store.restart(back="POINTSMAN_HANDOFFS")
+            await until(lambda: _sent(client, 1 + 9), seconds=30)
+            back = set(await client.bus.subjects("handoffs", client.subjects.handoffs_of("worker")))
+            released.touch()
+            outcomes = [await workflow.outcome(30) for workflow in workflows]
+            entries = [entry for workflow in workflows for entry in await client.entries(workflow.id)]
+            wrong = await problems(client.bus, client.subjects, "crew", [workflow.id for workflow in workflows])
+    finally:
+        await store.stop()
+
+    ran = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert wrong == []
+    assert back == lost
+    assert {outcome.status for outcome in outcomes} == {"completed"}
+    assert {entry.attempt for entry in entries if isinstance(entry, TaskDispatched)} == {1}
+    assert sum(note["what"] == "end" for note in ran) == 1 + 12
+
+
+async def _sent(client: Client, count: int) -> bool:
+    with suppress(BusUnavailable):  # it is being started anew
+        return len(await client.bus.subjects("handoffs", client.subjects.handoffs_of("worker"))) >= count
+    return False

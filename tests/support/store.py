@@ -1,0 +1,39 @@
+"""A broker whose streams come back as they were some time ago."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.settings import Settings
+
+__all__ = ["Store"]
+
+
+class Store:
+    """A broker on a folder of its own, whose streams can be put back from a copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._copy = folder / "store", folder / "copy"
+        self._broker = EmbeddedBroker(self._folder)
+
+    async def start(self) -> Settings:
+        await self._broker.start()
+        self._port = int(self._broker.url.rpartition(":")[2])
+        return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, grace=0.2)
+
+    async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
+        """Stop it, keep a copy of everything or put the streams named like `back` back from it, and start it again."""
+        await self._broker.stop()
+        if copy:
+            shutil.copytree(self._folder, self._copy)
+        for kept in self._copy.rglob(f"streams/{back}") if back else ():
+            place = self._folder / kept.relative_to(self._copy)
+            shutil.rmtree(place)
+            shutil.copytree(kept, place)
+        self._broker = EmbeddedBroker(self._folder, port=self._port)
+        await self._broker.start()
+
+    async def stop(self) -> None:
+        await self._broker.stop()

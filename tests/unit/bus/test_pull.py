@@ -1,0 +1,41 @@
+"""What was delivered by a broker that has been started anew since is not settled where it may have forgotten it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from pointsman.bus.pull import PullDelivery
+from pointsman.bus.wire import Arrival, Connection
+
+REPLY = "$JS.ACK.OWN_HANDOFFS.agent-a.1.95.7.1700000000000000000.0"
+
+
+class Broker:
+    def __init__(self, restarts: int) -> None:
+        self.restarts = restarts
+        self.heard: list[bytes] = []
+
+    async def send(self, subject: str, body: bytes = b"", **_: Any) -> None:
+        assert subject == REPLY
+        self.heard.append(body)
+
+
+@pytest.mark.parametrize(
+    ("since", "settles"),
+    [(3, True), (2, False), (None, True)],
+    ids=["since the last start", "before it", "of a stream that keeps all"],
+)
+async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since: int | None, settles: bool) -> None:
+    broker = Broker(restarts=3)
+    delivery = PullDelivery(cast(Connection, broker), Arrival("own.handoff.a.w.t.1", REPLY, b""), since)
+
+    await delivery.ack()
+    await delivery.nak()
+    await delivery.nak(1.0)
+    await delivery.term("why")
+    await delivery.in_progress()
+
+    words = [b"+ACK", b"-NAK", b'-NAK {"delay": 1000000000}', b"+TERM why", b"+WPI"]
+    assert broker.heard == (words if settles else [])
