@@ -103,10 +103,10 @@ async def running(
 
     async def new_bus(name: str) -> Bus:
         buses.append(await connect(settings, name=name, wait=5.0))
+        await buses[-1].set_up()
         return buses[-1]
 
     client = Client(await new_bus("client"), namespace=settings.namespace)
-    await client.bus.set_up()
     parts = []
     if agents:
         parts.append(Worker(await new_bus("worker"), agents, settings).run(stop))

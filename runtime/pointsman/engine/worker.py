@@ -49,7 +49,7 @@ _log = get_logger(__name__)
 
 
 class Worker:
-    """Runs `agents` on `bus`, whose streams exist already.
+    """Runs `agents` on `bus`, which has been set up.
 
     With `own_loop` their code runs on an event loop in a thread of its own, where it may even block without losing its
     messages: what a process of its own should say. Without, it shares the caller's loop, as tests like it.
