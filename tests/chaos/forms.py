@@ -43,15 +43,17 @@ def _settings(url: str, **more: object) -> Settings:
     return Settings.model_validate(base | more)
 
 
-async def broker_killed(folder: Path, amount: Amount) -> Report:
+async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool = False) -> Report:
     """kill -9 of the only broker, and its restart on the same store, again and again."""
-    report, chance = Report("broker killed"), Random(amount.seed)
+    chance = Random(amount.seed)
+    report = Report("broker killed" + (", handoffs not synced" if unsynced_handoffs else ""))
     store = folder / "broker"
     broker = EmbeddedBroker(store)
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
     try:
-        async with System(folder / "processes", _settings(broker.url)) as system:
+        settings = _settings(broker.url, unsynced_handoffs=unsynced_handoffs)
+        async with System(folder / "processes", settings) as system:
             await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
             load = Load(system, report, running=amount.running, chance=chance)
             async with load.running(patience=amount.patience):
@@ -67,6 +69,11 @@ async def broker_killed(folder: Path, amount: Amount) -> Report:
     finally:
         await broker.stop()
     return report
+
+
+async def handoffs_forgotten(folder: Path, amount: Amount) -> Report:
+    """The same with a broker that answers before it has written a handoff, and loses some with every kill."""
+    return await broker_killed(folder, amount, unsynced_handoffs=True)
 
 
 async def processes_killed(folder: Path, amount: Amount) -> Report:
@@ -164,6 +171,7 @@ async def network_broken(folder: Path, amount: Amount) -> Report:
 
 FORMS: Mapping[str, Callable[[Path, Amount], Awaitable[Report]]] = {
     "broker": broker_killed,
+    "handoffs": handoffs_forgotten,
     "processes": processes_killed,
     "cluster": cluster_shaken,
     "network": network_broken,

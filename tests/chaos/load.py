@@ -165,11 +165,12 @@ class Load:
             *(f"agent-{name}" for name in ("planner", "worker", "synthesizer")),
         ]
         for name in names:
-            info = await client.bus.api(f"CONSUMER.INFO.{subjects.work_stream}.{name}")
+            apart = client.bus.forgets and name.startswith("agent-")
+            stream = subjects.handoffs_stream if apart else subjects.work_stream
+            info = await client.bus.api(f"CONSUMER.INFO.{stream}.{name}")
             given = info["delivered"]["consumer_seq"]
-            held = await client.bus.api(
-                f"STREAM.INFO.{subjects.work_stream}", {"subjects_filter": info["config"]["filter_subject"]}
-            )
+            wanted = {"subjects_filter": info["config"]["filter_subject"]}
+            held = await client.bus.api(f"STREAM.INFO.{stream}", wanted)
             distinct = sum(held["state"].get("subjects", {}).values()) - info["num_pending"]
             report.redeliveries += max(0, given - distinct)
 
