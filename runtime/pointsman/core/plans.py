@@ -113,9 +113,12 @@ def _task_problems(
 
 def _twins(plan: Plan) -> list[str]:
     """Tasks that differ in nothing but their id: the planner repeated itself."""
+    alike = Counter((task.agent, task.skill, task.intent) for task in plan.tasks)
     seen: dict[str, str] = {}
     problems = []
     for task in plan.tasks:
+        if alike[task.agent, task.skill, task.intent] < 2:
+            continue
         same = json.dumps(task.model_dump(mode="json", exclude={"id"}), sort_keys=True)
         if same in seen:
             problems.append(f"tasks {seen[same]!r} and {task.id!r} are the same; keep one")
