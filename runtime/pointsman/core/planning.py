@@ -49,6 +49,7 @@ def ask_planner(
     """Have the planner write a plan, knowing all that has happened and, again, what was wrong with its last."""
     state = draft.open()
     work = list(state.work())
+    asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # this time included
     asked = PlannerInput(
         request=state.input,
         metadata=state.metadata,
@@ -59,7 +60,7 @@ def ask_planner(
         max_tasks=state.limits.tasks,
         instructions=strategy.instructions,
         adaptive=isinstance(strategy, Adaptive),
-        plans_left=max(strategy.plans - state.replans - 2, 0) if isinstance(strategy, Adaptive) else None,
+        plans_left=strategy.plans - 1 - asked_again if isinstance(strategy, Adaptive) else None,
     )
     name = free_id(state, f"plan-{state.revision + 1}")
     add_role_task(draft, name, Role.PLAN, strategy.planner, "Plan the request", asked)

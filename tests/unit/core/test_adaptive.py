@@ -26,11 +26,12 @@ def told(story: Story, planner: str) -> Any:
 def test_the_first_plan_is_asked_for_step_by_step() -> None:
     story = Story(strategy=Adaptive(plans=5), cards=CREW).start()
 
-    assert (told(story, "plan-1")["adaptive"], told(story, "plan-1")["plans_left"]) == (True, 3)
+    assert (told(story, "plan-1")["adaptive"], told(story, "plan-1")["plans_left"]) == (True, 4)
 
 
 def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains() -> None:
-    story = begun(task("t1", "code", intent="find the bug"))
+    story = begun(task("t1", "code", intent="find the bug"), strategy=Adaptive(plans=5))
+    story.wait(10)
 
     story.succeed("t1", "there is no bug", replan_hint="it looks like configuration")
 
@@ -40,6 +41,7 @@ def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remai
     assert [(each["task_id"], each["output"]) for each in given["results"]] == [("t1", "there is no bug")]
     assert {item["name"] for item in given["agents"]} - set(given["agents_used"]) == {"ops", "comms"}
     assert given["replan_reason"] == "code suggests it: it looks like configuration"
+    assert (given["plans_left"], given["limits_left"]["seconds"]) == (3, 590)
 
 
 def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> None:
@@ -153,6 +155,25 @@ def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
     assert story.outcome.status == "partial"
     assert story.outcome.reason == "the limit of 2 plans was reached before the planner said that it was done"
     assert story.outcome.answer == {"t1": "one", "t2": "two"}
+
+
+def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back_does_not_count() -> None:
+    story, left = Story(strategy=Adaptive(plans=3), cards=CREW).start(), []
+
+    left.append(told(story, "plan-1")["plans_left"])
+    story.succeed("plan-1", plan(task("t1", "code")))
+    story.succeed("t1", "one")
+    left.append(told(story, "plan-2")["plans_left"])
+    story.succeed("plan-2", "no idea")
+    left.append(told(story, "plan-3")["plans_left"])
+    story.succeed("plan-3", plan(task("t2", "ops")))
+    story.succeed("t2", "two")
+    left.append(told(story, "plan-4")["plans_left"])
+    story.succeed("plan-4", plan(task("t3", "comms")))
+    story.succeed("t3", "three")
+
+    assert left == [2, 1, 1, 0]
+    assert story.of(LimitReached)[0].limit == "plans"
 
 
 def test_a_planner_that_fails_later_ends_it_with_what_there_is() -> None:

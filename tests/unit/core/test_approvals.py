@@ -11,7 +11,7 @@ from support.core import WORKFLOW, Story, admission, card, cards, failure, messa
 from pointsman.core.approvals import unanswered
 from pointsman.core.inputs import RequestReceived
 from pointsman.core.rehearsal import rehearse
-from pointsman_schemas.events import Approval, Request, Verdict
+from pointsman_schemas.events import Approval, ApprovalWanted, Request, Verdict
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, PlanRejected
 from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
 
@@ -64,6 +64,16 @@ def test_a_task_of_a_guarded_agent_is_handed_out_once_a_person_allows_it() -> No
     assert story.statuses()["pay"] == "running"
     assert asked(story) == []
     assert story.of(ApprovalDecided)[0].by == "Ann"
+
+
+@pytest.mark.parametrize(("task_id", "status"), [("plan-1", "failed"), ("a", "refused")])
+def test_only_work_that_waits_for_a_person_asks_one(task_id: str, status: Any) -> None:
+    story = Story().start() if task_id == "plan-1" else Story().planned(task("a"))
+
+    story.fail(task_id, failure("needs_approval"), status=status, approvals=(ApprovalWanted(tool="pay"),))
+
+    assert asked(story) == []
+    assert story.task(task_id).status == "failed"
 
 
 def test_a_plan_may_ask_for_a_person_itself() -> None:

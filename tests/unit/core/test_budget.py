@@ -103,6 +103,50 @@ def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
     assert story.outcome.reason == "the limit of 440 tokens is used up: 440 used"
 
 
+def test_of_a_small_limit_a_twentieth_is_kept_for_the_answer() -> None:
+    story = Story(limits=Limits(cost=0.1, tokens=10_000)).start()
+
+    assert story.handoff("plan-1").budget == Budget(cost=pytest.approx((0.1 - 0.005) / 2), tokens=(10_000 - 500) // 2)
+
+
+def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
+    story = Story(limits=Limits(tokens=1_000), strategy=BARE).planned(*(task(f"t{number}") for number in range(20)))
+
+    (waits, *_) = [name for name, status in story.statuses().items() if status == "awaiting_budget"]
+    given = [each.allowance.tokens for each in story.state.work() if each.allowance]
+
+    assert waits == "t17"
+    assert set(given) == {50}
+
+
+def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
+    story = Story(limits=Limits(tokens=1_000)).planned(task("a"))
+
+    story.succeed("a", usage=Usage(calls=1, input_tokens=860))
+
+    assert story.handoff("synthesis").budget == Budget(tokens=30)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "limits", "used", "reason"),
+    [
+        (BARE, Limits(tokens=1_000), Usage(calls=1, input_tokens=860), "the limit of 1000 tokens is used up: 970 used"),
+        (Supervisor(), Limits(calls=4), calls(3), "the limit of 4 calls is used up: 4 used"),
+        (Supervisor(), Limits(calls=4), calls(2),
+         "the limit of 4 calls is used up: 3 used; the rest is for the answer"),
+    ],
+    ids=["nobody writes", "nothing is left", "something is left"],
+)  # fmt: skip
+def test_the_rest_is_for_the_answer_where_there_is_a_rest_and_somebody_to_write_it(
+    strategy: Supervisor, limits: Limits, used: Usage, reason: str
+) -> None:
+    story = Story(limits=limits, strategy=strategy).planned(task("a"), task("b", needs=["a"]))
+
+    story.succeed("a", usage=used)
+
+    assert story.of(LimitReached)[0].detail == reason
+
+
 def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leaves_nothing_for() -> None:
     story = Story(limits=Limits(calls=4)).planned(task("a"), task("b"))
     story.succeed("a", "found", usage=calls(1))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.core import Story, failure, messages, task
+from support.core import Story, admission, card, cards, failure, messages, task
 
-from pointsman.core.inputs import ControlReceived
-from pointsman_schemas.events import Control
+from pointsman.core.inputs import ControlReceived, RequestReceived
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Control, Request, Usage
 from pointsman_schemas.log import TaskAbandoned, WorkflowEnded
 from pointsman_schemas.team import Limits, Router
 
@@ -60,8 +61,27 @@ def test_many_cancels_are_one() -> None:
     assert story.outcome.reason == "cancelled"
 
 
+def test_a_cancel_that_comes_with_a_result_beyond_a_limit_is_a_cancel() -> None:
+    story = Story(limits=Limits(calls=4)).planned(task("a"))
+
+    story.feed(story.result("a", usage=Usage(calls=9)), ControlReceived("cancel", Control(action="cancel")))
+
+    assert (story.outcome.status, story.outcome.reason) == ("cancelled", "cancelled")
+
+
 def test_a_control_for_a_workflow_that_never_began_is_nothing() -> None:
     assert Story().feed(ControlReceived("cancel", Control(action="cancel"))) == ()
+
+
+def test_only_a_cancel_keeps_a_request_that_it_came_with_from_beginning() -> None:
+    begun, unwanted = Story(), Story()
+    request = RequestReceived(admission(begun.strategy, begun.limits), Request(input="do it"))
+
+    begun.feed(ControlReceived("answer", Control(action="approve", approval="no-such")), request)
+    unwanted.feed(ControlReceived("cancel", Control(action="cancel")), request)
+
+    assert begun.handoff("plan-1").to_agent == "planner"
+    assert (unwanted.outcome.status, unwanted.outcome.tasks) == ("cancelled", ())
 
 
 def broken() -> Story:
@@ -115,6 +135,24 @@ def test_the_dead_letters_of_two_failures_are_two() -> None:
     (second,) = [each for each in messages(story.state) if ".dead." in each.subject]
 
     assert first.id != second.id
+
+
+def test_a_replay_while_the_answer_is_written_comes_too_late() -> None:
+    story = Story(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    story.fail("a")
+    story.succeed("b")
+
+    assert story.control("replay", task_id="a") == ()
+
+
+def test_a_refiner_that_failed_cannot_be_replayed() -> None:
+    story = Story(cards=(*cards("worker"), card("refiner", role=Role.REFINE))).planned(task("a"))
+    story.fail("a", failure(retryable=True))
+    story.wait(10).fail("a", failure(retryable=True))
+    (refiner,) = (each.id for each in story.state.tasks.values() if each.role is Role.REFINE)
+    story.fail(refiner)
+
+    assert story.control("replay", task_id=refiner) == ()
 
 
 @pytest.mark.parametrize("task_id", ["x", "b", "plan-1", "nowhere", None])

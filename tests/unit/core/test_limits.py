@@ -191,6 +191,16 @@ def test_the_timer_is_believed_though_the_clock_lags_a_little() -> None:
     assert story.of(TimerArmed)[-1].due > T0 + timedelta(seconds=121)
 
 
+def test_what_comes_a_moment_before_the_timer_is_due_is_not_late() -> None:
+    story = Story(limits=Limits(deadline=60)).planned(task("a"), task("b", needs=["a"]))
+    assert story.state.timer_due == T0 + timedelta(seconds=60)
+
+    story.wait(59).succeed("a")
+
+    assert story.of(LimitReached) == []
+    assert story.statuses()["b"] == "running"
+
+
 def test_a_timer_that_comes_long_before_its_time_is_armed_again_and_ends_nothing() -> None:
     story = Story().start()
 

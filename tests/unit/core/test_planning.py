@@ -234,6 +234,14 @@ def test_a_result_and_the_plan_that_drops_what_waited_for_it_may_arrive_together
     assert story.statuses() == {"a": "succeeded", "b": "succeeded", "d": "running"}
 
 
+def test_nobody_plans_again_when_all_went_well() -> None:
+    story = Story(limits=Limits(replans=1)).planned(task("a"))
+
+    story.succeed("a")
+
+    assert list(story.state.tasks) == ["plan-1", "a", "synthesis"]
+
+
 def test_replans_are_bounded() -> None:
     story = Story(limits=Limits(replans=1)).planned(task("a"), task("keep"))
     story.succeed("keep")

@@ -8,7 +8,7 @@ import pytest
 from support.core import Story, card, cards, failure, messages, task
 
 from pointsman_schemas.events import ErrorKind
-from pointsman_schemas.log import RetryScheduled, TaskFailed
+from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
 from pointsman_schemas.team import Limits
 
 TRANSIENT = failure("provider_error", retryable=True)
@@ -103,6 +103,15 @@ def test_a_refusal_without_a_reason_is_terminal() -> None:
     story.feed(story.result("a", status="refused"))
 
     assert story.of(TaskFailed)[0].error.kind == ErrorKind.REFUSED
+
+
+def test_a_failure_without_a_reason_is_the_handler_s_and_goes_to_the_fallback() -> None:
+    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+
+    story.feed(story.result("a", status="failed"))
+
+    assert story.task("a").agent == "other"
+    assert story.of(AttemptFailed)[0].error.kind == ErrorKind.HANDLER
 
 
 def test_attempts_are_capped() -> None:

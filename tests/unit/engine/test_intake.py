@@ -15,7 +15,7 @@ from pointsman.core.inputs import RequestReceived, RequestRefused
 from pointsman.engine.intake import read_inbox, read_request, unreadable_result, workflow_of
 from pointsman.ports import Stored
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
-from pointsman_schemas.errors import ContractError
+from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
 from pointsman_schemas.events import AttemptError, Control, Request, Result, Timer, Usage
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -124,6 +124,24 @@ def test_any_inbox_message_is_read_or_is_a_contract_error(
                 unreadable_result(message, address, error)
 
     assert len(str(refusal)) < 2_000
+
+
+@pytest.mark.parametrize(
+    "other", [{"workflow_id": "wf_2"}, {"task_id": "t2"}, {"attempt": 2}, {"agent": "refunds"}], ids=str
+)
+def test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused(other: dict[str, Any]) -> None:
+    message = stored(INBOX[0], headers_of("result"), dump(RESULT.model_copy(update=other)))
+
+    with pytest.raises(UndecodableEvent, match="publish on the handoff's return_to"):
+        read_inbox(message, SUBJECTS.parse_inbox(INBOX[0]))
+
+
+@pytest.mark.parametrize("place", range(3), ids=["result", "control", "timer"])
+def test_an_event_of_another_type_or_version_than_its_subject_s_is_refused_and_named(place: int) -> None:
+    message = stored(INBOX[place], headers_of("outcome"), BODIES[place + 1])
+
+    with pytest.raises(UnknownEventType, match=r"'io\.pointsman\.outcome\.v1'; expected 'io\.pointsman\.(re|co|ti)"):
+        read_inbox(message, SUBJECTS.parse_inbox(INBOX[place]))
 
 
 @steady
