@@ -9,6 +9,7 @@ import pytest
 from support.core import Story, failure, plan, task
 
 from pointsman.core.outcome import NOT_SERVED
+from pointsman_schemas.events import Usage
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
 
 DIAMOND = (
@@ -82,6 +83,18 @@ def test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after
     story.succeed("synthesis", {"answer": "done"})
 
     assert (story.outcome.elapsed, story.outcome.sequential) == (3.0, pytest.approx(8.0))
+
+
+def test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow() -> None:
+    story = Story().planned(task("a"))
+    story.fail("a", failure(retryable=True))
+    story.wait(10).succeed("a")
+    story.succeed("synthesis", {"answer": "done"})
+
+    (of_a,) = (each for each in story.outcome.tasks if each.task_id == "a")
+    assert story.outcome.sequential == pytest.approx(8.0)
+    assert story.outcome.usage == Usage(calls=4, input_tokens=400, output_tokens=40, cost=1.0)
+    assert of_a.usage == Usage(calls=2, input_tokens=200, output_tokens=20, cost=0.5)
 
 
 def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain() -> None:
