@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.card import Role
-from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
+from pointsman_schemas.ids import AgentName, MaybeAgent, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
@@ -164,7 +164,7 @@ class Gap(Part):
     """A task that gave nothing to the answer, and why."""
 
     task_id: TaskId
-    agent: AgentName
+    agent: MaybeAgent
     reason: str
 
 
@@ -172,7 +172,7 @@ class TaskReport(Part):
     """What came of a task, as told to the tasks that depend on it and to the synthesizer."""
 
     task_id: TaskId
-    agent: AgentName
+    agent: MaybeAgent
     intent: str
     status: str
     output: JsonValue = None
@@ -398,7 +398,7 @@ class TaskSummary(Part):
     """One line of an outcome: a task, how it ended, and how long it took in seconds over all its attempts."""
 
     task_id: TaskId
-    agent: AgentName
+    agent: MaybeAgent
     role: Role
     intent: str
     status: str

@@ -19,10 +19,13 @@ from pointsman_schemas.errors import InvalidToken
 __all__ = [
     "TOKEN_PATTERN",
     "AgentName",
+    "MaybeAgent",
+    "Skill",
     "TaskId",
     "TeamName",
     "Token",
     "WorkflowId",
+    "as_token",
     "child_id_for",
     "derived_id",
     "span_id_for",
@@ -39,6 +42,9 @@ WorkflowId: TypeAlias = Token
 TaskId: TypeAlias = Token
 AgentName: TypeAlias = Token
 TeamName: TypeAlias = Token
+MaybeAgent: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
+"""An agent's name, or nothing: nobody who had the skill was there."""
+Skill: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
 @lru_cache(4096)  # a workflow's events name the same few over and over
@@ -52,6 +58,11 @@ def token(value: str, what: str) -> str:
         return value
     shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
     raise InvalidToken(f"{what} is {shown!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; choose a name of that form")
+
+
+def as_token(text: str) -> str:
+    """`text` as a name that may stand in a subject: what may not is a `-`."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:64] or "unnamed"
 
 
 def derived_id(*parts: str, length: int = 24) -> str:

@@ -50,13 +50,21 @@ class Plan(BaseModel):
 
 
 class SelectedAgent(BaseModel):
-    """An agent a classifier thinks can serve the request. `confidence` is from 0 to 1."""
+    """An agent that a classifier thinks can serve the request, or a `skill`, for whichever agent has it. `confidence`
+    is from 0 to 1."""
 
     model_config = ConfigDict(frozen=True)
 
-    agent: _Name
+    agent: _Name = ""
+    skill: _Name = ""
     confidence: Annotated[float, Field(ge=0, le=1)]
     intent: str = ""
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Self:
+        if not self.model_fields_set & {"agent", "skill"}:
+            raise ValueError("who is selected is an agent, or a skill that the agent must have")
+        return self
 
 
 class Selection(BaseModel):

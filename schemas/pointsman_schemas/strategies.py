@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pointsman_schemas.ids import AgentName, TaskId, Token
+from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
 
 __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
 
@@ -74,15 +74,17 @@ class Check(BaseModel):
 
 
 class Stage(BaseModel):
-    """One stage of a pipeline: an agent that gets the request and what the stages before it made.
+    """One stage of a pipeline: an agent, or whichever has a `skill`, that gets the request and what the stages before
+    it made.
 
-    `name` is the agent's unless given. An output that fails `check` is asked for again, told why, as often as
-    `Limits.attempts` allows.
+    `name` is the agent's or the skill's unless given. An output that fails `check` is asked for again, told why, as
+    often as `Limits.attempts` allows.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    agent: AgentName
+    agent: AgentName | None = None
+    skill: Skill = ""
     name: TaskId = ""
     intent: str = ""
     check: Check = Check()
@@ -90,7 +92,16 @@ class Stage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: Any) -> Any:
-        return {**given, "name": given.get("name") or given.get("agent")} if isinstance(given, dict) else given
+        if not isinstance(given, dict) or given.get("name"):
+            return given
+        skill = given.get("skill")
+        return {**given, "name": given.get("agent") or (as_token(skill) if isinstance(skill, str) else skill)}
+
+    @model_validator(mode="after")
+    def _for_somebody(self) -> Self:
+        if (self.agent is None) == (not self.skill):
+            raise ValueError("a stage names an agent, or a skill that its agent must have")
+        return self
 
 
 class Pipeline(BaseModel):
@@ -110,13 +121,14 @@ class Pipeline(BaseModel):
 
 
 class FanOut(_Synthesized):
-    """All of the team's agents get the same request at once. A share of `minimum` must succeed; the synthesizer merges
-    what they said, and is told where they disagree."""
+    """All of the team's agents get the same request at once, or, with `skills`, one of them for each that has it. A
+    share of `minimum` must succeed; the synthesizer merges what they said, and is told where they disagree."""
 
     kind: Literal["fan_out"] = "fan_out"
     minimum: Annotated[float, Field(gt=0, le=1)] = 0.5
     synthesizer: AgentName | None = "synthesizer"
     intent: str = ""
+    skills: tuple[Skill, ...] = ()
 
 
 class Choreography(_Synthesized):

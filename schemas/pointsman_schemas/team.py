@@ -108,3 +108,13 @@ class Team(BaseModel):
             case _:
                 assert_never(strategy)
         return {**dict.fromkeys(named, "works"), **{name: what for name, what in roles if name is not None}}
+
+    def needs_skills(self) -> tuple[str, ...]:
+        """The skills it asks for: each must be had by a live agent that the team may use."""
+        match self.strategy:
+            case Pipeline(stages=stages):
+                return tuple(dict.fromkeys(stage.skill for stage in stages if stage.skill))
+            case FanOut(skills=skills):
+                return tuple(dict.fromkeys(skills))
+            case _:
+                return ()

@@ -69,7 +69,9 @@ class Crew:
                 return self._plan(chance, handoff)
             case Role.CLASSIFY:
                 chosen = chance.sample(WORKERS, chance.randint(0, 2))
-                return {"agents": [{"agent": name, "confidence": round(chance.random(), 2)} for name in chosen]}
+                return {
+                    "agents": [{**self._whom(chance, name), "confidence": round(chance.random(), 2)} for name in chosen]
+                }
             case Role.SYNTHESIZE:
                 return {"answer": f"{len(handoff.context)} results"}
             case Role.JUDGE:

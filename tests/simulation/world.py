@@ -631,22 +631,25 @@ def _answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["ap
 
 def _others(chance: Random, writer: str | None) -> list[Strategy]:
     """A value of every strategy whose plan is not a planner's alone."""
-    stages = tuple(
-        Stage(
-            agent=agent,
-            check=Check(
-                fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
-                judge=chance.choice([None, "reviewer", "reviewer"]),
-            ),
-        )
-        for agent in chance.sample(WORKERS, chance.randint(1, 3))
-    )
+    stages = tuple(_stage(chance, agent) for agent in chance.sample(WORKERS, chance.randint(1, 3)))
     return [
         Adaptive(synthesizer=writer, plans=chance.randint(1, 4)),
         Pipeline(stages=stages),
-        FanOut(synthesizer=writer, minimum=chance.choice([0.3, 1.0])),
+        FanOut(
+            synthesizer=writer, minimum=chance.choice([0.3, 1.0]), skills=chance.choice([(), (), ("craft", "none")])
+        ),
         Choreography(synthesizer=writer, ends=chance.choice([(), ("over",)])),
     ]
+
+
+def _stage(chance: Random, agent: str) -> Stage:
+    check = Check(
+        fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
+        judge=chance.choice([None, "reviewer", "reviewer"]),
+    )
+    if chance.random() < 0.3:
+        return Stage(skill="craft", name=agent, check=check)
+    return Stage(agent=agent, check=check)
 
 
 def _request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:

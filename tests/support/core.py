@@ -202,7 +202,7 @@ class Story:
             "workflow_id": WORKFLOW,
             "task_id": task_id,
             "attempt": max(given.attempt, 1) if given else 1,
-            "agent": given.agent if given else "worker",
+            "agent": (given.agent if given else "") or "worker",
             "status": status or ("failed" if error else "succeeded"),
             "output": output,
             "error": error,

@@ -85,17 +85,14 @@ def some_strategy(chance: Random) -> Strategy:
         synthesizer=chance.choice(["synthesizer", None]),
         escalate=chance.choice([None, supervisor]),
     )
-    stages = tuple(
-        Stage(
-            agent=chance.choice(AGENTS).name,
-            name=f"s{number}",
-            check=chance.choice([*[Check()] * 4, _NEVER, _ALWAYS, _JUDGED, _JUDGED]),
-        )
-        for number in range(chance.randint(1, 4))
-    )
+    stages = tuple(_stage(chance, f"s{number}") for number in range(chance.randint(1, 4)))
     dance = Choreography(begins="a", ends=chance.choice([(), ("c",)]), synthesizer=supervisor.synthesizer)
     adaptive = Adaptive(plans=chance.randint(1, 4), synthesizer=chance.choice(["synthesizer", None]))
-    fan_out = FanOut(minimum=chance.choice([0.1, 0.5, 1]), synthesizer=chance.choice(["synthesizer", None]))
+    fan_out = FanOut(
+        minimum=chance.choice([0.1, 0.5, 1]),
+        synthesizer=chance.choice(["synthesizer", None]),
+        skills=chance.choice([(), (), ("art", "craft"), ("craft", "none")]),
+    )
     drawn: list[Strategy] = [
         supervisor,
         supervisor,
@@ -107,6 +104,13 @@ def some_strategy(chance: Random) -> Strategy:
         dance,
     ]
     return chance.choice(drawn)
+
+
+def _stage(chance: Random, name: str) -> Stage:
+    check = chance.choice([*[Check()] * 4, _NEVER, _ALWAYS, _JUDGED, _JUDGED])
+    if chance.random() < 0.2:
+        return Stage(skill=chance.choice(("craft", "none")), name=name, check=check)
+    return Stage(agent=chance.choice(AGENTS).name, name=name, check=check)
 
 
 def some_limits(chance: Random) -> Limits:
@@ -186,6 +190,7 @@ class World:
                 return story.result(name, chance.choices(answers, [8, 1, 1, 0.5, 1])[0])
             case Role.CLASSIFY:
                 sure = selection(*((agent.name, chance.random()) for agent in AGENTS))
+                sure["agents"].append({"skill": chance.choice(("craft", "none")), "confidence": chance.random()})
                 return story.result(name, chance.choices([sure, "hm"], [9, 1])[0])
             case Role.SYNTHESIZE:
                 return story.result(name, {"answer": "what there is"})

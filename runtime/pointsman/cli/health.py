@@ -244,7 +244,13 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
         place = shipped[name].module if name in shipped else "module:name"
         advice = f"start it: `pointsman worker {place}`" + ("" if name in shipped else f", with the agent {name}")
         checks.append(Check("agent", bool(found), f"{name} ({why}): {len(found) or 'none'} alive", advice))
-    if team.agents == ANY:
+    everybody = team.agents == ANY
+    used = alive if everybody else {name: cards for name, cards in {**alive, **teams}.items() if name in team.agents}
+    for skill in team.needs_skills():
+        able = [name for name, cards in used.items() if any(skill in card.skills for card in cards)]
+        advice = "start an agent that has it: `pointsman worker module:name`"
+        checks.append(Check("skill", bool(able), f"{skill}: {', '.join(able) or 'nobody who has it is alive'}", advice))
+    if everybody:
         workers = [name for name, cards in alive.items() if cards[0].role is Role.WORK]
         seen = f"workers alive: {', '.join(workers) or 'none'}"
         checks.append(Check("agents", bool(workers), seen, "start some: pointsman worker module:name"))

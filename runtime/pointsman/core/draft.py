@@ -178,8 +178,12 @@ def dispatch(draft: Draft, task_id: str) -> None:
 
 def hold(draft: Draft, task: Task, until: datetime) -> None:
     """Keep the task until somebody may be sent it."""
-    reason = f"{task.agent} keeps failing and is sent no work"
+    reason = f"{task.agent} keeps failing and is sent no work" if task.agent else _nobody(task)
     draft.add(TaskHeld(at=draft.now, task_id=task.id, until=until, reason=reason))
+
+
+def _nobody(task: Task) -> str:
+    return f"nobody is alive who has the skill {task.skill}"
 
 
 def note_sent(draft: Draft, agent: str, task: Task, deadline: datetime) -> None:

@@ -9,6 +9,7 @@ from pointsman.core.draft import Draft, end, free_ids
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan, menu
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman_schemas.ids import as_token
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import FanOut
 
@@ -18,17 +19,25 @@ _MERGE = "Merge what the members say into one answer. Where they disagree, say w
 
 
 def begin_fan_out(draft: Draft, strategy: FanOut) -> None:
-    """One task for each member: the agents the team names, whether they live or not, or all that live."""
+    """One task for each member: the skills that are asked for, or the agents the team names, whether they live or not,
+    or all that live."""
     state = draft.open()
-    members = [item.name for item in menu(draft)] if state.agents == "*" else list(dict.fromkeys(state.agents))
-    if not members:
-        reason = "no agent is alive that could take the request"
-        return end(draft, Phase.FAILED, NOT_SERVED, reason)
-    intent = strategy.intent or "Serve the request from your own point of view"
-    ids = free_ids(state, members)
-    tasks = tuple(
-        PlannedTask(id=task_id, agent=name, intent=intent) for task_id, name in zip(ids, members, strict=True)
-    )
+    if strategy.skills:
+        ids = free_ids(state, map(as_token, skills := tuple(dict.fromkeys(strategy.skills))))
+        tasks = tuple(
+            PlannedTask(id=task_id, skill=skill, intent=strategy.intent or f"Serve the request as to {skill}")
+            for task_id, skill in zip(ids, skills, strict=True)
+        )
+    else:
+        members = [item.name for item in menu(draft)] if state.agents == "*" else list(dict.fromkeys(state.agents))
+        if not members:
+            reason = "no agent is alive that could take the request"
+            return end(draft, Phase.FAILED, NOT_SERVED, reason)
+        intent = strategy.intent or "Serve the request from your own point of view"
+        tasks = tuple(
+            PlannedTask(id=task_id, agent=name, intent=intent)
+            for task_id, name in zip(free_ids(state, members), members, strict=True)
+        )
     return accept_plan(draft, Plan(goal="Hear every member", tasks=tasks, final_instruction=_MERGE), revision=1)
 
 

@@ -127,5 +127,11 @@ def _stop_work(draft: Draft, limit: str, detail: str) -> None:
         return
     for task in tuple(state.tasks.values()):
         if not task.settled:
-            abandon(draft, task, f"{detail}; {task.agent} kept failing and was sent no work" if task.held else detail)
+            abandon(draft, task, f"{detail}; {_unsent(task)}" if task.held else detail)
     finish(draft)
+
+
+def _unsent(task: Task) -> str:
+    if not task.agent:
+        return f"nobody was alive who has the skill {task.skill}"
+    return f"{task.agent} kept failing and was sent no work"

@@ -26,7 +26,8 @@ def begin_pipeline(draft: Draft, strategy: Pipeline) -> None:
     tasks = tuple(
         PlannedTask(
             id=stage.name,
-            agent=stage.agent,
+            agent=stage.agent or "",
+            skill=stage.skill,
             intent=stage.intent or f"Do the stage {stage.name} of serving the request",
             depends_on=tuple(names[:number]),
         )
@@ -94,7 +95,7 @@ def _texts(value: JsonValue) -> Iterator[str]:
 
 
 def _why(state: State, stage: Task) -> str:
-    return state.limit or stage.cause or (stage.error.message if stage.error else f"it is {stage.status}")
+    return stage.cause or state.limit or (stage.error.message if stage.error else f"it is {stage.status}")
 
 
 def _timings(stages: Sequence[Task]) -> str:

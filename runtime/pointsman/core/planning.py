@@ -13,6 +13,7 @@ from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
+from pointsman_schemas.ids import as_token
 from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected, TaskFailed
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput
@@ -195,13 +196,19 @@ def classified(draft: Draft, task: Task, result: Result) -> None:
     state = draft.open()
     assert isinstance(state.strategy, Router)
     strategy = state.strategy
-    names = {item.name for item in menu(draft)}
+    items = menu(draft)
+    names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
     selection = read_selection(result.output)
     if not isinstance(selection, Selection):
         if route_to_fallback(draft):
             return None
         return reject_plan(draft, task, selection, raw_text(result.output))
-    sure = [chosen for chosen in selection.agents if chosen.confidence >= strategy.threshold and chosen.agent in names]
+    sure = [
+        chosen
+        for chosen in selection.agents
+        if chosen.confidence >= strategy.threshold
+        and (chosen.agent in names if chosen.agent else chosen.skill in skills)
+    ]
     if sure:
         return _route(draft, sure, selection.unserved)
     if route_to_fallback(draft):
@@ -223,14 +230,16 @@ def route_to_fallback(draft: Draft) -> bool:
 
 def _route(draft: Draft, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
     state = draft.open()
-    chosen = list({each.agent: each for each in reversed(chosen)}.values())[::-1]
+    chosen = list({(each.agent or None, each.agent or each.skill): each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:
-        return ask_planner(draft, state.strategy.escalate, only=[each.agent for each in chosen])
-    ids = free_ids(state, (each.agent for each in chosen))
+        agents, skills = {each.agent for each in chosen}, {each.skill for each in chosen if not each.agent}
+        able = [item.name for item in menu(draft) if item.name in agents or skills.intersection(item.skills)]
+        return ask_planner(draft, state.strategy.escalate, only=able)
+    ids = free_ids(state, (each.agent or as_token(each.skill) for each in chosen))
     said = state.input.strip() if isinstance(state.input, str) else ""
     whole = said if 0 < len(said) <= _SAID else "Serve the request"
     tasks = tuple(
-        PlannedTask(id=task_id, agent=each.agent, intent=each.intent or whole)
+        PlannedTask(id=task_id, agent=each.agent, skill=each.skill, intent=each.intent or whole)
         for task_id, each in zip(ids, chosen, strict=True)
     )
     told = f'Tell the caller that nobody here can help with: "{unserved}".' if unserved else ""

@@ -236,7 +236,8 @@ def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, Age
     accepted = [entry for entry in entries if isinstance(entry, PlanAccepted)]
     for each in sorted(accepted, key=lambda each: -len(each.plan.tasks)):  # agents react in the order of their cards
         for planned in each.plan.tasks:
-            works(planned.agent, each.event, planned.skill)
+            if planned.agent:
+                works(planned.agent, each.event, planned.skill)
     for entry in entries:
         match entry:
             case TaskDispatched():
@@ -271,7 +272,7 @@ def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, Age
             case TaskAbandoned() if state is not None and (task := state.tasks.get(entry.task_id)):
                 if entry.team and not task.team:
                     gone.add(task.agent)  # nobody knew it: it might have been a team
-                elif task.role is Role.WORK:
+                elif task.role is Role.WORK and task.agent:
                     cards[task.agent] = known(task.agent)
             case _:
                 pass
@@ -319,7 +320,7 @@ def _circuits(state: State | None, entries: Sequence[Entry], cards: Sequence[Age
     found: dict[str, Circuit] = {}
 
     def until(moment: datetime, *agents: str | None) -> None:
-        found.update({agent: Circuit(since=at, until=moment) for agent in agents if agent is not None})
+        found.update({agent: Circuit(since=at, until=moment) for agent in agents if agent})
 
     for entry in entries:
         match entry:

@@ -55,7 +55,7 @@ def _most_idle(draft: Draft, task: Task) -> Choice:
     around = draft.around
     if (name := around.chosen.get(task.id)) is not None:
         return Choice(name)
-    names = _skilled(draft, task.skill) or [task.agent]  # it waits for whoever had the skill
+    names = _skilled(draft, task.skill) or [task.agent] * bool(task.agent)  # it waits for whoever had the skill
     ready = [name for name in names if free(draft, name, task)]
     if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:
         ready = [task.agent]  # it was chosen before there was something to use

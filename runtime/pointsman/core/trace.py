@@ -232,7 +232,7 @@ class _Task:
         for attempt in attempts:
             usage += attempt.usage
         return TraceNode(
-            name=f"{_OPERATION[self.role]} {self.agent}",
+            name=f"{_OPERATION[self.role]} {self.agent or 'nobody'}",
             kind="task",
             status=self.status,
             started_at=self.started_at,

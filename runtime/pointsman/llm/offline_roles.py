@@ -112,8 +112,8 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
         tasks.append(
             PlannedTask(
                 id=f"t{number}",
-                agent="" if (skill := _shared_skill(menu[agent], asked.agents)) else agent,
-                skill=skill,
+                agent=(whom := _whom(menu[agent], asked.agents))[0],
+                skill=whom[1],
                 intent="; ".join(parts),
                 input=_input(menu[agent], parts, text, asked),
                 depends_on=tuple(sorted(after)),
@@ -121,6 +121,12 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
         )
         ids.setdefault(agent, []).append(tasks[-1].id)
     return tasks, [part for _, parts in split[asked.max_tasks :] for part in parts]
+
+
+def _whom(chosen: MenuItem, menu: Sequence[MenuItem]) -> tuple[str, str]:
+    """The agent by its name or, where any of several will do, by a skill."""
+    skill = _shared_skill(chosen, menu)
+    return ("", skill) if skill else (chosen.name, "")
 
 
 def _shared_skill(chosen: MenuItem, menu: Sequence[MenuItem]) -> str:
@@ -302,27 +308,30 @@ def _next_number(results: Sequence[TaskReport]) -> int:
 def _selection(task: TaskPrompt) -> Selection:
     asked = ClassifierInput.model_validate(task.input)
     matcher = _menu(asked.agents)
-    found: dict[str, tuple[float, list[str]]] = {}
+    found: dict[tuple[str, str], tuple[float, list[str]]] = {}
     unserved: list[str] = []
+    whom = {item.name: _whom(item, asked.agents) for item in asked.agents}
     for clause in clauses(_wanted(asked.request, matcher)):
-        scores = matcher.scores(clause)
+        scores: dict[tuple[str, str], float] = {}
+        for name, score in matcher.scores(clause).items():
+            scores[whom[name]] = max(score, scores.get(whom[name], 0.0))
         whole = sum(scores.values())
         if max(scores.values(), default=0.0) < FITS and len(stems(clause)) >= _MEANS_SOMETHING:
             unserved.append(clause)
-        for name, score in scores.items():
+        for one, score in scores.items():
             if score < FITS:
                 continue
             confidence = round(min(_SUREST, score / _SURE) * score / whole, 2)
-            best, parts = found.get(name, (0.0, []))
-            found[name] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
+            best, parts = found.get(one, (0.0, []))
+            found[one] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
     surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
     question = "" if surest and surest[0][1][0] >= asked.threshold else _question(asked.agents)
     return Selection(
         question=question,
         unserved="; ".join(unserved),
         agents=tuple(
-            SelectedAgent(agent=name, confidence=confidence, intent="; ".join(parts))
-            for name, (confidence, parts) in surest
+            SelectedAgent(agent=name, skill=skill, confidence=confidence, intent="; ".join(parts))
+            for (name, skill), (confidence, parts) in surest
         ),
     )
 

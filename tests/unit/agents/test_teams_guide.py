@@ -16,7 +16,8 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "teams.md").read_text()
 def shown(module: ModuleType) -> tuple[str, ...]:
     team: Team = module.team
     strategy = team.strategy
-    agents = [stage.agent for stage in strategy.stages] if isinstance(strategy, Pipeline) else team.agents
+    stages = strategy.stages if isinstance(strategy, Pipeline) else ()
+    agents = [stage.agent or stage.skill for stage in stages] or team.agents
     command = f"`pointsman up {module.__name__}`"
     return team.name, ", ".join(agents), f"`{type(strategy).__name__}`", module.SAMPLE_REQUEST, command
 

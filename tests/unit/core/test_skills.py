@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
 from support.core import T0, Story, card, failure, plan, task
 
 from pointsman.core.circuits import Circuit
 from pointsman.core.load import Load
 from pointsman.core.rehearsal import rehearse
-from pointsman_schemas.log import PlanAccepted, PlanRejected, RetryScheduled, TaskDispatched
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman.core.trace import build
+from pointsman_schemas.log import PlanAccepted, PlanRejected, RetryScheduled, TaskDispatched, TaskHeld
+from pointsman_schemas.plan import SelectedAgent
+from pointsman_schemas.team import FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
 
 CARDS = (card("quick", skills=("translation",)), card("slow", skills=("translation", "poetry")), card("other"))
 
@@ -178,3 +182,101 @@ def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() ->
 
     assert played.state.ended
     assert list(rehearse(played.commits)) == []
+
+
+STAGES = Pipeline(stages=(Stage(agent="other"), Stage(skill="translation")))
+
+
+def test_who_does_a_stage_is_chosen_when_it_starts() -> None:
+    staged = story(strategy=STAGES, loads={"slow": Load(ahead=9)}).start()
+    (accepted,) = staged.of(PlanAccepted)
+    assert [planned.agent for planned in accepted.plan.tasks] == ["other", "quick"]
+
+    staged.loads = {"quick": Load(ahead=9)}
+    staged.succeed("other")
+    staged.fail("translation", failure(retryable=True))
+    staged.succeed("translation", "fertig")
+
+    assert got(staged)["translation"] == "slow"
+    assert staged.of(RetryScheduled)[0].agent == "quick"
+    assert (staged.outcome.status, staged.outcome.answer) == ("completed", "fertig")
+    assert not list(rehearse(staged.commits))
+
+
+def test_each_skill_of_a_fan_out_is_a_member_whoever_has_it() -> None:
+    asked_all = story(strategy=FanOut(skills=("translation", "poetry"), synthesizer=None)).start()
+
+    assert got(asked_all) == {"translation": "quick", "poetry": "slow"}
+    assert asked_all.handoff("poetry").intent == "Serve the request as to poetry"
+    asked_all.succeed("translation")
+    asked_all.succeed("poetry")
+    assert asked_all.outcome.status == "completed"
+    assert not list(rehearse(asked_all.commits))
+
+
+def selected(*chosen: dict[str, Any], **given: Any) -> Story:
+    routed = story(strategy=Router(synthesizer=None, **given), loads={"quick": Load(ahead=9)}).start()
+    routed.succeed("classify-1", {"agents": [{"confidence": 0.9, **each} for each in chosen]})
+    return routed
+
+
+def test_a_classifier_may_select_a_skill_and_the_idle_one_that_has_it_answers() -> None:
+    routed = selected({"skill": "translation"}, {"skill": "translation"}, {"skill": "juggling"})
+
+    assert got(routed) == {"classify-1": "classifier", "translation": "slow"}
+    routed.succeed("translation", "fertig")
+    assert routed.outcome.answer == "fertig"
+    assert not list(rehearse(routed.commits))
+
+
+def test_a_planner_after_an_escalation_knows_all_who_have_a_selected_skill() -> None:
+    routed = selected({"skill": "translation"}, {"agent": "other"}, escalate=Supervisor())
+
+    given: Any = routed.handoff("plan-1").input
+    assert [item["name"] for item in given["agents"]] == ["quick", "slow", "other"]
+
+
+def test_a_stage_whose_skill_nobody_has_is_held_until_somebody_comes() -> None:
+    staged = story(strategy=STAGES, cards=(card("other"),)).start()
+    staged.succeed("other")
+
+    (held,) = staged.of(TaskHeld)
+    assert held.reason == "nobody is alive who has the skill translation"
+    assert staged.statuses()["translation"] == "held"
+    assert build(staged.log).children[0].children[-1].name == "invoke_agent nobody"
+    staged.cards = CARDS
+    staged.fire()
+    assert got(staged)["translation"] == "quick"
+    staged.succeed("translation", "fertig")
+    assert staged.outcome.status == "completed"
+    assert not list(rehearse(staged.commits))
+
+
+def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_that_says_so() -> None:
+    for strategy in (STAGES, FanOut(skills=("poetry", "translation"))):
+        cards = (card("other"), card("poet", skills=("poetry",)))
+        waiting = story(strategy=strategy, cards=cards, limits=Limits(deadline=15)).start()
+        waiting.succeed(next(iter(waiting.statuses())), "done")
+
+        while waiting.state.phase == "running":
+            waiting.fire()
+        if not waiting.state.ended:
+            assert [report.agent for report in waiting.handoff("synthesis").context] == ["poet", ""]
+            waiting.succeed("synthesis", {"answer": "half"})
+
+        (gap,) = waiting.outcome.gaps
+        assert (waiting.outcome.status, gap.agent) == ("partial", "")
+        assert gap.reason == "the deadline of 15 s was reached; nobody was alive who has the skill translation"
+        assert not list(rehearse(waiting.commits))
+
+
+def test_a_stage_names_an_agent_or_a_skill_and_is_called_by_it() -> None:
+    assert Stage(skill="duplicate charges").name == "duplicate-charges"
+    assert Stage(skill="translation", name="first").name == "first"
+    assert Team(name="t", strategy=STAGES).needs() == {"other": "works"}
+    assert Team(name="t", strategy=STAGES).needs_skills() == ("translation",)
+    for wrong in ({}, {"agent": "other", "skill": "translation"}):
+        with pytest.raises(ValidationError, match="a stage names an agent, or a skill"):
+            Stage.model_validate({"name": "x", **wrong})
+    with pytest.raises(ValidationError, match="who is selected is an agent, or a skill"):
+        SelectedAgent.model_validate({"confidence": 1})
