@@ -49,8 +49,8 @@ async def plan(request: str | dict[str, JsonValue], **more: object) -> Plan:
     return Plan.model_validate((await ask(asked, Plan, "plan")).data)
 
 
-async def select(request: str) -> Selection:
-    reply = await ask(ClassifierInput(request=request, agents=HOUSE), Selection, "selection")
+async def select(request: str, agents: tuple[MenuItem, ...] = HOUSE) -> Selection:
+    reply = await ask(ClassifierInput(request=request, agents=agents), Selection, "selection")
     return Selection.model_validate(reply.data)
 
 
@@ -104,6 +104,18 @@ async def test_agents_that_are_alike_are_meant_by_their_skill() -> None:
 
     assert [(task.agent, task.skill) for task in of_two.tasks] == [("", "cooking")]
     assert [task.skill for task in of_three.tasks] == [""], "a skill that means somebody else, too, says too little"
+
+
+async def test_agents_that_are_alike_are_selected_once_and_no_less_surely_for_being_two() -> None:
+    def cooks(*names: str) -> tuple[MenuItem, ...]:
+        return tuple(MenuItem(name=name, description="Cooks meals", skills=("cooking",)) for name in names)
+
+    (one,) = (await select("Cook soup", cooks("here"))).agents
+    (two,) = (await select("Cook soup", cooks("here", "there"))).agents
+
+    assert (one.agent, one.skill) == ("here", "")
+    assert (two.agent, two.skill) == ("", "cooking")
+    assert two.confidence == one.confidence
 
 
 async def test_no_agents_at_all_is_said_as_such() -> None:
