@@ -79,6 +79,18 @@ async def test_letters_are_listed_by_origin_and_by_workflow(bus: MemoryBus, lett
     assert await names(limit=2) == ["d1", "d2"]
 
 
+async def test_letters_are_listed_by_cause_and_by_time_from_the_first_moment_to_before_the_last(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    for second in range(3):
+        await bury(bus, f"d{second}", at=at(second))
+    await bury(bus, "d3", at=at(1), cause=AttemptError(kind="timeout", message="no answer"))
+
+    found = await letters.list(cause="handler_error", since=at(1), until=at(2))
+
+    assert [letter.content.id for letter in found] == ["d1"]
+
+
 async def test_an_unknown_letter_is_not_found(letters: DeadLetters) -> None:
     with pytest.raises(NotFound, match="d9"):
         await letters.get("d9")
@@ -140,6 +152,23 @@ async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, lette
     [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
     assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), json.loads(sent.body)["id"])
     assert json.loads(sent.body)["data"] == {"input": "x"}
+
+
+async def test_what_a_letter_could_not_hold_is_replayed_whole_from_its_stream_or_not_at_all(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    subject = f"pointsman.request.{TEAM}"
+    sequence = await bus.publish(subject, REQUEST, {})
+    cut = {"body": base64.b64encode(REQUEST[:3]).decode(), "truncated": True, "sequence": sequence}
+    await bury(bus, origin=TEAM, workflow_id=None, task_id=None, subject=subject, **cut)
+    letter = await letters.get("d1")
+
+    await letters.replay(letter, keep=True)
+
+    assert [each.body for each in await all_of(bus, subject)] == [REQUEST, REQUEST]
+    await bus.delete("work", sequence)
+    with pytest.raises(NotReplayable, match=f"message {sequence} of .* is gone"):
+        await letters.replay(letter)
 
 
 async def test_replaying_a_request_twice_is_one_workflow(bus: MemoryBus, letters: DeadLetters) -> None:
