@@ -27,11 +27,18 @@ _PATIENCE = 120.0  # seconds one workflow may take before the run is given up
 class RealSystem:
     """A namespace of its own with everybody in it. `submit` starts a workflow and waits for its outcome.
 
-    `apart`: its handoffs are in a stream that is not synced.
+    `apart`: its handoffs are in a stream that is not synced. `together`: its agents share a process, called `agents`.
     """
 
     def __init__(
-        self, name: str, url: str, children: Children, environment: Mapping[str, str], *, apart: bool = False
+        self,
+        name: str,
+        url: str,
+        children: Children,
+        environment: Mapping[str, str],
+        *,
+        apart: bool = False,
+        together: bool = False,
     ) -> None:
         self.name = name
         self.settings = Settings(url=url, namespace=name, unsynced_handoffs=apart)
@@ -43,17 +50,18 @@ class RealSystem:
             **environment,
         }
         self._waiting: dict[str, asyncio.Future[Stored]] = {}
+        self._workers = {"agents": AGENTS} if together else {agent: (agent,) for agent in AGENTS}
 
     @property
     def processes(self) -> dict[str, int]:
         """Process ids by part."""
-        return {part: self._children.pids[f"{self.name}-{part}"] for part in ("supervisor", *AGENTS)}
+        return {part: self._children.pids[f"{self.name}-{part}"] for part in ("supervisor", *self._workers)}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RealSystem]:
         await self.start("supervisor", "supervisor", "benchmarks.team:TEAM")
-        for agent in AGENTS:
-            await self.start(agent, "worker", f"benchmarks.team:{agent}")
+        for part, agents in self._workers.items():
+            await self.start(part, "worker", *(f"benchmarks.team:{agent}" for agent in agents))
         async with AsyncExitStack() as stack:
             self.bus: JetStreamBus = await connect(self.settings, name="bench", wait=5.0)
             stack.push_async_callback(self.bus.close)

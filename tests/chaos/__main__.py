@@ -21,6 +21,7 @@ _AMOUNTS = {
     ),
     "cluster": (Amount(blows=18, running=100, pause=2.0, patience=300.0),),
     "network": (Amount(blows=20, running=100, pause=2.0),),
+    "slow": (Amount(blows=0, running=2_000),),
 }
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from support.checker import problems
 from support.cluster import NatsCluster
-from support.crew import CREW
+from support.crew import CREW, steps
 from support.processes import Service, System, found
 from support.proxy import Proxy
 
@@ -169,12 +172,33 @@ async def network_broken(folder: Path, amount: Amount) -> Report:
     return report
 
 
+async def broker_slow(folder: Path, amount: Amount) -> Report:
+    """One workflow of `running` tasks, over a network that takes 25 ms there and as long back for every piece of it."""
+    report = Report("broker slow")
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))
+        proxy = await stack.enter_async_context(Proxy("127.0.0.1", int(broker.url.rpartition(":")[2])))
+        system = await stack.enter_async_context(System(folder / "processes", _settings(broker.url)))
+        system.environment["POINTSMAN_URL"] = proxy.url
+        await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+        proxy.delay = 0.025
+        began, client = time.monotonic(), system.client
+        workflow = await client.submit("crew", steps(*(f"t{number}" for number in range(amount.running))))
+        outcome = await workflow.outcome(amount.patience)
+        report.seconds = time.monotonic() - began
+        report.workflows, report.statuses = 1, Counter([outcome.status])
+        report.problems += await problems(client.bus, client.subjects, "crew", [workflow.id])
+        _all_alive(system, report)
+    return report
+
+
 FORMS: Mapping[str, Callable[[Path, Amount], Awaitable[Report]]] = {
     "broker": broker_killed,
     "handoffs": handoffs_forgotten,
     "processes": processes_killed,
     "cluster": cluster_shaken,
     "network": network_broken,
+    "slow": broker_slow,
 }
 
 

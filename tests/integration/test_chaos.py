@@ -28,3 +28,10 @@ async def test_nothing_is_lost_and_nothing_happens_twice(form: str, tmp_path: Pa
     assert report.statuses == {"completed": report.workflows}
     assert report.workflows >= amount.running
     assert report.kills == amount.blows
+
+
+async def test_a_wide_plan_over_a_slow_broker_is_done_once(tmp_path: Path) -> None:
+    report = await FORMS["slow"](tmp_path / "slow", Amount(blows=0, running=100))
+
+    assert report.problems == []
+    assert report.statuses == {"completed": 1}

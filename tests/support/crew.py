@@ -26,7 +26,9 @@ __all__ = ["CREW", "Work", "planner", "steps", "synthesizer", "team", "worker"]
 CREW = str(Path(__file__))
 """What `pointsman` is to run."""
 
-team = Team(name="crew", limits=Limits(deadline=120, task_timeout=60, backoff=0.05, attempts=2, plan_repairs=1))
+team = Team(
+    name="crew", limits=Limits(deadline=120, task_timeout=60, backoff=0.05, attempts=2, plan_repairs=1, tasks=2_100)
+)
 
 
 def steps(*names: str, serial: bool = False, **work: Any) -> dict[str, Any]:
