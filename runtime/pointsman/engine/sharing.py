@@ -23,12 +23,16 @@ class Sharing:
         self._instance = instance
         self._others: Sequence[str] = ()
 
-    async def look(self) -> bool:
-        """Whether there are others now, to hand anything on to."""
+    @property
+    def shared(self) -> bool:
+        """Whether there are others, to hand anything on to."""
+        return bool(self._others)
+
+    async def look(self) -> None:
+        """See who is there now."""
         cards = await self._bus.registry.cards()
         alive = (card.instance for card in cards if card.team and card.name == self._team)
         self._others = [instance for instance in alive if instance != self._instance]
-        return bool(self._others)
 
     async def hand_on(self, workflow: str, delivery: Delivery) -> bool:
         """Whether it was handed on to the supervisor that has `workflow` in hand. What came before is dealt with by

@@ -53,6 +53,9 @@ _BATCH = 256
 """Inputs taken from the broker at once: what one stream delivers in a few milliseconds."""
 _ENDED_KEPT = 10_000
 """Ended workflows that are remembered by id, so that their stale timers cost no reading of the log."""
+_GATHER = 0.005
+"""Seconds in which inputs gather where supervisors share the work and several workflows are being dealt with: what is
+done together is sent together, by everybody. Two on two CPUs do a fifth more so; 10 ms were no better."""
 _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
 _LONGEST_PAUSE = 60.0
@@ -200,12 +203,15 @@ class SupervisorEngine:
         theirs."""
         while True:
             await self._deal_out(await consumer.take(_BATCH), turns)
+            if self._sharing.shared and len(self._waiting) > 1:
+                await self._clock.sleep(_GATHER)
 
     async def _deal_out(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
         """What is of a workflow that another supervisor has in hand goes there, where its state is known."""
-        alone = not await self._sharing.look()
+        await self._sharing.look()
+        shared = self._sharing.shared
         for delivery in deliveries:
-            workflow = None if alone else addressee(delivery.message, self._team.name, self._subjects)
+            workflow = addressee(delivery.message, self._team.name, self._subjects) if shared else None
             if workflow is None or workflow in self._ended or not await self._sharing.hand_on(workflow, delivery):
                 self._take(delivery, turns)
 

@@ -79,8 +79,8 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
         ended.append(state.ended)
         await send_all(self, state, entries)
 
-    async def alone(self: Sharing) -> bool:
-        return False
+    async def alone(self: Sharing) -> None:
+        return None
 
     monkeypatch.setattr(Sender, "send_all", noted)
     monkeypatch.setattr(Sharing, "look", alone)  # so that each deals with what it gets
