@@ -5,7 +5,7 @@ it runs 10,000 W1 and looks at every thousand. `--finished 200 --run 100` is sho
 
 The finished ones are one W1's messages, stored again under other ids and straight by the broker's own protocol: running
 them takes 20 minutes. What is to be done of them stands under the names of a team and of agents that nobody runs, or
-the team would be given it.
+the team would be given it; their requests are left out, for a list looks which requests have no log yet.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from time import perf_counter
 from benchmarks.machine import Children, cpu_seconds, memory
 from benchmarks.measure import together
 from benchmarks.real import RealSystem
-from benchmarks.team import TEAM
 from pointsman.app import run
 from pointsman.bus.embedded import EmbeddedBroker
-from pointsman_schemas.ids import workflow_id_for
 
 __all__ = ["main"]
 
@@ -86,13 +84,11 @@ async def _run(system: RealSystem, processes: dict[str, int], count: int) -> Non
 
 
 async def _kept(system: RealSystem, workflow: str) -> Sequence[Kept]:
-    """The messages of that workflow; a schedule of it would fire, and is not among them."""
-    subjects, found = system.client.subjects, list[Kept]()
+    """The messages that are called by that workflow; a schedule of it would fire, and is not among them."""
+    found = list[Kept]()
     for stream in ("work", "log"):
         async for stored in system.bus.read(stream, f"{system.name}.>"):
-            request = stored.subject == subjects.request(TEAM.name)
-            of_it = workflow_id_for(stored.subject, stored.headers.get("ce-id", "")) if request else stored.subject
-            if workflow in of_it and f"{system.name}.schedule." not in stored.subject:
+            if workflow in stored.subject and f"{system.name}.schedule." not in stored.subject:
                 lines = "".join(f"{name}: {value}\r\n" for name, value in stored.headers.items())
                 found.append((_elsewhere(stored.subject), f"NATS/1.0\r\n{lines}\r\n".encode(), stored.body))
     return found
@@ -101,7 +97,7 @@ async def _kept(system: RealSystem, workflow: str) -> Sequence[Kept]:
 def _elsewhere(subject: str) -> str:
     """Where nobody takes it: what is to be done is done."""
     namespace, kind, name, *rest = subject.split(".")
-    return ".".join([namespace, kind, "past" if kind in ("request", "inbox", "handoff") else name, *rest])
+    return ".".join([namespace, kind, "past" if kind in ("inbox", "handoff") else name, *rest])
 
 
 async def _fill(system: RealSystem, workflow: str, kept: Sequence[Kept], numbers: range) -> None:
