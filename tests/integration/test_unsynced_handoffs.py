@@ -50,6 +50,25 @@ async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) ->
     assert knows
 
 
+@pytest.mark.parametrize("lost", ["WORK", "HANDOFFS"])
+async def test_a_stream_that_was_lost_is_made_again_as_it_was(settings: Settings, lost: str) -> None:
+    name = settings.namespace.upper()
+    bus = await connect(settings.model_copy(update={"unsynced_handoffs": True}), name="test", wait=5)
+    await bus.set_up()
+    await bus.api(f"STREAM.DELETE.{name}_{lost}")
+    other = await connect(settings, name="other", wait=5)  # which knows nothing of how it was
+
+    await other.set_up()
+    config = (await bus.api(f"STREAM.INFO.{name}_HANDOFFS"))["config"]
+    forgets = other.forgets
+    await other.close()
+    await bus.close()
+    await remove_streams(settings)
+
+    assert forgets
+    assert config["persist_mode"] == "async"
+
+
 async def test_a_namespace_that_is_there_goes_on_as_it_was_made(bus: JetStreamBus, settings: Settings) -> None:
     other = await connect(settings.model_copy(update={"unsynced_handoffs": True}), name="test", wait=5)
 

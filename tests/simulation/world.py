@@ -83,16 +83,22 @@ class Seen:
 
 
 class SimulatedBroker(MemoryBroker):
-    """The in-memory broker, which remembers the dead letters that were removed from it."""
+    """The in-memory broker, which remembers the dead letters that were removed from it, and the handoffs."""
 
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
         self.removed: list[Stored] = []
+        self.taken_back: set[str] = set()
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
         """What `subject` holds, wherever the bodies are kept."""
         reader = self.connect()
         return [stored if stored.body else _now(reader.whole(stored)) for stored in self.stream(kind).select(subject)]
+
+    def purge(self, kind: StreamKind, subject: str) -> None:
+        if kind == "handoffs":
+            self.taken_back.add(subject)
+        super().purge(kind, subject)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:

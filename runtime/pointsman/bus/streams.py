@@ -93,9 +93,11 @@ async def ensure_streams(
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
         raise ConfigurationError(_ONE_NODE)
-    # Whoever made the work stream has decided where handoffs are.
-    work, *_ = stream_configs(subjects, settings, apart=settings.unsynced_handoffs)
-    apart = f"{subjects.namespace}.handoff.>" not in (await found(work))["subjects"]
+    # Whoever made the streams has decided where handoffs are; either of the two may have been lost since.
+    apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoffs_stream}"))
+    first, *_ = stream_configs(subjects, settings, apart=apart)
+    work = await found(first)
+    apart = f"{subjects.namespace}.handoff.>" not in work["subjects"]
     if apart and several:
         raise ConfigurationError(_ONE_NODE)
     if create and not again and settings.unsynced_handoffs and not apart:
@@ -105,7 +107,9 @@ async def ensure_streams(
             hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and goes on as it is; a new "
             "POINTSMAN_NAMESPACE has them apart",
         )
-    for wanted in stream_configs(subjects, settings, apart=apart):
+    first, *others = stream_configs(subjects, settings, apart=apart)
+    check_fits(first, work)
+    for wanted in others:
         check_fits(wanted, await found(wanted))
     return apart
 
