@@ -30,6 +30,7 @@ __all__ = [
     "Gap",
     "Handoff",
     "Outcome",
+    "Planned",
     "Progress",
     "Request",
     "Result",
@@ -94,12 +95,25 @@ class Usage(Part):
         return self.input_tokens + self.output_tokens
 
 
+class Planned(Part):
+    """What a team has planned, with all the teams below it: tasks, and plans made again."""
+
+    tasks: Annotated[int, Field(ge=0)] = 0
+    replans: Annotated[int, Field(ge=0)] = 0
+
+    def __add__(self, other: Planned) -> Planned:
+        return Planned(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
+
+
 class Budget(Part):
-    """What may be used at most; None is without a bound. In a handoff it is the attempt's own share."""
+    """What may be used at most; None is without a bound. In a handoff it is the attempt's own share. `tasks` and
+    `replans` are for a team: its own and those of all the teams below it."""
 
     calls: int | None = None
     tokens: int | None = None
     cost: float | None = None
+    tasks: Annotated[int, Field(ge=0)] | None = None
+    replans: Annotated[int, Field(ge=0)] | None = None
 
 
 class ErrorKind(StrEnum):
@@ -242,7 +256,8 @@ class Result(Event):
 
     `approvals` are tool calls that a person must allow: the attempt has failed with `needs_approval`, and the task is
     handed out again once there is an answer to each. `events` are those the agent emitted. `gaps` are what is missing
-    from the output of a team, which works in a workflow of its own.
+    from the output of a team, which works in a workflow of its own, and `planned` is what it used of its budget's tasks
+    and re-plans; a team that does not say so counts as having used all of it.
     """
 
     event_type: ClassVar[str] = "io.pointsman.result.v1"
@@ -259,6 +274,7 @@ class Result(Event):
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     replan_hint: str | None = None
     gaps: tuple[Gap, ...] = ()
+    planned: Planned | None = None
     events: tuple[Emitted, ...] = ()
     approvals: Annotated[tuple[ApprovalWanted, ...], Field(max_length=32)] = ()
     started_at: AwareDatetime

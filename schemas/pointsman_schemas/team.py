@@ -45,8 +45,9 @@ class Limits(BaseModel):
     `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
     doubles with each; `approval` is how long a person's answer is waited for, which does not count against the
     deadline; `depth` is the longest chain of dependencies, `nesting` how many teams may be above one; `replans`
-    counts plans after the first, `plan_repairs` counts refused plans sent back. `calls` of models, `tokens` and `cost`,
-    in US dollars, bound the workflow and all that its teams do for it; each attempt gets a share when it starts.
+    counts plans made again after a failure or a hint, `plan_repairs` refused plans sent back. `tasks` of plans,
+    `replans`, `calls` of models, `tokens` and `cost`, in US dollars, bound the workflow and all that the teams below it
+    do for it, whatever their own limits; each attempt gets a share when it starts.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -9,6 +9,7 @@ from pointsman.core.draft import Draft, add_role_task, end, free_id
 from pointsman.core.outcome import NOT_SERVED, could_not, decisions, gaps
 from pointsman.core.state import State, report
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.tree import used_up
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ErrorKind, Result
 from pointsman_schemas.plan import Plan
@@ -38,7 +39,7 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     state = draft.open()
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
     if not done:
-        reason = state.limit or "; ".join(failures(state)) or "no task was finished"
+        reason = state.limit or "; ".join([*failures(state), used_up(state)]).strip("; ") or "no task was finished"
         return end(draft, Phase.FAILED, not_served(state), reason)
     told = state.plan.final_instruction if state.plan else ""
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1

@@ -96,7 +96,7 @@ def _rerouted(draft: Draft, task: Task, error: AttemptError, retry: Retry) -> Re
 def _try_again(draft: Draft, task: Task, retry: Retry) -> None:
     not_before = draft.now + retry.delay
     task = draft.open().tasks[task.id]
-    allowance = allot(draft.open(), task)
+    allowance = allot(draft.open(), task, retry.agent, draft.around)
     if isinstance(allowance, Shortage):
         return await_allowance(draft, task, retry.agent, allowance, not_before)
     deadline = task_deadline(draft, task.role, retry.agent, not_before)

@@ -2,7 +2,7 @@
 
 What was used and what is set aside never exceed a limit, whatever runs side by side. The rule is in `allot`: those that
 may start now share equally; one share is kept where more is to come, and one call's worth for the answer. An attempt
-for which there is nothing waits until a result brings back what it did not use.
+for which there is nothing waits until a result brings back what it did not use. What a team may plan is in `tree`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pointsman.core.inputs import Circumstances
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.transitions import TaskStatus
+from pointsman.core.tree import may_plan, may_start, planned_so_far, share
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strategies import Pipeline, Router
@@ -31,11 +33,21 @@ class Shortage:
     detail: str
 
 
-def allot(state: State, task: Task) -> Budget | Shortage | None:
-    """What the next attempt at `task` may use; None where nothing is bounded."""
+def allot(state: State, task: Task, agent: str, around: Circumstances) -> Budget | Shortage | None:
+    """What the next attempt at `task`, by `agent`, may use; None where nothing is bounded. Of the tasks
+    and re-plans a team has a share, and whoever nobody knows, who may be one."""
     limits = bounds(state)
-    if not limits:
+    card = around.card(agent)
+    may_be_team = card.team if card is not None else task.role is Role.WORK
+    if not (limits or may_be_team):
         return None
+    shares: dict[str, float] = {}
+    if may_be_team:
+        planning = share(state, task, {each.name for each in around.cards if each.team})
+        if not planning.tasks and card is not None:
+            detail = f"the limit of {may_plan(state).tasks} tasks is used up: {planned_so_far(state).tasks} planned"
+            return Shortage("tasks", detail)
+        shares = {"tasks": planning.tasks, "replans": planning.replans}
     aside = set_aside(state, task)
     rooms: dict[str, tuple[float, float]] = {}
     for name, (used, bound) in limits.items():
@@ -46,9 +58,10 @@ def allot(state: State, task: Task) -> Budget | Shortage | None:
             rest = "; the rest is for the answer" if kept and bound - used - aside[name] > 0 else ""
             return Shortage(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
-    among = _shares(state, task, max(room / least for room, least in rooms.values()))
-    shares = {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
-    return Budget.model_validate({name: share if name == "cost" else int(share) for name, share in shares.items()})
+    if rooms:
+        among = _shares(state, task, max(room / least for room, least in rooms.values()))
+        shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
+    return Budget.model_validate({name: part if name == "cost" else int(part) for name, part in shares.items()})
 
 
 def set_aside(state: State, asking: Task | None = None) -> dict[str, float]:
@@ -71,17 +84,11 @@ def _shares(state: State, asking: Task, enough: float) -> int:
             break
         if task.id == asking.id:
             continue
-        if task.status is TaskStatus.AWAITING_BUDGET or _may_start(state, task):
+        if task.status is TaskStatus.AWAITING_BUDGET or may_start(state, task):
             ready += 1
         elif not (later or task.live or task.settled):
             later = True
     return ready + later
-
-
-def _may_start(state: State, task: Task) -> bool:
-    if task.status is not TaskStatus.WAITING:
-        return False
-    return not task.depends_on or all(state.tasks[name].settled for name in task.depends_on)
 
 
 def _is_to_be_written(state: State) -> bool:

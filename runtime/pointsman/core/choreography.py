@@ -16,6 +16,7 @@ from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import menu
 from pointsman.core.state import Task
 from pointsman.core.transitions import Phase
+from pointsman.core.tree import may_plan, taken
 from pointsman_schemas.events import Emitted
 from pointsman_schemas.log import LimitReached, PlanAccepted
 from pointsman_schemas.plan import Plan, PlannedTask
@@ -41,8 +42,8 @@ def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: It
         if event.name in strategy.ends:
             return end(draft, Phase.COMPLETED, event.data, f"the event {event.name} ended it")
         tasks = _reactions(draft, emitter, event)
-        if (count := len(list(state.work())) + len(tasks)) > state.limits.tasks:
-            detail = f"the limit of {state.limits.tasks} tasks was passed: {event.name} would make {count}"
+        if tasks and (count := taken(state).tasks + len(tasks)) > (most := may_plan(state).tasks):
+            detail = f"the limit of {most} tasks was passed: {event.name} would make {count}"
             draft.add(LimitReached(at=draft.now, limit="tasks", detail=detail))
             return None
         if tasks:

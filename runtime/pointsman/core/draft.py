@@ -86,6 +86,8 @@ class Draft:
     """By agent, the attempts it gets."""
     compared: set[str] = field(default_factory=set)
     """The agents that were chosen among by how busy they are."""
+    short: dict[str, Shortage] = field(default_factory=dict)
+    """By task, what it lacked when it was last to start."""
 
     @property
     def now(self) -> datetime:
@@ -149,7 +151,7 @@ def dispatch(draft: Draft, task_id: str) -> None:
     if choice.until is not None:
         return hold(draft, task, choice.until)
     card = draft.around.card(choice.agent)
-    allowance = allot(state, task)
+    allowance = allot(state, task, choice.agent, draft.around)
     if isinstance(allowance, Shortage):
         return await_allowance(draft, task, choice.agent if task.skill else task.agent, allowance)
     fallback = card.fallback if card else None
@@ -198,6 +200,7 @@ def await_allowance(
     draft: Draft, task: Task, agent: str, shortage: Shortage, not_before: datetime | None = None
 ) -> None:
     """Let the task wait, once, until something comes back that its next attempt can use."""
+    draft.short[task.id] = shortage
     if task.status is not TaskStatus.AWAITING_BUDGET:
         draft.add(
             AllowanceAwaited(at=draft.now, task_id=task.id, agent=agent, limit=shortage.limit, not_before=not_before)

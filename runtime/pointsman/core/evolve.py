@@ -10,7 +10,7 @@ from pointsman.core.state import State, Task, changed, reviewed_by
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Result, Usage
+from pointsman_schemas.events import Planned, Result, Usage
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,
@@ -153,7 +153,10 @@ def evolve(state: State | None, entry: Entry) -> State:
             return _with_task(state, entry.task_id, TaskStatus.SKIPPED, cause=entry.reason, ended_at=entry.at)
         case TaskAbandoned():
             state = without_approvals(state, entry.at, entry.task_id)
-            team = entry.team or _task(state, entry.task_id).team
+            task = _task(state, entry.task_id)
+            team = entry.team or task.team
+            if task.live:
+                state = changed(state, below=_planned_below(state, task, None))
             return _with_task(
                 state, entry.task_id, TaskStatus.ABANDONED, cause=entry.reason, ended_at=entry.at, team=team
             )
@@ -300,7 +303,7 @@ def _finished(state: State, entry: TaskSucceeded | ReviewAsked, status: TaskStat
     if task.status is TaskStatus.IN_REVIEW:
         return _with_task(state, task.id, status, error=None, ended_at=ended_at)
     return _with_task(
-        state,
+        changed(state, below=_planned_below(state, task, entry.result)),
         task.id,
         status,
         state.usage + result.usage,
@@ -320,7 +323,18 @@ def _attempt_failed(state: State, entry: AttemptFailed) -> State:
     if entry.result is not None and not reviewed:
         tried = changed(tried, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
         state = changed(state, usage=state.usage + entry.result.usage)
-    return changed(state, tasks={**state.tasks, task.id: tried})
+    below = _planned_below(state, task, entry.result)
+    return changed(state, below=below, tasks={**state.tasks, task.id: tried})
+
+
+def _planned_below(state: State, task: Task, result: Result | None) -> Planned:
+    """What the teams have planned once the attempt at `task` is over. What was given to one that has not said how much
+    of it was used, as no team of an earlier release does, may all have been."""
+    if result is not None and (result.planned is not None or not task.team):
+        return state.below + result.planned if result.planned is not None else state.below
+    if task.allowance is None or task.allowance.tasks is None:
+        return state.below
+    return state.below + Planned(tasks=task.allowance.tasks, replans=task.allowance.replans or 0)
 
 
 def _task_reopened(state: State, entry: TaskReopened) -> State:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.attempts import attempt_failed, resume
-from pointsman.core.budget import Shortage, allot
+from pointsman.core.budget import Shortage
 from pointsman.core.draft import LATE, Draft, abandon, end
 from pointsman.core.holding import kept_back
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.tree import may_plan, planned_so_far
 from pointsman.core.verdicts import expire_approvals, first_expiry
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
@@ -53,14 +54,14 @@ def ration(draft: Draft) -> None:
         if not draft.open().ended:
             resume(draft, each.id)
         if not draft.open().ended and draft.open().tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
+            if draft.short[each.id].limit == "tasks":
+                continue  # which only teams need
             break  # what is too little for one is too little for those behind it
     while not draft.open().ended and (hungry := _hungry(draft)):
         state = draft.open()
-        if any(task.live and task.allowance is not None for task in state.tasks.values()):
-            return
-        shortage = allot(state, hungry[0])
-        assert isinstance(shortage, Shortage)
-        _starve(draft, hungry[0], shortage)
+        if any(task.live and (task.allowance or task.role is Role.PLAN) for task in state.tasks.values()):
+            return  # it may bring something back: a new plan takes the place of tasks that have not begun
+        _starve(draft, hungry[0], draft.short[hungry[0].id])
 
 
 def _hungry(draft: Draft) -> Sequence[Task]:
@@ -117,6 +118,8 @@ def _used_up(state: State) -> tuple[str, str] | None:
     for name, (used, bound) in bounds(state).items():
         if used > bound:
             return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
+    if state.below.tasks and (tasks := planned_so_far(state).tasks) > (most := may_plan(state).tasks):
+        return "tasks", f"the limit of {most} tasks was passed: {tasks} planned"
     return None
 
 

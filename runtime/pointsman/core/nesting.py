@@ -12,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 
 from pointsman.core.message import Message
 from pointsman.core.state import State, Task
+from pointsman.core.tree import planned_so_far
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Handoff, Outcome, Request, Result
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import Parent
@@ -64,6 +65,7 @@ def result_for(state: State, parent: Parent, outcome: Outcome) -> Message:
         error=None if good else AttemptError(kind=kind, message=f"{state.team} {outcome.status}: {outcome.reason}"),
         usage=outcome.usage,
         gaps=outcome.gaps,
+        planned=planned_so_far(state),
         started_at=outcome.started_at,
         ended_at=outcome.ended_at,
     )

@@ -10,6 +10,7 @@ from pydantic import JsonValue, ValidationError
 
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.tree import used_up
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Conflict, Gap, Outcome, TaskSummary
 from pointsman_schemas.roles import Ruling
@@ -37,7 +38,7 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "team": state.team,
             "status": phase.value,
             "answer": answer,
-            "reason": reason or state.limit,
+            "reason": reason or state.limit or (used_up(state) if phase is Phase.PARTIAL else ""),
             "gaps": gaps(state),
             "conflicts": decisions(state),
             "tasks": tuple(_summary(task, now) for task in state.tasks.values()),

@@ -11,6 +11,7 @@ from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
 from pointsman.core.routing import addressed, allowed
 from pointsman.core.state import State, Task, input_of
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.tree import may_plan, replans_left, tasks_left
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
 from pointsman_schemas.ids import as_token
@@ -31,6 +32,7 @@ __all__ = [
     "problems_of",
     "reject_plan",
     "route_to_fallback",
+    "too_many",
 ]
 
 _SAID = 500  # characters of a request that are an intent, too: longer ones would be in the log twice
@@ -58,7 +60,7 @@ def ask_planner(
         agents_used=tuple(dict.fromkeys(task.agent for task in work if task.attempt)),
         problems=problems,
         replan_reason=reason,
-        max_tasks=state.limits.tasks,
+        max_tasks=tasks_left(state),
         instructions=strategy.instructions,
         adaptive=isinstance(strategy, Adaptive),
         plans_left=strategy.plans - 1 - asked_again if isinstance(strategy, Adaptive) else None,
@@ -101,12 +103,13 @@ def problems_of(draft: Draft, plan: Plan) -> tuple[str, ...]:
         for each in state.tasks.values()
         if each.attempt or each.role is not Role.WORK
     }
-    return check_plan(plan, names, state.limits, started, skills)
+    limits = state.limits.model_copy(update={"tasks": tasks_left(state)})
+    return check_plan(plan, names, limits, started, skills)
 
 
 def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
     """The plan is right: once it is `approved`, where the team wants that, its tasks are the workflow's, and those that
-    wait for nothing start."""
+    wait for nothing start. One that is no planner's may have more tasks than there may be, which ends the workflow."""
     state = draft.open()
     if not plan.tasks:
         if isinstance(state.strategy, Adaptive) and state.plan is not None:
@@ -125,12 +128,21 @@ def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approv
         )
     number = revision or max(state.revision, 1)
     if not approved:
+        if len(plan.tasks) > (left := tasks_left(state)):
+            return too_many(draft, len(plan.tasks), left)
         plan = addressed(draft, plan)
         if state.approve_plan:
             return ask_about_plan(draft, plan, number)
     draft.add(PlanAccepted(at=draft.now, revision=number, plan=plan))
     draft.moved.extend(task.id for task in plan.tasks)
     return None
+
+
+def too_many(draft: Draft, wanted: int, left: int) -> None:
+    """End the workflow: nothing can be left out of what is to be done, and there may not be as many tasks."""
+    detail = f"the limit of {may_plan(draft.open()).tasks} tasks leaves {left}, and serving the request takes {wanted}"
+    draft.add(LimitReached(at=draft.now, limit="tasks", detail=detail))
+    end(draft, Phase.FAILED, NOT_SERVED, detail)
 
 
 def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
@@ -185,7 +197,7 @@ def plan_again(draft: Draft, reason: str) -> bool:
     """Ask for another plan, if the limits allow one and none is being made."""
     state = draft.open()
     match state.strategy:
-        case Supervisor() as strategy if state.phase is Phase.RUNNING and state.replans < state.limits.replans:
+        case Supervisor() as strategy if state.phase is Phase.RUNNING and replans_left(state) and tasks_left(state):
             ask_planner(draft, strategy, reason=reason)
             return True
     return False

@@ -7,7 +7,7 @@ stands in the entry that counted it), the time from when they were made, the age
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, zip_longest
@@ -29,6 +29,7 @@ from pointsman.core.inputs import (
 )
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import TaskStatus
+from pointsman.core.tree import taken
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
 from pointsman_schemas.log import (
@@ -92,10 +93,12 @@ def rehearse(commits: Iterable[Commit], results: Mapping[str, Result] | None = N
     state: State | None = None
     menu: dict[str, AgentCard] = {}
     number = 0
+    commits = tuple(commits)
+    teams = _teams(entry for commit in commits for entry in commit.entries)
     for commit in commits:
         menu = _menu(commit.entries) or menu
         inputs = tuple(_inputs(state, commit.entries, results or {}))
-        cards = _cards(state, commit.entries, menu)
+        cards = _cards(state, commit.entries, menu, teams)
         circuits, chosen = _circuits(state, commit.entries, cards), _chosen(commit.entries)
         around = Circumstances(commit.entries[0].at, cards, circuits, chosen=chosen)
         differing = _differing(commit.entries, decide(state, inputs, around))
@@ -213,7 +216,14 @@ def _menu(entries: Iterable[Entry]) -> dict[str, AgentCard]:
     return found
 
 
-def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, AgentCard]) -> tuple[AgentCard, ...]:
+def _teams(entries: Iterable[Entry]) -> set[str]:
+    """The agents that were teams."""
+    return {entry.agent for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled) and entry.team}
+
+
+def _cards(
+    state: State | None, entries: Sequence[Entry], menu: Mapping[str, AgentCard], teams: Collection[str]
+) -> tuple[AgentCard, ...]:
     """The menu, with what the entries tell of each agent: how long it may take, and who stands in for it."""
     cards = dict(menu)
     takes: dict[str, float] = {}
@@ -233,6 +243,8 @@ def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, Age
         takes[name] = max(takes.get(name, _SHORTEST), (deadline - start).total_seconds())
         cards[name] = known(name).model_copy(update={"timeout": takes[name]})
 
+    for name in teams:
+        cards[name] = known(name).model_copy(update={"role": Role.WORK, "team": True})
     accepted = [entry for entry in entries if isinstance(entry, PlanAccepted)]
     for each in sorted(accepted, key=lambda each: -len(each.plan.tasks)):  # agents react in the order of their cards
         for planned in each.plan.tasks:
@@ -248,6 +260,7 @@ def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, Age
                 if entry.instead_of is not None:
                     other = known(entry.instead_of)
                     cards[other.name] = other.model_copy(update={"fallback": entry.agent})
+                gone.update(_unknown(entry))
             case PlanRejected() if told := _NOT_ONE_OF.search("\n".join(entry.problems)):
                 alive = [] if told[1].startswith("none: ") else told[1].split(", ")
                 cards = {name: card for name, card in cards.items() if name in alive}
@@ -258,6 +271,7 @@ def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, Age
                 cards[name] = known(name).model_copy(update={"approval": "required"})
             case RetryScheduled():
                 took(entry.agent, entry.not_before, entry.deadline)
+                gone.update(_unknown(entry))
             case LimitReached() if (told := _TOO_MANY.search(entry.detail)) is not None:
                 for name in _reacting_too(state, entries, cards.values(), told["event"], int(told["count"])):
                     works(name, told["event"])
@@ -279,12 +293,18 @@ def _cards(state: State | None, entries: Sequence[Entry], menu: Mapping[str, Age
     return tuple(card for name, card in cards.items() if name not in gone)
 
 
+def _unknown(entry: TaskDispatched | RetryScheduled) -> Iterator[str]:
+    """Who got a task and was not alive: it might have been a team, and got what one gets."""
+    if entry.allowance is not None and entry.allowance.tasks is not None and not entry.team:
+        yield entry.agent
+
+
 def _reacting_too(
     state: State | None, entries: Iterable[Entry], cards: Iterable[AgentCard], event: str, count: int
 ) -> Iterator[str]:
     """As many more agents as must react to `event` for `count` tasks; nobody was told which, for none got its task."""
     agents = state.agents if state is not None else "*"
-    tasks = len(list(state.work())) if state is not None else 0
+    tasks = taken(state).tasks if state is not None else 0
     for entry in entries:
         match entry:
             case WorkflowStarted():

@@ -11,8 +11,9 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 from pydantic import JsonValue, PlainSerializer, TypeAdapter
 
 from pointsman.core.transitions import SETTLED, TERMINAL, Phase, TaskStatus
+from pointsman.core.tree import replans_left
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, Outcome, Result, TaskReport, Usage, Verdict
+from pointsman_schemas.events import AttemptError, Budget, Outcome, Planned, Result, TaskReport, Usage, Verdict
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import LimitsLeft
@@ -34,6 +35,7 @@ __all__ = [
 ValueT = TypeVar("ValueT", "State", "Task")
 
 NONE_USED = Usage()
+NONE_PLANNED = Planned()
 
 _HAS_OUTPUT = (TaskStatus.SUCCEEDED, TaskStatus.IN_REVIEW)
 
@@ -172,6 +174,8 @@ class State:
     timers: int = 0
     limit: str = ""
     usage: Usage = NONE_USED
+    below: Planned = NONE_PLANNED
+    """What the teams it handed tasks to have planned; of attempts that nobody told of, all they were given."""
     ignored: Names = frozenset()
     """Ids of events that were dealt with and must not count again: ignored results, replays."""
     outcome: Outcome | None = None
@@ -238,7 +242,7 @@ def _limits_left(state: State, planner: Task) -> LimitsLeft:
     return LimitsLeft.model_validate(
         {
             "seconds": max(0.0, (state.deadline - (planner.since or state.started_at)).total_seconds()),
-            "replans": max(state.limits.replans - state.replans, 0),
+            "replans": replans_left(state),
             **{name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()},
         }
     )

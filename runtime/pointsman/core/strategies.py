@@ -9,14 +9,18 @@ from pointsman.core.choreography import begin_choreography
 from pointsman.core.draft import Draft
 from pointsman.core.fan_out import begin_fan_out, finish_fan_out
 from pointsman.core.pipeline import begin_pipeline, finish_pipeline
-from pointsman.core.planning import ask_classifier, ask_planner
+from pointsman.core.planning import ask_classifier, ask_planner, too_many
+from pointsman.core.tree import may_plan
 from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
 
 __all__ = ["begin", "finish"]
 
 
 def begin(draft: Draft) -> None:
-    """Get a plan, or ask for one."""
+    """Get a plan, or ask for one, unless there may be none."""
+    if not may_plan(draft.open()).tasks:
+        too_many(draft, 1, 0)
+        return
     match draft.open().strategy:
         case Supervisor() | Adaptive() as strategy:
             ask_planner(draft, strategy)

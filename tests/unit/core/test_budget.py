@@ -246,7 +246,7 @@ def test_children_of_one_workflow_share_what_it_has() -> None:
 
     story.planned(task("a", "desk"), task("b", "desk"))
 
-    assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=10)] * 2
+    assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=10, tasks=499, replans=0)] * 2
 
 
 def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:

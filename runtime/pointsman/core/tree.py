@@ -1,0 +1,106 @@
+"""Tasks and re-plans are bounded for a whole tree of teams: the topmost team's limits hold for all below it, too.
+
+What a workflow plans counts at once. A team that is handed a task gets a share of what is left, set aside until its
+result says how much of it was used; what nobody tells of counts as used. So whatever runs side by side, what is planned
+and what is set aside never exceed what the workflow may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from pointsman.core.transitions import TaskStatus
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Budget, Planned
+from pointsman_schemas.strategies import Adaptive, Choreography, Supervisor
+
+if TYPE_CHECKING:
+    from pointsman.core.state import State, Task
+
+__all__ = ["may_plan", "may_start", "planned_so_far", "replans_left", "share", "taken", "tasks_left", "used_up"]
+
+
+def may_plan(state: State) -> Planned:
+    """What the workflow and the teams below it may plan: the tighter of the team's limits and of what it was given."""
+    limits, given = state.limits, state.budget or Budget()
+    return Planned(
+        tasks=limits.tasks if given.tasks is None else min(limits.tasks, given.tasks),
+        replans=limits.replans if given.replans is None else min(limits.replans, given.replans),
+    )
+
+
+def planned_so_far(state: State) -> Planned:
+    """What the workflow and the teams below it have planned, as far as is known. The steps of an adaptive planner are
+    no re-plans: each has tasks, which are counted."""
+    replans = 0 if isinstance(state.strategy, Adaptive) else state.replans
+    return state.below + Planned(tasks=sum(1 for _ in state.work()), replans=replans)
+
+
+def taken(state: State, asking: Task | None = None) -> Planned:
+    """What is planned, asked about, and set aside for teams at work. The last attempt of who is `asking` is over."""
+    own = asking.id if asking else ""
+    given = [each.allowance for each in state.tasks.values() if each.allowance and each.live and each.id != own]
+    aside = Planned(tasks=sum(each.tasks or 0 for each in given), replans=sum(each.replans or 0 for each in given))
+    return planned_so_far(state) + aside + Planned(tasks=_asked_about(state))
+
+
+def tasks_left(state: State) -> int:
+    """How many tasks a new plan may have. What has not started of the present one gives way to it."""
+    giving_way = sum(1 for task in state.work() if not (task.attempt or task.event or task.status is TaskStatus.FAILED))
+    return max(may_plan(state).tasks - taken(state).tasks + giving_way + _asked_about(state), 0)
+
+
+def replans_left(state: State) -> int:
+    """How often the workflow may still be planned again."""
+    return max(may_plan(state).replans - taken(state).replans, 0)
+
+
+def share(state: State, task: Task, teams: Container[str]) -> Planned:
+    """What the next attempt at `task`, which may go to a team, may plan: an equal part of what is left, where there is
+    any. One part is kept where other `teams` come later or more is planned here."""
+    bound, gone = may_plan(state), taken(state, task)
+    tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
+    among, later = 1, task.role is not Role.WORK or _plans_more(state, replans)
+    for other in state.tasks.values():
+        if other.id == task.id or other.settled or other.live or other.agent not in teams:
+            continue
+        if other.status is TaskStatus.AWAITING_BUDGET or may_start(state, other):
+            among += 1
+        else:
+            later = True
+    among += later
+    return Planned(tasks=max(tasks // among, min(tasks, 1)), replans=replans // among)
+
+
+def may_start(state: State, task: Task) -> bool:
+    """Whether a task that waits has nothing to wait for."""
+    if task.status is not TaskStatus.WAITING:
+        return False
+    return not task.depends_on or all(state.tasks[name].settled for name in task.depends_on)
+
+
+def used_up(state: State) -> str:
+    """The limit that kept the workflow from being planned again after a failure; nothing where none did."""
+    if not (isinstance(state.strategy, Supervisor) and state.limits.replans):
+        return ""
+    if all(task.status is not TaskStatus.FAILED for task in state.work()):
+        return ""
+    if not replans_left(state):
+        return f"the limit of {may_plan(state).replans} re-plans is used up"
+    return "" if tasks_left(state) else f"the limit of {may_plan(state).tasks} tasks is used up"
+
+
+def _asked_about(state: State) -> int:
+    """The tasks of a plan that waits for a person's yes."""
+    return sum(len(each.plan.tasks) for each in state.approvals.values() if each.plan is not None)
+
+
+def _plans_more(state: State, replans: int) -> bool:
+    match state.strategy:
+        case Adaptive():
+            return not (state.plan is not None and state.plan.done)
+        case Supervisor():
+            return replans > 0
+        case strategy:
+            return isinstance(strategy, Choreography)
