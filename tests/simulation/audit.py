@@ -38,6 +38,7 @@ from pointsman_schemas.log import (
     TaskReopened,
     TaskSucceeded,
     WorkflowEnded,
+    WorkflowStarted,
 )
 from pointsman_schemas.strict_json import parse
 
@@ -67,7 +68,7 @@ def audit(world: World) -> list[str]:
     dead = [*world.broker.removed, *held]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = Rest(world, _logs(world), dead, letters)
-    checks = (_requests, _workflows, _handoffs_and_results, _inputs, _cancellations, _letters)
+    checks = (_requests, _workflows, _trees, _handoffs_and_results, _inputs, _cancellations, _letters)
     return [problem for check in checks for problem in check(rest)]
 
 
@@ -270,6 +271,28 @@ def _spending(entries: list[Entry]) -> Iterator[str]:
         if bound is not None and used + sum(aside.values()) > bound:
             yield f"{used} calls used and {sum(aside.values())} set aside of {bound} there may be"
             return
+
+
+def _trees(rest: Rest) -> Iterator[str]:
+    """A workflow and the teams below it start no more tasks of plans than its team, or who asked, allows."""
+    started: Counter[str] = Counter()
+    roots: dict[str, str] = {}
+    bounds: dict[str, int] = {}
+    for workflow, commits in rest.logs.items():
+        entries = [entry for _, commit in commits for entry in commit.entries]
+        planned = {task.id for entry in entries if isinstance(entry, PlanAccepted) for task in entry.plan.tasks}
+        sent = {entry.task_id for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled)}
+        started[workflow] = len(planned & sent)
+        if isinstance(begun := entries[0], WorkflowStarted):
+            roots[workflow] = begun.parent.workflow_id if begun.parent else ""
+            asked = begun.budget.tasks if begun.budget else None
+            bounds[workflow] = begun.limits.tasks if asked is None else min(begun.limits.tasks, asked)
+    for workflow, above in roots.items():
+        whole = started[workflow] + sum(started[child] for child, parent in roots.items() if parent == workflow)
+        if whole > bounds.get(workflow, whole):
+            yield f"{workflow}: {whole} tasks were started in its tree, of {bounds[workflow]} there may be"
+        if above and above not in roots:
+            yield f"{workflow} is a child of {above}, which has no log"
 
 
 def _handoffs_and_results(rest: Rest) -> Iterator[str]:

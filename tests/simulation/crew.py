@@ -143,7 +143,9 @@ class Crew:
         if kind == "cannot":
             return {"tasks": [], "cannot": "there is no way"}
         prefix = f"{handoff.task_id[-1]}{handoff.attempt}"
-        ids = [f"t{prefix}-{number}" for number in range(chance.randint(1, 5))]
+        most = asked.get("max_tasks")
+        count = min(chance.randint(1, 5), most if isinstance(most, int) else 5)
+        ids = [f"t{prefix}-{number}" for number in range(count)]
         tasks: list[JsonValue] = []
         for number, task_id in enumerate(ids):
             needs = chance.sample(ids[:number], min(number, chance.choice([0, 0, 1, 1, 2])))

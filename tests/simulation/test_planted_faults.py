@@ -11,10 +11,12 @@ from pointsman.core import budget, decide
 from pointsman.core.draft import Draft
 from pointsman.core.inputs import ResultReceived
 from pointsman.core.state import State, Task
+from pointsman.core.tree import may_plan
 from pointsman.engine.answering import Answerer
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.testing.faults import FaultyBus
+from pointsman_schemas.events import Planned
 from pointsman_schemas.log import Entry
 from simulation.world import World
 
@@ -88,6 +90,13 @@ def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(budget, "set_aside", generous)
 
 
+def _all_that_is_left_for_each_team(patch: pytest.MonkeyPatch) -> None:
+    def generous(state: State, task: Task, teams: object) -> Planned:
+        return may_plan(state)
+
+    patch.setattr(budget, "share", generous)
+
+
 def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
     async def blind(*_: object) -> None:
         return None
@@ -104,6 +113,7 @@ def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
         pytest.param(_late_results_count, "was accepted", id="late results that count"),
         pytest.param(_only_what_has_begun_is_cancelled, "cancels what", id="cancellations of what waits that are lost"),
         pytest.param(_handoffs_acknowledged_first, "never answered", id="handoffs acknowledged before their result"),
+        pytest.param(_all_that_is_left_for_each_team, "in its tree", id="tasks that each team has for itself"),
         pytest.param(_nothing_set_aside, "set aside of", id="budgets that are shared twice"),
     ],
 )

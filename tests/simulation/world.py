@@ -167,7 +167,7 @@ class World:
                 "circuit_open": ill[1],
             }
         )
-        self.team, self.below = _teams(chance)
+        self.team, self.below = _teams(chance, Random(f"{self.seed}/tasks").choice([4, 6, 12]))
         people = Random(f"{self.seed}/people")
         self.asks = people.random() < 0.3
         if self.asks:
@@ -583,7 +583,7 @@ class World:
         return [f"{moment:9.3f}  {text}" for moment, text in sorted(lines, key=lambda line: line[0])]
 
 
-def _teams(chance: Random) -> tuple[Team, Team | None]:
+def _teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
     """The team that is asked and, in some worlds, one below it that it may hand tasks to."""
     writer = chance.choice(["synthesizer", "synthesizer", None])
     plan = Supervisor(synthesizer=writer)
@@ -597,7 +597,7 @@ def _teams(chance: Random) -> tuple[Team, Team | None]:
         replans=chance.choice([0, 0, 1, 2]),
         plan_repairs=chance.choice([0, 1, 2]),
         calls=chance.choice([None, None, 6]),
-        tasks=12,
+        tasks=tasks,
     )
     if chance.random() < 0.6:
         return Team(name="team", strategy=strategy, limits=limits), None
