@@ -10,6 +10,7 @@ from typing import Final
 
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
+from pointsman.llm.fitting import LEAST_ANSWER, affordable, estimated_input
 from pointsman.metering import Admission
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall
 from pointsman.telemetry import content, metrics, names
@@ -38,21 +39,30 @@ class ModelCalls:
     clock: Clock
 
     async def answer(self, request: ModelRequest, context: Context) -> ModelReply:
-        """What the first model says that can; the others are asked in turn, and again what failed in passing.
+        """What the first model says that can; the others are asked in turn, and again what failed in passing. The
+        answer may be as long as `request` and what is left of the allowance let it be.
 
         Raises:
             ModelError: none of them could answer; the one that may be asked again soonest tells why.
-            TaskError: of kind `limit`: what there was to use is used up.
+            TaskError: of kind `limit`: what there was to use is used up, or too little for this call.
         """
         models = self.models
         for attempt in range(1, TRIES + 1):
             failed: dict[Model, ModelError] = {}
+            short: TaskError | None = None
             for model in models:
                 self._check_limits(context)
                 try:
-                    return await self._call(model, replace(request, model=model.name), attempt, context)
+                    fitted = await self._fitted(model, request, context)
+                except TaskError as error:  # the next one may cost less
+                    short = error
+                    continue
+                try:
+                    return _whole(await self._call(model, fitted, attempt, context), fitted, request)
                 except ModelError as error:
                     failed[model] = error
+            if short is not None and not any(error.retryable for error in failed.values()):
+                raise short
             # A model that turned the request down would do so again; what failed in passing may be asked again.
             models = tuple(model for model, error in failed.items() if error.retryable)
             errors = [failed[model] for model in models]
@@ -134,7 +144,7 @@ class ModelCalls:
         return reply
 
     def _check_limits(self, context: Context) -> None:
-        """Before each model call: nothing is known of what the call will use, only of what was used."""
+        """Before each model call: nothing is left, whatever the call would take."""
         used, budget = context.usage, context.handoff.budget
         limits = [("tokens", used.tokens, self.tokens)]
         if budget is not None:
@@ -144,6 +154,35 @@ class ModelCalls:
         for what, spent, limit in limits:
             if limit is not None and spent >= limit:
                 raise TaskError(f"{spent} {what} are used up of the {limit} there were", kind=ErrorKind.LIMIT)
+
+    async def _fitted(self, model: Model, request: ModelRequest, context: Context) -> ModelRequest:
+        """`request` to `model`, with an answer no longer than what is left allows. Raises where it allows none."""
+        asked, budget, used = replace(request, model=model.name), context.handoff.budget, context.usage
+        bounds = [bound for bound in (self.tokens, budget.tokens if budget else None) if bound is not None]
+        cost = budget.cost if budget else None
+        if model.provider == "offline" or not (bounds or cost is not None):  # what is offline uses neither
+            return asked
+        taken = estimated_input(asked)
+        rooms = [(bound - used.tokens - taken, f"{bound - used.tokens} tokens are left of {bound}") for bound in bounds]
+        if cost is not None:
+            dollars = cost - used.cost
+            if (room := await affordable(model.provider, model.name, taken, dollars)) is not None:
+                rooms.append((room, f"${dollars:.4g} is left of ${cost:g}"))
+        if not rooms:
+            return asked
+        room, left = min(rooms)
+        if room < LEAST_ANSWER:
+            message = f"the input of the next call of {model.name} takes some {taken} tokens, and {left}"
+            raise TaskError(message, kind=ErrorKind.LIMIT)
+        return replace(asked, max_tokens=min(room, asked.max_tokens))
+
+
+def _whole(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> ModelReply:
+    """The reply, unless it was cut off where the allowance ends."""
+    if reply.finish == "length" and fitted.max_tokens < request.max_tokens:
+        message = f"the answer was cut off after {fitted.max_tokens} tokens, all that the allowance left for it"
+        raise TaskError(message, kind=ErrorKind.LIMIT)
+    return reply
 
 
 def _sendable(reply: ModelReply) -> ModelReply:

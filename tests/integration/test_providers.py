@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
-from support.providers import Answer, FakeProvider
+from support.providers import Answer, Call, FakeProvider
 
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, ModelError, Refused
+from pointsman.errors import ConfigurationError, ModelError, Refused, TaskError
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
@@ -30,11 +30,12 @@ from pointsman.ports import Model, ModelRequest, ToolCall, ToolSpec, Turn
 from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
 from pointsman.tools import tool
-from pointsman_schemas.events import Usage
+from pointsman_schemas.events import Budget, Usage
 
 SDKS = (anthropic_sdk, openai_sdk)
 KEY = "sk-test-0123456789abcdef"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 WEATHER = ToolSpec("weather", "The weather of a city", SCHEMA)
 
 Connect: TypeAlias = Callable[[FakeProvider], Model]
@@ -82,8 +83,46 @@ async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) 
     assert reply.usage.cost == pytest.approx(price)
     sent = provider.calls[0].body
     assert (sent["model"], sent["temperature"]) == (model.name, 0.0)
-    limits = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-    assert [sent[name] for name in limits if name in sent] == [50]
+    assert [sent[name] for name in LIMITS if name in sent] == [50]
+
+
+@tool
+async def weather_of(city: str) -> str:
+    """The weather of a city."""
+    return f"rain in {city}"
+
+
+@both
+@pytest.mark.parametrize("factor", [1.0, 1.5], ids=["right", "short"])
+async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_input_is_short(
+    connect: Connect, factor: float
+) -> None:
+    budget, usual, used, short = 4_000, 1_000, list[int](), list[int]()
+
+    def using_all(call: Call) -> Answer:
+        most = next(call.body[name] for name in LIMITS if name in call.body)
+        if most == usual:
+            used.append(400 + most)
+            return Answer(calls=(("weather_of", {"city": str(len(used))}),), usage=(400, most))
+        estimate = budget - sum(used) - most
+        used.append(int(factor * estimate) + most)
+        short.append(int(factor * estimate) - estimate)
+        return Answer("Half an answer", finish="length", usage=(int(factor * estimate), most))
+
+    async with FakeProvider.saying(*[using_all] * 9) as provider:
+        model = connect(provider)
+        agent = LLMAgent(
+            name="a", description="a", instructions="Do it.", model=model, tools=[weather_of], max_tokens=usual
+        )
+        context = Context.for_test("go on")
+        context.handoff = context.handoff.model_copy(update={"budget": Budget(tokens=budget)})
+        with pytest.raises(TaskError, match="all that the allowance left") as raised:
+            await agent.run(context.handoff, context)
+        await model.close()
+
+    assert raised.value.kind == "limit"
+    assert context.usage.tokens == sum(used)
+    assert [context.usage.tokens - budget] == short
 
 
 @both

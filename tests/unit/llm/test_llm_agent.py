@@ -371,9 +371,9 @@ async def test_no_pause_is_begun_that_would_pass_the_deadline() -> None:
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize(("budget", "tokens"), [(Budget(calls=1), None), (Budget(tokens=15), None), (None, 15)])
+@pytest.mark.parametrize(("budget", "tokens"), [(Budget(calls=1), None), (Budget(tokens=3_000), None), (None, 3_000)])
 async def test_a_spent_budget_ends_the_attempt_before_the_next_call(budget: Budget | None, tokens: int | None) -> None:
-    spend = calling(("double", {"number": 1}), tokens=(10, 5))
+    spend = calling(("double", {"number": 1}), tokens=(2_000, 1_000))
     error, model, _ = await run(spend, saying("2"), tools=[double], budget=budget, tokens=tokens)
 
     assert isinstance(error, TaskError)

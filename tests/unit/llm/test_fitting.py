@@ -1,0 +1,163 @@
+"""A call of a model takes no more than is left of its attempt's allowance, as far as its input can be estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pointsman.context import Context
+from pointsman.errors import ModelError, TaskError
+from pointsman.llm.fitting import LEAST_ANSWER, estimated_input
+from pointsman.llm.prices import PRICES
+from pointsman.model_calls import ModelCalls
+from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec, Turn
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.events import Budget, Usage
+
+REQUEST = ModelRequest(model="", instructions="Do it. " * 30, turns=(Turn("user", "the task " * 20),), max_tokens=1_000)
+MILLION = 1_000_000
+
+
+class Priced:
+    """A model whose input is `short` times what is estimated or half of that, and whose answers are as long as they may
+    be or shorter; some calls fail."""
+
+    provider, account = "scripted", ""
+
+    def __init__(self, name: str, chance: Random, *, short: float = 1.0) -> None:
+        self.name, self.chance, self.short = name, chance, short
+        self.asked: list[ModelRequest] = []
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        self.asked.append(request)
+        read = int(self.chance.choice([self.short, self.short / 2]) * estimated_input(request))
+        written = self.chance.choice([request.max_tokens, self.chance.randint(1, request.max_tokens)])
+        price = PRICES[self.name]
+        cost = (read * price[0] + written * price[1]) / MILLION
+        usage = Usage(calls=1, input_tokens=read, output_tokens=written, cost=cost)
+        if self.chance.random() < 0.2:
+            raise ModelError("not now", retryable=False, usage=usage)
+        return ModelReply(text="so", usage=usage, finish="stop", model=self.name)
+
+    async def close(self) -> None:
+        return None
+
+
+class Wordy(Priced):
+    """A model that has always more to say."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        self.asked.append(request)
+        usage = Usage(calls=1, output_tokens=request.max_tokens)
+        return ModelReply(text="It was a dark and", usage=usage, finish="length", model=self.name)
+
+
+@pytest.fixture(autouse=True)
+def prices() -> Iterator[None]:
+    with patch.dict(PRICES, {"dear": (3.0, 15.0), "cheap": (0.1, 0.4)}):
+        yield
+
+
+def context_with(budget: Budget) -> Context:
+    context = Context.for_test("go on")
+    context.handoff = context.handoff.model_copy(update={"budget": budget})
+    return context
+
+
+def calls(*models: Priced, tokens: int | None = None) -> ModelCalls:
+    return ModelCalls("agent", models, tokens, VirtualClock())
+
+
+async def ask(asking: ModelCalls, context: Context) -> None:
+    """As often as the allowance has something for it."""
+    for _ in range(60):
+        try:
+            await asking.answer(REQUEST, context)
+        except ModelError:
+            continue
+        except TaskError:
+            return
+
+
+@settings(
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.integers(0, 2**64))
+async def test_no_sequence_of_calls_uses_more_than_there_is_where_no_estimate_is_short(seed: int) -> None:
+    chance = Random(seed)
+    budget = Budget(tokens=chance.choice([None, 600, 5_000]), cost=chance.choice([None, 0.004, 0.05]))
+    tokens = chance.choice([900, 9_000])
+    context = context_with(budget)
+
+    await ask(calls(Priced("dear", chance), Priced("cheap", chance), tokens=tokens), context)
+
+    assert context.usage.tokens <= min(tokens, budget.tokens or tokens)
+    assert budget.cost is None or context.usage.cost <= budget.cost + 1e-12
+
+
+async def test_the_answer_gets_what_the_input_leaves_and_no_more_than_was_asked_for() -> None:
+    model, estimate = Wordy("cheap", Random(1)), estimated_input(REQUEST)
+
+    with pytest.raises(TaskError, match="cut off after 100 tokens, all that the allowance left for it"):
+        await calls(model).answer(REQUEST, context_with(Budget(tokens=estimate + 100)))
+    await calls(model).answer(REQUEST, context_with(Budget(tokens=50_000)))
+    await calls(model).answer(REQUEST, context_with(Budget()))
+
+    assert [asked.max_tokens for asked in model.asked] == [100, 1_000, 1_000]
+
+
+async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
+    model, left = Priced("cheap", Random(1)), estimated_input(REQUEST) + LEAST_ANSWER - 1
+
+    with pytest.raises(TaskError, match=f"takes some .* tokens, and {left} tokens are left of {left}") as raised:
+        await calls(model).answer(REQUEST, context_with(Budget(tokens=left)))
+
+    assert (raised.value.kind, model.asked) == ("limit", [])
+
+
+async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_first_costs_too_much() -> None:
+    dear, cheap = Wordy("dear", Random(1)), Wordy("cheap", Random(1))
+    left = (estimated_input(REQUEST) * 0.1 + 50.5 * 0.4) / MILLION
+
+    with pytest.raises(TaskError, match="cut off after 50 tokens"):
+        await calls(dear, cheap).answer(REQUEST, context_with(Budget(cost=left)))
+
+    assert (dear.asked, [asked.max_tokens for asked in cheap.asked]) == ([], [50])
+
+
+async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_allowance() -> None:
+    context = context_with(Budget(tokens=3_000))
+
+    await ask(calls(Priced("cheap", Random(3), short=2.0)), context)
+
+    assert 0 < context.usage.tokens - 3_000 <= estimated_input(REQUEST)
+
+
+def test_everything_that_is_sent_is_estimated() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string", "description": "a city " * 20}}}
+    call = ToolCall("1", "weather", '{"city": "Oslo"}' * 10)
+    told = (*REQUEST.turns, Turn("assistant", "", (call,)), Turn("tool", "rain " * 30, call_id="1"))
+    bare = estimated_input(REQUEST)
+
+    assert estimated_input(ModelRequest("", REQUEST.instructions, told)) > bare + 100
+    assert estimated_input(ModelRequest("", REQUEST.instructions, REQUEST.turns, output_schema=schema)) > bare + 400
+    tools = (ToolSpec("weather", "", schema),)
+    assert estimated_input(ModelRequest("", REQUEST.instructions, REQUEST.turns, tools)) > bare + 400
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("word " * 60, 100), ("\u5929\u6c14" * 50, 150), ("\U0001f600" * 50, 100)]
+)
+def test_wide_letters_take_more_than_plain_ones(text: str, tokens: int) -> None:
+    there = estimated_input(ModelRequest("", "", (Turn("user", text),)))
+
+    assert there - estimated_input(ModelRequest("", "", (Turn("user", ""),))) == tokens
