@@ -53,7 +53,8 @@ class Wordy(Priced):
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.asked.append(request)
-        usage = Usage(calls=1, output_tokens=request.max_tokens)
+        read = int(self.short * estimated_input(request))
+        usage = Usage(calls=1, input_tokens=read, output_tokens=request.max_tokens)
         return ModelReply(text="It was a dark and", usage=usage, finish="length", model=self.name)
 
 
@@ -135,11 +136,14 @@ async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_
 
 
 async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_allowance() -> None:
-    context = context_with(Budget(tokens=3_000))
+    estimate = estimated_input(REQUEST)
+    context = context_with(Budget(tokens=estimate + 100))
+    model = Wordy("cheap", Random(1), short=2.0)
 
-    await ask(calls(Priced("cheap", Random(3), short=2.0)), context)
+    await ask(calls(model), context)
 
-    assert 0 < context.usage.tokens - 3_000 <= estimated_input(REQUEST)
+    assert len(model.asked) == 1
+    assert context.usage.tokens - (estimate + 100) == estimate
 
 
 def test_everything_that_is_sent_is_estimated() -> None:
