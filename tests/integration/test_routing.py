@@ -9,7 +9,6 @@ import pytest
 from support.broker import remove_streams
 from support.processes import System, found
 
-from pointsman.engine.handoffs import consumer_name
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(180)
@@ -64,7 +63,7 @@ async def test_the_worker_process_with_the_shorter_queue_gets_the_work_of_a_skil
         waiting = [await system.client.submit("busy", "work") for _ in range(5)]
 
         async def queued() -> bool:
-            depth = await system.client.bus.depth(consumer_name("alpha"), "work")
+            depth = await system.client.queue("alpha")
             return depth is not None and depth.pending + depth.in_flight == len(waiting)
 
         await found(queued, "queue of alpha's")
