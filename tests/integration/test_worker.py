@@ -181,7 +181,7 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     process = await start(grace=1)
 
     for number, name in enumerate(("sleeper", "blocker", "rude"), 1):
-        await desk.hand(name, 6.0, task=f"T-{name}")
+        await desk.hand(name, 40.0, task=f"T-{name}")  # longer than the other worker may take to start
         await eventually(lambda number=number: has_started(notes, number))  # type: ignore[misc]
     await start()
     async with timed(0, 5):  # within the grace and two seconds, though one handler blocks its loop
