@@ -1,0 +1,110 @@
+"""A circuit on a real broker: supervisors in processes of their own share what is open, and its one probe."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.broker import remove_streams
+from support.processes import System, found
+
+from pointsman.client import Workflow
+from pointsman.errors import NotFound
+from pointsman.settings import Settings
+from pointsman_schemas.log import TaskDispatched, TaskHeld
+
+pytestmark = pytest.mark.timeout(180)
+
+CREW = '''
+"""An agent that is ill, or waits, while a file says so, and writes down that it has begun."""
+
+import asyncio
+from pathlib import Path
+
+from pointsman import Limits, Pipeline, Stage, Team, agent
+from pointsman.errors import TaskError
+
+HERE = Path(__file__).parent
+
+
+@agent(name="alpha", description="Does the work")
+async def alpha(request: str) -> str:
+    with (HERE / "begun").open("a") as begun:
+        begun.write("alpha\\n")
+    if (HERE / "ill").exists():
+        raise TaskError("the provider is down", retryable=True)
+    while (HERE / "waits").exists():
+        await asyncio.sleep(0.02)
+    return "done"
+
+
+limits = Limits(attempts=1, deadline=60, task_timeout=6)
+crew = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="alpha"),)), limits=limits)
+'''
+
+
+def begun(folder: Path) -> list[str]:
+    return (folder / "begun").read_text().split() if (folder / "begun").exists() else []
+
+
+async def entries(system: System, workflow: Workflow, kind: Any) -> list[Any]:
+    try:
+        return [entry for entry in await system.client.entries(workflow.id) if isinstance(entry, kind)]
+    except NotFound:  # it is not admitted yet
+        return []
+
+
+async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_one_probe(
+    settings: Settings, tmp_path: Path
+) -> None:
+    settings = settings.model_copy(update={"circuit_failures": 2, "circuit_open": 3.0, "log_level": "debug"})
+    (tmp_path / "ill").touch()
+    async with System(tmp_path, settings) as system:
+        target = system.write("routes.py", CREW)
+        *supervisors, _ = await asyncio.gather(*(system.supervisor(target) for _ in range(2)), system.worker(target))
+        submit, circuits = system.client.submit, system.client.circuits
+        # Each supervisor counts for itself: of three failures one of the two has seen two.
+        failing = [await submit("crew", "work") for _ in range(3)]
+
+        async def opened() -> bool:
+            return "alpha" in await circuits()
+
+        await found(opened, "open circuit")
+        (tmp_path / "ill").unlink()
+        (tmp_path / "waits").touch()
+        before = len(begun(tmp_path))
+        held: list[Workflow] = []
+
+        async def both_hold_some() -> bool:
+            held.append(await submit("crew", "work"))
+            await found(lambda: entries(system, held[-1], TaskHeld | TaskDispatched), "held task")
+            return all(supervisor.lines("task_held") for supervisor in supervisors)
+
+        await found(both_hold_some, "held task of each supervisor")
+
+        since = (await circuits())["alpha"].since
+        waiting = [*failing, *held]  # one of the failing may have come too late to fail
+
+        async def one_is_sent_and_the_rest_have_looked_again() -> bool:
+            sent = [entry.at for each in waiting for entry in await entries(system, each, TaskDispatched)]
+            if not (sent := [at for at in sent if at > since]) or len(begun(tmp_path)) == before:
+                return False
+            looked = [[entry.at for entry in await entries(system, each, TaskHeld)] for each in waiting]
+            return sum(1 for looks in looked if looks and looks[-1] >= sent[0]) >= len(held) - 1
+
+        await found(one_is_sent_and_the_rest_have_looked_again, "probe, and another look of the rest")
+        probing = (await circuits())["alpha"].probe
+        probes = begun(tmp_path)[before:]
+        (tmp_path / "waits").unlink()
+        outcomes = [await workflow.outcome(40) for workflow in held]
+        for workflow in failing:
+            await workflow.outcome(40)
+        for supervisor in supervisors:  # who did not see the probe succeed has heard of it
+            await supervisor.logged("circuit_closed", agent="alpha")
+    await remove_streams(settings)
+
+    assert probing.split("/")[0] in {workflow.id for workflow in waiting}
+    assert probes == ["alpha"]
+    assert {outcome.status for outcome in outcomes} == {"completed"}
