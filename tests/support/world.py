@@ -261,9 +261,13 @@ def audit(story: Story, chance: Random) -> None:
 
     before: State | None = None
     for entry in log:
-        counted = isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result is not None
-        if counted and before is not None:
-            given, result = before.tasks[entry.task_id], entry.result
+        counted = entry.result if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) else None
+        if (
+            isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked)
+            and counted is not None
+            and before is not None
+        ):
+            given, result = before.tasks[entry.task_id], counted
             judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewAsked)
             assert given.live or (judged and result == given.result), f"nobody waited for a result for {given.id}"
             assert (result.workflow_id, result.agent, result.attempt) == (WORKFLOW, given.agent, given.attempt)
