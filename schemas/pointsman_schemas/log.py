@@ -335,12 +335,14 @@ class ControlIgnored(Part):
 
 
 class TimerArmed(Part):
-    """The supervisor will look at the workflow again at `due`, whatever happens until then."""
+    """The supervisor will look at the workflow again at `due`, whatever happens until then. `reason` is who must come
+    before the workflow can begin."""
 
     kind: Literal["timer_armed"] = "timer_armed"
     at: AwareDatetime
     name: str
     due: AwareDatetime
+    reason: str = ""
 
 
 class LimitReached(Part):

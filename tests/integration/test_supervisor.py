@@ -289,7 +289,7 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
 
 
 async def test_nobody_alive_means_a_clear_no_worker_at_the_deadline(settings: Settings) -> None:
-    team = Team(name="crew", limits=Limits(deadline=10, task_timeout=1, attempts=1))
+    team = Team(name="crew", limits=Limits(deadline=2))
     async with running(settings, team) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(15)

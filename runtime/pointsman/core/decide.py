@@ -86,6 +86,8 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
     if draft.state is not None and not draft.state.ended:
         _told_the_time(draft)
         check_limits(draft)
+        if not draft.open().begun and not draft.open().ended:
+            begin(draft)
         release(draft)
         _advance(draft)
         ration(draft)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.attempts import attempt_failed, resume
+from pointsman.core.attendance import missing, next_look
 from pointsman.core.budget import Shortage
 from pointsman.core.draft import LATE, Draft, abandon, end
 from pointsman.core.holding import kept_back
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase, TaskStatus
@@ -39,7 +41,11 @@ def check_limits(draft: Draft) -> None:
     state = draft.open()
     if draft.now >= state.deadline and not state.approvals and state.phase in (Phase.PLANNING, Phase.RUNNING):
         seconds = (state.deadline - state.started_at).total_seconds()
-        return _stop_work(draft, "deadline", f"the deadline of {seconds:g} s was reached")
+        reached = f"the deadline of {seconds:g} s was reached"
+        if not state.begun:
+            nobody = missing(draft) or "whoever could came too late"
+            return end(draft, Phase.FAILED, NOT_SERVED, f"no worker took it: {nobody}; {reached}")
+        return _stop_work(draft, "deadline", reached)
     if state.timer_due is None or draft.now < state.timer_due:
         return None  # no deadline comes before the timer that was armed for the first of them
     for task in tuple(state.tasks.values()):
@@ -100,9 +106,13 @@ def arm_timer(draft: Draft) -> None:
     deadlines += first_expiry(draft)
     if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
         deadlines.append(state.deadline)
+    nobody = "" if state.begun else missing(draft)
+    if nobody:
+        deadlines.append(next_look(draft))
     due = min(deadlines)
     if fired or state.timer_due is None or due < state.timer_due:
-        draft.add(TimerArmed(at=draft.now, name=f"wake-{state.timers + 1}", due=max(due, draft.now)))
+        name = f"wake-{state.timers + 1}"
+        draft.add(TimerArmed(at=draft.now, name=name, due=max(due, draft.now), reason=nobody))
 
 
 def _overdue(draft: Draft, task: Task) -> AttemptError:

@@ -56,7 +56,7 @@ from pointsman_schemas.log import (
     WorkflowEnded,
     WorkflowStarted,
 )
-from pointsman_schemas.team import Team
+from pointsman_schemas.team import Router, Supervisor, Team
 
 __all__ = ["Difference", "rehearse"]
 
@@ -252,6 +252,9 @@ def _cards(
                 works(planned.agent, each.event, planned.skill)
     for entry in entries:
         match entry:
+            case TaskAdded(role=Role.PLAN | Role.CLASSIFY) if not menu and not (state and state.begun):
+                if (name := _not_on_the_menu(state, entries)) is not None:
+                    cards[name] = AgentCard(name=name, description="", team=True)
             case TaskDispatched():
                 took(entry.agent, entry.at, entry.deadline)
                 card = cards[entry.agent]
@@ -297,6 +300,16 @@ def _unknown(entry: TaskDispatched | RetryScheduled) -> Iterator[str]:
     """Who got a task and was not alive: it might have been a team, and got what one gets."""
     if entry.allowance is not None and entry.allowance.tasks is not None and not entry.team:
         yield entry.agent
+
+
+def _not_on_the_menu(state: State | None, entries: Sequence[Entry]) -> str | None:
+    """Who may have been there, though a workflow began with nobody on its menu: else it had waited."""
+    started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), state)
+    if started is None:
+        return None
+    strategy, named = started.strategy, () if started.agents == "*" else started.agents
+    fallback = strategy.fallback if isinstance(strategy, Supervisor | Router) else None
+    return fallback or next(iter(named), None)
 
 
 def _reacting_too(

@@ -185,6 +185,11 @@ class State:
     def ended(self) -> bool:
         return self.phase in TERMINAL
 
+    @property
+    def begun(self) -> bool:
+        """There is something to do, or a person is asked whether there is: it waits for nobody to come any more."""
+        return bool(self.tasks) or self.asked > 0
+
     def work(self) -> Iterator[Task]:
         """The tasks of the plan, in its order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)

@@ -62,6 +62,7 @@ class Story:
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
+        self._lacks = ""
         self._roles: dict[str, Role] = {}
         self._handed: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
         self._reports: dict[tuple[str, int], list[Progress]] = {}
@@ -153,6 +154,9 @@ class Story:
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case LimitReached():
                 return "!", "warn", entry.limit, "", entry.detail
+            case TimerArmed() if entry.reason not in ("", self._lacks):  # it is looked again and again
+                self._lacks = entry.reason
+                return "…", "warn", "the request", "waits:", entry.reason
             case TimerArmed():
                 return "", "plain", "supervisor", "will look again at", f"{entry.due:%H:%M:%S}"
             case WorkflowEnded():

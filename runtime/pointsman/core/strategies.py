@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from pointsman.core.answers import answer_or_give_up
+from pointsman.core.attendance import missing
 from pointsman.core.choreography import begin_choreography
 from pointsman.core.draft import Draft
 from pointsman.core.fan_out import begin_fan_out, finish_fan_out
@@ -17,9 +18,11 @@ __all__ = ["begin", "finish"]
 
 
 def begin(draft: Draft) -> None:
-    """Get a plan, or ask for one, unless there may be none."""
+    """Get a plan, or ask for one, as soon as somebody is there for it, unless there may be none."""
     if not may_plan(draft.open()).tasks:
         too_many(draft, 1, 0)
+        return
+    if missing(draft):
         return
     match draft.open().strategy:
         case Supervisor() | Adaptive() as strategy:

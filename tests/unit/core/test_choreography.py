@@ -178,8 +178,9 @@ def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
     assert story.outcome.reason == "the limit of 3 tasks was passed: ping would make 4"
 
 
-def test_nobody_to_react_to_the_request_is_said_at_once() -> None:
-    story = Story(strategy=Choreography(begins="nothing"), cards=DANCERS).start()
+def test_that_nobody_reacts_to_the_request_is_said_at_once_when_all_are_there() -> None:
+    names = tuple(dancer.name for dancer in DANCERS)
+    story = Story(strategy=Choreography(begins="nothing"), cards=DANCERS, agents=names).start()
 
     assert story.outcome.reason == "no live agent of the team reacts to the event nothing"
 

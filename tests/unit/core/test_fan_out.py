@@ -99,8 +99,8 @@ def test_the_outcome_has_the_time_of_every_member() -> None:
     assert {each.agent: each.elapsed for each in story.outcome.tasks} == {"legal": 2, "risk": 5, "sales": 6}
 
 
-def test_nobody_to_ask_is_said_at_once() -> None:
-    story = Story(strategy=FanOut(), cards=()).start()
+def test_nobody_that_could_ever_be_asked_is_said_at_once() -> None:
+    story = Story(strategy=FanOut(), agents=()).start()
 
     assert story.outcome.reason == "no agent is alive that could take the request"
 

@@ -16,7 +16,7 @@ from pointsman.core.inputs import RequestReceived, ResultReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
-from pointsman_schemas.log import Commit, LimitReached, RetryScheduled, TaskFailed
+from pointsman_schemas.log import Commit, LimitReached, PlanRejected, RetryScheduled, TaskFailed
 from pointsman_schemas.team import Choreography, Limits, Router, Team
 
 
@@ -83,9 +83,11 @@ def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
 
 
 def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
-    story = Story(cards=()).start()
+    story = Story().start()
+    story.cards = ()
     story.succeed("plan-1", plan(task("a")))
 
+    assert len(story.of(PlanRejected)) == 1
     assert list(rehearse(story.commits)) == []
 
 
