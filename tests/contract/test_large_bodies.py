@@ -166,3 +166,14 @@ async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: Place,
     stored = await bus.last("log", place.log)
     assert stored is not None
     assert decode(stored.headers, stored.body) == (None, b"{}")
+
+
+async def test_a_body_whose_parts_are_gone_is_kept_anew_when_it_is_sent_again(place: Place, bus: Bus) -> None:
+    await bus.publish(place.handoff(1), LARGE, {})
+    chunks = await artifacts(place, bus, "C")
+    await bus.purge("artifacts", chunks[0].subject)
+
+    await bus.publish(place.handoff(2), LARGE, {})
+
+    held = [stored async for stored in bus.read("work", place.handoffs)]
+    assert [stored.body == LARGE for stored in held] == [True, True]
