@@ -41,6 +41,7 @@ from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
 from pointsman.bus.replies import Replies
 from pointsman.bus.streams import ensure_streams
+from pointsman.bus.watching import ContainedWatcher
 from pointsman.bus.wire import (
     NO_CONSUMER,
     NO_STREAM,
@@ -106,7 +107,7 @@ class JetStreamBus:
     ) -> None:
         self._settings = settings
         self._name = name
-        self._watcher = watcher
+        self._watcher = watcher = ContainedWatcher(watcher) if watcher is not None else None
         self._server: Server | None = None
         self._server_id = ""
         self._restarts = 0
