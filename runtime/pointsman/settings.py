@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pointsman.core.metering import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
+from pointsman_schemas.claim import MAX_BODY
 from pointsman_schemas.ids import Token
 from pointsman_schemas.strict_json import parse_json
 
@@ -66,7 +67,7 @@ class Settings(BaseSettings):
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
     """How long the log and the dead letters are kept. What is to be done is kept for 7 days at most."""
-    max_body: Annotated[int, Field(ge=1024)] = 8_388_608
+    max_body: Annotated[int, Field(ge=1024)] = MAX_BODY
     """Bytes of headers and body that one event may have. What does not fit into one message of the broker is kept in
     the object store. A process holds the bodies it works on, and reads JSON at some 50 MB a second."""
     artifacts_bytes: Annotated[int, Field(gt=0)] | None = None

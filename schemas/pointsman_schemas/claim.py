@@ -12,9 +12,12 @@ from urllib.parse import quote, unquote
 
 from pointsman_schemas.errors import UndecodableEvent
 
-__all__ = ["DATAREF", "Claim"]
+__all__ = ["DATAREF", "MAX_BODY", "Claim"]
 
 DATAREF = "ce-dataref"
+MAX_BODY = 8_388_608
+"""Bytes that one event may have unless configured: eight messages of the broker's default, which a process still holds
+by the hundred."""
 
 _FORM = re.compile(r"nats-object://([A-Za-z0-9_-]{1,128})/([^/?#\s]{1,512})\?size=([0-9]{1,15})&sha256=([0-9a-f]{64})")
 

@@ -32,6 +32,7 @@ from pointsman.bus.memory_streams import Durable, Stream
 from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.claim import MAX_BODY
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 
@@ -64,7 +65,7 @@ class MemoryBroker:
         clock: Clock | None = None,
         max_payload: int = 1_048_576,
         heartbeat: float = 5.0,
-        max_body: int = 8_388_608,
+        max_body: int = MAX_BODY,
         unsynced_handoffs: bool = False,
     ) -> None:
         self.namespace = token(namespace, "namespace")
@@ -453,7 +454,7 @@ class MemoryBus:
         clock: Clock | None = None,
         max_payload: int = 1_048_576,
         *,
-        max_body: int = 8_388_608,
+        max_body: int = MAX_BODY,
         broker: MemoryBroker | None = None,
     ) -> None:
         self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)

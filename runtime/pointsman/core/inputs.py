@@ -10,6 +10,7 @@ from typing import TypeAlias
 from pointsman.core.circuits import Circuit
 from pointsman.core.load import Load
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.claim import MAX_BODY
 from pointsman_schemas.events import AttemptError, Control, Request, Result
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.team import Team
@@ -84,7 +85,7 @@ class Circumstances:
     now: datetime
     cards: tuple[AgentCard, ...] = ()
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
-    max_body: int = 8_388_608
+    max_body: int = MAX_BODY
     loads: Mapping[str, Load] = field(default_factory=dict)
     chosen: Mapping[str, str] = field(default_factory=dict)
     """By task, who was chosen for it where a finished decision is made again: the figures are gone."""
