@@ -18,6 +18,7 @@ from pointsman.errors import BusUnavailable
 from pointsman.ports import Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, simulate
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Timer
 from pointsman_schemas.ids import workflow_id_for
@@ -46,6 +47,7 @@ def supervised(
         stop = asyncio.Event()
         settings = Settings(namespace="sim", ack_wait=3.0, max_running=max_running)
         engine = SupervisorEngine(bus, TEAM, settings, clock or SimulatedClock())
+        await bus.registry.announce(AgentCard(name="a", instance="1", description="Lets it begin"))
         running = asyncio.create_task(engine.run(stop))
         await bus.publish(SUBJECTS.request("team"), request, {"Nats-Msg-Id": "r1"})
         await test()
