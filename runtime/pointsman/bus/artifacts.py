@@ -115,7 +115,7 @@ class Artifacts:
         return claim
 
     async def _is_whole(self, claim: Claim) -> bool:
-        """Whether all of the object can be had. Its description alone shows nothing: whoever purged it, or a broker that
+        """Whether all of the object can be had. Its description alone shows nothing: a purge, or a broker that
         lost a part of its store, has left that. It is read as fast as it would be written, and is in hand here."""
         try:
             await self._get(claim)
