@@ -253,8 +253,8 @@ def _cards(
     for entry in entries:
         match entry:
             case TaskAdded(role=Role.PLAN | Role.CLASSIFY) if not menu and not (state and state.begun):
-                if (name := _not_on_the_menu(state, entries)) is not None:
-                    cards[name] = AgentCard(name=name, description="", team=True)
+                if (there := _not_on_the_menu(state, entries)) is not None:
+                    cards[there] = AgentCard(name=there, description="", team=True)
             case TaskDispatched():
                 took(entry.agent, entry.at, entry.deadline)
                 card = cards[entry.agent]
