@@ -11,6 +11,8 @@ from support.system import echo, planner_of, running, synthesizer, until
 
 from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
+from pointsman.core.outbox import Message
+from pointsman.core.state import State
 from pointsman.engine import workflow_log
 from pointsman.engine.sending import Sender
 from pointsman.errors import BusUnavailable, TaskError
@@ -270,12 +272,12 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
     broken: list[str] = []
     emit = Sender._emit
 
-    async def fail_first(self: Sender, state: object, message: object) -> None:
-        subject = message.subject  # type: ignore[attr-defined]
+    async def fail_first(self: Sender, state: State, message: Message, *, again: bool) -> bool:
+        subject = message.subject
         if subject not in broken:
             broken.append(subject)
             raise BusUnavailable("the cable was cut between commit and emit")
-        await emit(self, state, message)  # type: ignore[arg-type]
+        return await emit(self, state, message, again=again)
 
     monkeypatch.setattr(Sender, "_emit", fail_first)
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:

@@ -142,6 +142,7 @@ class Crew:
             return {"tasks": []}
         if kind == "cannot":
             return {"tasks": [], "cannot": "there is no way"}
+        names += ["below", "below"] * ("below" in names)  # a team hands to a team as often as to its own
         prefix = f"{handoff.task_id[-1]}{handoff.attempt}"
         most = asked.get("max_tasks")
         count = min(chance.randint(1, 5), most if isinstance(most, int) else 5)

@@ -167,7 +167,7 @@ class World:
                 "circuit_open": ill[1],
             }
         )
-        self.team, self.below = _teams(chance, Random(f"{self.seed}/tasks").choice([4, 6, 12]))
+        self.team, self.below = _teams(chance, Random(f"{self.seed}/tasks").choice([4, 12, 40]))
         people = Random(f"{self.seed}/people")
         self.asks = people.random() < 0.3
         if self.asks:
@@ -642,7 +642,7 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
         Adaptive(synthesizer=writer, plans=chance.randint(1, 4)),
         Pipeline(stages=stages),
         FanOut(
-            synthesizer=writer, minimum=chance.choice([0.3, 1.0]), skills=chance.choice([(), (), ("craft", "none")])
+            synthesizer=writer, minimum=chance.choice([0.3, 1.0]), skills=chance.choice([(), (), (), ("craft", "none")])
         ),
         Choreography(synthesizer=writer, ends=chance.choice([(), ("over",)])),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from hashlib import sha256
 
 from pointsman.core.outbox import dead_letter_id
 from pointsman.errors import Conflict, OversizeEvent
@@ -74,9 +75,9 @@ def home_of(bus: Bus, subjects: Subjects, subject: str) -> str:
 def letter_id(bus: Bus, subjects: Subjects, stored: Stored, workflow: str | None) -> str:
     """The id of the dead letter of `stored`, the same whoever buries it and however often."""
     home = home_of(bus, subjects, stored.subject)
-    # A stream that forgets gives a number twice, and not the time.
-    twice = (stored.at.isoformat(),) if home == subjects.handoffs_stream else ()
-    return dead_letter_id(workflow or "none", home, stored.sequence, *twice)
+    if home == subjects.handoffs_stream:  # it gives a number twice, and what it forgot is sent again, with another time
+        return dead_letter_id(workflow or "none", home, stored.subject, sha256(stored.body).hexdigest())
+    return dead_letter_id(workflow or "none", home, stored.sequence)
 
 
 async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:

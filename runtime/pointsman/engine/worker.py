@@ -23,6 +23,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.engine.announcing import keep_announced
 from pointsman.engine.answering import Answerer, Job
 from pointsman.engine.attempt import ABANDON
+from pointsman.engine.burial import letter_id
 from pointsman.engine.desks import Desk, desk_of
 from pointsman.engine.handlers import ThreadHandlers
 from pointsman.engine.handoffs import consumer_name
@@ -80,7 +81,7 @@ class Worker:
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
         self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
-        self._jobs: dict[str, Job] = {}  # by the subject of the handoff: a broker that forgets gives a number twice
+        self._jobs: dict[str, Job] = {}  # by what the dead letter of the handoff would be called
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._answerer = Answerer(bus, self._subjects, settings, self._clock, self._cancelled)
         self._stopping = False
@@ -175,7 +176,8 @@ class Worker:
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        if (running := self._jobs.get(delivery.message.subject)) is not None:
+        name = letter_id(self._bus, self._subjects, delivery.message, None)
+        if (running := self._jobs.get(name)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
             desk.vacate()
             _log.warning(
@@ -186,7 +188,7 @@ class Worker:
             )
             return
         job = Job(desk, delivery, asyncio.current_task())
-        self._jobs[delivery.message.subject] = job
+        self._jobs[name] = job
         try:
             await self._answerer.answer(job)
         except asyncio.CancelledError:
@@ -201,7 +203,7 @@ class Worker:
             )
             await job.delivery.nak(_AGAIN)
         finally:
-            del self._jobs[delivery.message.subject]
+            del self._jobs[name]
             desk.vacate()
 
     # Beside the work

@@ -160,6 +160,7 @@ COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 _DESTINATIONS: Final = {
     "request": (3, ""),
     "handoff": (3, ".{workflow}.{task}.{attempt}"),
+    "handed": (2, ".{instance}.{subject}"),
     "step": (2, ".{workflow}.{task}.{attempt}.{name}"),
     "inbox": (3, ".{workflow}.{kind}.{name}"),
     "schedule": (2, ".{workflow}.{name}"),
