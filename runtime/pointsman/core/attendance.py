@@ -25,7 +25,8 @@ def missing(draft: Draft) -> str:
     """Who the workflow cannot begin without, in words; nothing when it may begin.
 
     Stages and the members that a team names get their tasks whether they are there or not, and wait for them in their
-    queues. Whoever chooses among those that are there needs one to choose.
+    queues. Whoever chooses among those that are there needs one to choose; a planner that is there says itself that it
+    has nobody.
     """
     state = draft.open()
     named = None if state.agents == "*" else frozenset(state.agents)
@@ -59,6 +60,8 @@ def _anybody(draft: Draft, planner: str | None = None, fallback: str | None = No
     """Nothing if anybody is there who could be given work by `planner`; teams nested too deep count, for that is the
     planner's to say."""
     agents = draft.open().agents
+    if planner is not None and draft.around.card(planner) is not None:
+        return ""
     for card in draft.around.cards:
         if card.role is Role.WORK and (
             card.name == fallback or (not card.team if agents == "*" else card.name in agents)
@@ -66,6 +69,6 @@ def _anybody(draft: Draft, planner: str | None = None, fallback: str | None = No
             return ""
     if not agents:
         return ""  # the team has nobody, and nobody can come
-    if planner is not None and draft.around.card(planner) is None:
+    if planner is not None:
         return f"no agent named {planner} is alive, nor any that it could choose"
     return "no agent is alive that could take the request"

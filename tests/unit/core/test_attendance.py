@@ -69,7 +69,10 @@ def test_who_comes_when_it_is_too_late_begins_nothing(strategy: Strategy) -> Non
 
 def test_the_planner_is_named_where_it_is_not_there_either() -> None:
     assert "no agent named planner is alive" in early(Supervisor()).of(TimerArmed)[0].reason
-    assert "planner" not in early(Supervisor(), cards=(PLANNER,)).of(TimerArmed)[0].reason
+
+
+def test_a_planner_that_is_there_is_asked_though_it_has_nobody() -> None:
+    assert [each.agent for each in early(Supervisor(), cards=(PLANNER,)).state.tasks.values()] == ["planner"]
 
 
 def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
