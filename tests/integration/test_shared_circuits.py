@@ -40,7 +40,7 @@ async def alpha(request: str) -> str:
     return "done"
 
 
-limits = Limits(attempts=1, deadline=60, task_timeout=6)
+limits = Limits(attempts=1, deadline=110, task_timeout=50)  # a probe waits for who looks again, which is every 10 s
 crew = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="alpha"),)), limits=limits)
 '''
 
@@ -98,9 +98,9 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
         probing = (await circuits())["alpha"].probe
         probes = begun(tmp_path)[before:]
         (tmp_path / "waits").unlink()
-        outcomes = [await workflow.outcome(40) for workflow in held]
+        outcomes = [await workflow.outcome(100) for workflow in held]
         for workflow in failing:
-            await workflow.outcome(40)
+            await workflow.outcome(100)
         for supervisor in supervisors:  # who did not see the probe succeed has heard of it
             await supervisor.logged("circuit_closed", agent="alpha")
     await remove_streams(settings)
