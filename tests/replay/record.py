@@ -60,7 +60,7 @@ def a_failure_cascades() -> Story:
     return story
 
 
-def a_plan_is_repaired_and_made_again() -> Story:
+def a_planner_is_told_how_many_tasks_are_left() -> Story:
     story = begun(limits=Limits(replans=1)).start()
     story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
     story.succeed("plan-2", plan(task("a"), task("b", needs=["a"])))
@@ -123,7 +123,7 @@ SCENARIOS: Mapping[str, Callable[[], Story]] = {
     for play in (
         everything_succeeds,
         a_failure_cascades,
-        a_plan_is_repaired_and_made_again,
+        a_planner_is_told_how_many_tasks_are_left,
         the_fallback_answers_after_a_timeout,
         the_deadline_comes,
         a_dead_letter_is_replayed,
