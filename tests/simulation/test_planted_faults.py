@@ -125,7 +125,7 @@ def test_a_planted_mistake_shows(
     plant(monkeypatch)
 
     others = set[str]()
-    for seed in (likely, *range(1, _ENOUGH + 1)):  # where it showed first when this was written, which saves time only
+    for seed in (likely, *range(1, _ENOUGH + 1)):  # `likely` is tried first: it saves time only
         problems = World(seed).run().problems
         if any(expected in problem for problem in problems):
             return

@@ -34,12 +34,16 @@ def test_an_acknowledged_request_reaches_exactly_one_outcome_whatever_dies_when(
         )
 
 
-@pytest.mark.parametrize("seed", [10, 14])  # in the second, agents emit events
-def test_a_seed_is_the_same_world_in_every_process(seed: int) -> None:
-    here = [World(seed).run().digest for _ in range(2)]
+@pytest.mark.parametrize(("seed", "emitting"), [(10, False), (14, True)])
+def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) -> None:
+    worlds = [World(seed) for _ in range(2)]
+
+    here = [world.run().digest for world in worlds]
     elsewhere = [_digest_in_another_process(seed, hash_seed) for hash_seed in ("1", "2")]
 
     assert {*here, *elsewhere} == {here[0]}
+    emitted = [world.broker.held("log", "sim.event.*.news") for world in worlds]
+    assert [bool(events) for events in emitted] == [emitting, emitting]
 
 
 def test_the_worlds_meet_every_kind_of_fault() -> None:
