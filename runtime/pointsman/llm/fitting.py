@@ -1,7 +1,8 @@
 """How long the answer of a model call may be for the call to stay within what is left of its attempt's allowance.
 
 The input is estimated, on the high side, and the answer gets what it leaves. What is used exceeds what there was only
-by what an estimate was short: never by the answer, whose length the provider keeps.
+by what an estimate was short: never by the answer, whose length the provider keeps. Cost is bounded only where the
+price of the model is known, and a call that broke off before its usage was told counts no tokens.
 """
 
 from __future__ import annotations
