@@ -1,8 +1,8 @@
 """The way into a queue of the SDK, and out of it to an exporter: what has no room stays out, and what is lost counts.
 
 The SDK's own queue drops what does not fit, and tells nobody. It never has to: all that it holds came in here. Before
-an exporter that fails nothing is let in, queued or encoded, but for one item every few seconds that finds out whether
-the collector is back: a collector that is away costs next to nothing.
+an exporter that fails nothing is let in, queued or encoded, but for one item now and then that finds out whether the
+collector is back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from typing import Any, Final
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.logs import get_logger
 
-__all__ = ["Door"]
+__all__ = ["Door", "NotSent"]
 
 _FAILURES: Final = 2  # one may be for the batch, as one that is too large; two in a row are for the collector
-_PAUSE: Final = 5.0  # seconds between two tries of a collector that is away: as long as the standard has a batch wait
+_PAUSE: Final = 5.0  # seconds from a try that failed to the next one's item: as long as the standard has a batch wait
 
 _log = get_logger(__name__)
+
+
+class NotSent(Exception):
+    """What an exporter raises for a batch that it could not make a request of: the collector is not to blame."""
 
 
 class Door:
@@ -39,7 +43,7 @@ class Door:
         self._monotonic = monotonic
         self._failures = 0  # in a row
         self._tried_again = 0.0  # when, by `monotonic`: before that nothing is let in, and then one
-        self._lost_before = 0
+        self._missed = 0  # since the last delivery
         self._was_full = False
         self._closed = False
         self._empty()
@@ -58,8 +62,13 @@ class Door:
         return self.offered - self.delivered
 
     def is_open(self) -> bool:
-        """Whether one more would be let in now. Ask before making what has a price, and `refuse` what is not made."""
+        """Whether one that is ready would be let in now. Ask before making it, and `refuse` what is not made."""
         return self._inside < self._limit()
+
+    def is_away(self) -> bool:
+        """Whether what begins now would be made for nobody: the collector is away, and has its next try already or is
+        not to be tried yet. A queue that is full now may have room when it ends."""
+        return self._has_failed() and not self.is_open()
 
     def refuse(self) -> None:
         """One was not even made, because nobody would have been let in."""
@@ -78,24 +87,30 @@ class Door:
         return admitted
 
     def export(self, batch: Sequence[Any]) -> Any:
-        """What the exporter says to `batch`; None, which the SDK does not look at, when it was not asked."""
+        """What the exporter says to `batch`; None, which the SDK does not look at, when it was not asked.
+
+        Raises what the exporter raises, which counts as a failure unless it is `NotSent`.
+        """
         with self._lock:
             self._inside -= len(batch)
-        if self._is_away() and self._monotonic() < self._tried_again:
+        if self._has_failed() and self._monotonic() < self._tried_again:
             self._dropped(len(batch))
             return None
-        delivered = False
+        delivered, at_fault = False, True
         try:
             result = self._exporter.export(batch)
             delivered = result.name == "SUCCESS"
             return result
+        except NotSent:
+            at_fault = False
+            raise
         finally:
             if delivered:
-                self.delivered += len(batch)
-                self._came_back()
+                self._delivered(len(batch))
             else:
                 self._dropped(len(batch))
-                self._failed()
+                if at_fault:
+                    self._failed()
 
     def shutdown(self) -> None:
         """May be called twice: by the SDK, and by whoever gives up."""
@@ -105,34 +120,40 @@ class Door:
 
     def _limit(self) -> int:
         """How many may be inside."""
-        if not self._is_away():
+        if not self._has_failed():
             return self.room
         return int(self._monotonic() >= self._tried_again)
 
-    def _is_away(self) -> bool:
+    def _has_failed(self) -> bool:
+        """Whether it has so often that the collector is taken to be away."""
         return self._failures >= _FAILURES
 
     def _failed(self) -> None:
         self._failures += 1
         self._tried_again = self._monotonic() + _PAUSE
         if self._failures == _FAILURES:
-            self._lost_before = self.lost
             _log.warning(
                 "telemetry_collector_away",
                 signal=self._signal,
-                hint=f"it is tried every {_PAUSE:g} s; what is lost meanwhile is counted in {names.TELEMETRY_DROPPED}",
+                hint=f"it is tried again {_PAUSE:g} s after each failure; what is lost meanwhile is counted in"
+                f" {names.TELEMETRY_DROPPED}",
             )
 
-    def _came_back(self) -> None:
-        was_away, self._failures = self._is_away(), 0
+    def _delivered(self, amount: int) -> None:
+        with self._lock:
+            self.delivered += amount
+            missed, self._missed = self._missed, 0
+        was_away, self._failures = self._has_failed(), 0
         if was_away:
-            _log.warning("telemetry_collector_back", signal=self._signal, lost=self.lost - self._lost_before)
+            _log.warning("telemetry_collector_back", signal=self._signal, lost=missed)
 
     def _turned_away(self) -> None:
         self._dropped(1)
-        if not self._was_full and not self._is_away():
+        if not self._was_full and not self._has_failed():
             self._was_full = True
             _log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
 
     def _dropped(self, amount: int) -> None:
+        with self._lock:
+            self._missed += amount
         metrics.count(names.TELEMETRY_DROPPED, amount, {names.SIGNAL: self._signal})

@@ -18,7 +18,7 @@ from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
 from pointsman.telemetry import logs, metrics, traces
-from pointsman.telemetry.door import Door
+from pointsman.telemetry.door import Door, NotSent
 from pointsman.telemetry.encoder import encode
 from pointsman.telemetry.logs import get_logger
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
 _HTTP: Final = "http/protobuf"
-_LARGEST: Final = 64 * 1024 * 1024  # bytes of a request: the SDK sends no larger one, and says so
+_LARGEST_REQUEST: Final = 64 * 1024 * 1024  # bytes: as the SDK has it
 log = get_logger(__name__)
 
 
@@ -166,6 +166,9 @@ class _Ways:
     def is_open(self) -> bool:
         return any(door.is_open() for door in self._doors)
 
+    def is_away(self) -> bool:
+        return all(door.is_away() for door in self._doors)
+
     def refuse(self) -> None:
         for door in self._doors:
             door.refuse()
@@ -276,6 +279,7 @@ def _span_exporter(name: str) -> Any:
 
 def _otlp_span_exporter() -> Any:
     """The SDK's exporter, with our encoder in it where it is one that has the parts we know."""
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExportResult
@@ -284,12 +288,20 @@ def _otlp_span_exporter() -> Any:
         """Sent, tried again, compressed and secured by the SDK; what we cannot encode is encoded by it, too."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            if self._shutdown:
+                return super().export(spans)
             try:
                 body = encode(spans)
             except Exception:  # the SDK leaves out what cannot be sent, and says so
-                return super().export(spans)
-            if self._shutdown or len(body) > _LARGEST:
-                return super().export(spans)
+                try:
+                    body = encode_spans(spans).SerializePartialToString()
+                except Exception as error:
+                    raise NotSent(f"a batch of {len(spans)} cannot be encoded: {error}") from error
+            if len(body) > _LARGEST_REQUEST:
+                raise NotSent(
+                    f"a batch of {len(spans)} is a request of {len(body)} bytes, and {_LARGEST_REQUEST} are the most:"
+                    " lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
+                )
             return SpanExportResult.SUCCESS if self._client.export(body).success else SpanExportResult.FAILURE
 
     exporter = Encoding()

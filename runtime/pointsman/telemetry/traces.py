@@ -75,6 +75,10 @@ class Way(Protocol):
         """Whether one that ended now would be taken."""
         ...
 
+    def is_away(self) -> bool:
+        """Whether nobody is there for one that begins now."""
+        ...
+
     def refuse(self) -> None:
         """One was not made, because it would not have been taken: it counts as lost."""
         ...
@@ -196,8 +200,8 @@ def span(
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
     `span_id` is the id it must have, because another process knows it. `alone` says that it stands for all that the
-    block does: instrumented libraries make no spans of their own within. While nobody takes spans none is made, as if
-    tracing were off, and it counts as lost.
+    block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
+    made, and it counts as lost: what is below it hangs on what is above.
     """
     before = otel_context.get_current()
     within = _under(parent) if parent is not None else before
@@ -218,11 +222,11 @@ def span(
         finally:
             _chosen.reset(token)
         within = otel.set_span_in_context(inner, within)
-        if alone:
-            for key in _SUPPRESSING:
-                within = otel_context.set_value(key, True, within)
     else:
         inner = otel.get_current_span(within)
+    if alone and _tracer is not None:
+        for key in _SUPPRESSING:
+            within = otel_context.set_value(key, True, within)
     opened = Span(inner) if tracer is not None else _Passing(inner)
     if within is not before:
         otel_context.attach(within)
@@ -375,8 +379,8 @@ class _ChosenIds:
 
 
 def _is_in_vain(within: otel_context.Context) -> bool:
-    """Whether a span made now would be lost. Not for a root: whether it is sampled is found out by making it."""
-    if _way is None or _way.is_open():
+    """Whether a span begun now is for nobody. Not for a root: whether it is sampled is found out by making it."""
+    if _way is None or not _way.is_away():
         return False
     around = otel.get_current_span(within).get_span_context()
     return around.is_valid and bool(around.trace_flags & _SAMPLED)

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.export import SpanExportResult
 from structlog.testing import capture_logs
 from support.prometheus import exposing, samples
 
 from pointsman.telemetry import traces
-from pointsman.telemetry.door import Door
+from pointsman.telemetry.door import Door, NotSent
 from pointsman.telemetry.export import _build_traces
 from pointsman.telemetry.traces import TraceContext
 
@@ -143,8 +144,48 @@ def test_that_a_collector_is_away_is_said_once_and_that_it_is_back_with_what_was
 
     assert [(line["event"], line.get("lost")) for line in logged] == [
         ("telemetry_collector_away", None),
-        ("telemetry_collector_back", 60),
+        ("telemetry_collector_back", 80),
     ]
+
+
+def test_what_was_lost_before_a_delivery_is_not_told_again(place: Place, logged: list[Any]) -> None:
+    for _ in range(2):
+        place.exporter.works = False
+        place.fail()
+        place.clock.now += 5
+        place.exporter.works = True
+        place.door.export(range(place.enter(1)))
+
+    assert [line["lost"] for line in logged if line["event"] == "telemetry_collector_back"] == [20, 20]
+
+
+def test_a_full_queue_is_no_sign_that_the_collector_is_away(place: Place) -> None:
+    place.enter(100)
+
+    assert (place.door.is_open(), place.door.is_away()) == (False, False)
+
+
+def test_while_it_is_found_out_whether_the_collector_is_back_it_is_away_for_all_but_one(place: Place) -> None:
+    place.fail()
+    away = [place.door.is_away()]
+    place.clock.now += 5
+    away.append(place.door.is_away())
+    place.enter(1)
+    away.append(place.door.is_away())
+
+    assert away == [True, False, True]
+
+
+def test_a_batch_that_was_never_sent_says_nothing_of_the_collector(place: Place) -> None:
+    def never(batch: object) -> SpanExportResult:
+        raise NotSent("it cannot be encoded")
+
+    place.exporter.export = never  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(NotSent, match="encoded"):
+            place.door.export(range(place.enter(10)))
+
+    assert (place.door.lost, place.enter(10)) == (30, 10)
 
 
 class TestSpans:
@@ -199,3 +240,26 @@ class TestSpans:
         traces.record("task", context=traces.reserve(PARENT), parent_span_id=PARENT.span_id, started=NOON, ended=NOON)
 
         assert (self.lost(), exporter.asked) == (1, [])
+
+    def test_one_that_begins_while_the_queue_is_full_and_ends_when_it_is_not_is_kept(
+        self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (door,) = traces._way._doors  # type: ignore[union-attr]
+        monkeypatch.setattr(door, "room", 1)
+
+        with traces.span("fills it", parent=PARENT):
+            pass
+        with traces.span("long", parent=PARENT):
+            exporter.works = True
+            traces._tracer.span_processor.force_flush()  # type: ignore[union-attr]
+        self.pipeline._flush()
+
+        assert (self.lost(), exporter.asked) == (0, [1, 1])
+
+    def test_instrumented_libraries_make_none_of_their_own_below_one_that_is_not_made(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("chat", parent=PARENT, alone=True):
+            suppressed = [otel_context.get_value(key) for key in traces._SUPPRESSING]
+
+        assert suppressed == [True, True]

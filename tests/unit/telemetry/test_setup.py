@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
-from opentelemetry.exporter.http.transport._requests import RequestsHTTPTransport
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -28,6 +27,7 @@ from support.system import echo, in_memory, planner_of, synthesizer
 from pointsman import telemetry
 from pointsman.settings import Settings
 from pointsman.telemetry import content, export, traces
+from pointsman.telemetry.door import NotSent
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30))
@@ -141,13 +141,16 @@ class TestSpanExporter:
 
     @pytest.fixture
     def posted(self, monkeypatch: pytest.MonkeyPatch) -> list[ExportTraceServiceRequest]:
+        transports = pytest.importorskip(
+            "opentelemetry.exporter.http.transport._requests", reason="an SDK of another build encodes for itself"
+        )
         posted: list[ExportTraceServiceRequest] = []
 
         def request(transport: object, method: str, url: str, *, data: bytes, **more: object) -> Any:
             posted.append(ExportTraceServiceRequest.FromString(data))
             return SimpleNamespace(status_code=200, reason="OK", error=None)
 
-        monkeypatch.setattr(RequestsHTTPTransport, "request", request)
+        monkeypatch.setattr(transports.RequestsHTTPTransport, "request", request)
         return posted
 
     def test_it_sends_what_our_encoder_makes_of_them(
@@ -165,6 +168,24 @@ class TestSpanExporter:
 
         assert result is SpanExportResult.SUCCESS
         assert posted == [encode_spans(_spans({"key": "value"}))]
+
+    def test_a_batch_larger_than_a_request_may_be_is_not_sent_and_says_what_to_do(
+        self, monkeypatch: pytest.MonkeyPatch, posted: list[ExportTraceServiceRequest]
+    ) -> None:
+        monkeypatch.setattr(export, "_LARGEST_REQUEST", 1_000)
+
+        with pytest.raises(NotSent, match=r"a batch of 2 is a request of \d+ bytes.*OTEL_BSP_MAX_EXPORT_BATCH_SIZE"):
+            export._otlp_span_exporter().export(_spans({"key": "x" * 500}, {"key": "x" * 500}))
+
+        assert posted == []
+
+    def test_a_batch_that_nobody_can_encode_is_not_sent(self, posted: list[ExportTraceServiceRequest]) -> None:
+        never_ended = ReadableSpan("open", SpanContext(1, 2, is_remote=False), resource=Resource({}), kind=None)  # type: ignore[arg-type]
+
+        with pytest.raises(NotSent, match="a batch of 1 cannot be encoded"):
+            export._otlp_span_exporter().export([never_ended])
+
+        assert posted == []
 
     def test_an_sdk_that_measures_itself_encodes_for_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
