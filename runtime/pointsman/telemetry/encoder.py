@@ -2,8 +2,8 @@
 
 The format is protobuf, and OTLP's is stable: a field is a tag (number and kind), then its value, or its length and its
 bytes. Numbers and order of fields are those of `opentelemetry/proto/trace/v1/trace.proto`; a message is equal to the
-one the SDK would have sent (docs/decisions has why). A value that is none of the kinds OTLP has, an integer of more
-than 64 bits or a lone surrogate raises.
+one the SDK would have sent (docs/decisions has why). A value that is none of the kinds OTLP has, or an integer of more
+than 64 bits, raises. Of a lone surrogate, which no UTF-8 can hold, the code is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["encode"]
 
 _KEYS: Final = 512  # that are kept encoded: the conventions' and ours are some 60
-_LARGEST: Final = 1 << 63
+_INTEGERS: Final = 1 << 63  # below this, and not below its negative
+_UTF8: Final = ("utf-8", "backslashreplace")
 
 _times: Final = struct.Struct("<BQBQ").pack
 _time: Final = struct.Struct("<BQ").pack
@@ -111,7 +112,7 @@ def _attributes(tag: int, attributes: Mapping[str, Any] | None) -> bytes:
     for key, value in plain.items():
         head = _head(key)
         if type(value) is str:  # nearly all are, and most so short that each length is one byte
-            text = value.encode()
+            text = value.encode(*_UTF8)
             length = len(text)
             if (whole := len(head) + length + 3) < 128:
                 pairs.append(_ONE[whole] + head + _SHORT[length] + text)
@@ -123,7 +124,7 @@ def _attributes(tag: int, attributes: Mapping[str, Any] | None) -> bytes:
 @lru_cache(_KEYS)
 def _head(key: str) -> bytes:
     """What a pair begins with, up to the length of its value."""
-    return _field(0x0A, key.encode()) + b"\x12"
+    return _field(0x0A, key.encode(*_UTF8)) + b"\x12"
 
 
 def _value(value: Any) -> bytes:
@@ -134,9 +135,9 @@ def _value(value: Any) -> bytes:
         case bool():
             return b"\x10\x01" if value else b"\x10\x00"
         case str():
-            return _field(0x0A, value.encode())
+            return _field(0x0A, value.encode(*_UTF8))
         case int():
-            if not -_LARGEST <= value < _LARGEST:
+            if not -_INTEGERS <= value < _INTEGERS:
                 raise ValueError(f"an integer of {value.bit_length()} bits: OTLP has 64")
             return b"\x18" + _varint(value)
         case float():
@@ -162,7 +163,7 @@ def _sized(content: bytes) -> bytes:
 
 def _text(tag: int, text: str | None) -> bytes:
     """A text that is empty is left out, as is a number that is 0: it is what a reader takes for one that is missing."""
-    return _field(tag, text.encode()) if text else b""
+    return _field(tag, text.encode(*_UTF8)) if text else b""
 
 
 def _number(tag: int, number: int) -> bytes:

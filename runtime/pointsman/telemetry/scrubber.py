@@ -34,7 +34,10 @@ _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za
 
 
 def scrub(text: str, *, emails: bool = False) -> str:
-    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`."""
+    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`, and lone
+    surrogates by their codes: a text that no UTF-8 can hold loses a whole batch of what is sent."""
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
     text = _SECRET_VALUE.sub(HIDDEN, text)
     return _EMAIL.sub(HIDDEN, text) if emails else text
 

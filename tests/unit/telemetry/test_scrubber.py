@@ -85,6 +85,10 @@ def test_data_is_scrubbed_by_its_texts_and_by_its_keys_at_any_depth() -> None:
     }
 
 
+def test_a_lone_surrogate_is_shown_by_its_code() -> None:
+    assert scrub("no file \udce9 in café") == "no file \\udce9 in café"
+
+
 @given(st.text(max_size=200))
 def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     assert scrub(scrub(text)) == scrub(text)
