@@ -95,19 +95,18 @@ async def weather_of(city: str) -> str:
 @both
 @pytest.mark.parametrize("factor", [1.0, 1.5], ids=["right", "short"])
 async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_input_is_short(
-    connect: Connect, factor: float
+    connect: Connect, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget, usual, used, short = 4_000, 1_000, list[int](), list[int]()
+    budget, usual, estimate, taken = 4_000, 1_000, 500, int(500 * factor)
+    allowed: list[int] = []
+    monkeypatch.setattr("pointsman.model_calls.estimated_input", lambda _: estimate)
 
     def using_all(call: Call) -> Answer:
         most = next(call.body[name] for name in LIMITS if name in call.body)
+        allowed.append(most)
         if most == usual:
-            used.append(400 + most)
-            return Answer(calls=(("weather_of", {"city": str(len(used))}),), usage=(400, most))
-        estimate = budget - sum(used) - most
-        used.append(int(factor * estimate) + most)
-        short.append(int(factor * estimate) - estimate)
-        return Answer("Half an answer", finish="length", usage=(int(factor * estimate), most))
+            return Answer(calls=(("weather_of", {"city": str(len(allowed))}),), usage=(400, most))
+        return Answer("Half an answer", finish="length", usage=(taken, most))
 
     async with FakeProvider.saying(*[using_all] * 9) as provider:
         model = connect(provider)
@@ -121,8 +120,8 @@ async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_in
         await model.close()
 
     assert raised.value.kind == "limit"
-    assert context.usage.tokens == sum(used)
-    assert [context.usage.tokens - budget] == short
+    assert allowed == [usual, usual, budget - 2 * (400 + usual) - estimate]
+    assert context.usage.tokens == budget + taken - estimate
 
 
 @both
