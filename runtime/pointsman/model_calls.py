@@ -10,23 +10,21 @@ from typing import Final
 
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.fitting import LEAST_ANSWER, affordable, estimated_input
+from pointsman.llm.fitting import affordable, estimated_input, least_answer
 from pointsman.metering import Admission
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall
 from pointsman.telemetry import content, metrics, names
 from pointsman_schemas.events import ErrorKind
 
-__all__ = ["LONGEST_WAIT", "TRIES", "ModelCalls"]
+__all__ = ["GUESSED_ANSWER", "LONGEST_WAIT", "TRIES", "ModelCalls"]
 
 TRIES: Final = 3
 """Times one model call is made when the provider fails in passing. More is the supervisor's business: its retries are
 durable and hold no slot."""
 LONGEST_WAIT: Final = 20.0
 """Seconds that a try is waited for here; a provider that asks for more is left to the supervisor's schedule."""
-LETTERS_OF_A_TOKEN: Final = 4
-"""As English has them on average: a guess of what a call will use, set right when it is over."""
 GUESSED_ANSWER: Final = 300
-"""Tokens that an answer is taken to have before it is there."""
+"""Tokens that shared limits are asked for an answer before it is there; set right when it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +90,9 @@ class ModelCalls:
     async def _admitted(self, model: Model, request: ModelRequest, context: Context) -> Admission | None:
         if context.meters is None:
             return None
-        letters = len(request.instructions) + sum(len(turn.text) for turn in request.turns)
+        tokens = estimated_input(request) + min(GUESSED_ANSWER, request.max_tokens)
         patience = (context.deadline - self.clock.now()).total_seconds()
-        return await context.meters.admit(model, letters // LETTERS_OF_A_TOKEN + GUESSED_ANSWER, patience)
+        return await context.meters.admit(model, tokens, patience)
 
     async def _called(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
         started = self.clock.monotonic()
@@ -171,7 +169,7 @@ class ModelCalls:
         if not rooms:
             return asked
         room, left = min(rooms)
-        if room < LEAST_ANSWER:
+        if room < least_answer(asked):
             message = f"the input of the next call of {model.name} takes some {taken} tokens, and {left}"
             raise TaskError(message, kind=ErrorKind.LIMIT)
         return replace(asked, max_tokens=min(room, asked.max_tokens))

@@ -16,10 +16,13 @@ from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["LEAST_ANSWER", "affordable", "estimated_input"]
+__all__ = ["LEAST_ANSWER", "LEAST_CALL", "affordable", "estimated_input", "least_answer"]
 
 LEAST_ANSWER: Final = 16
 """Tokens an answer must have room for: OpenAI's responses take no smaller bound, and less would say nothing."""
+LEAST_CALL: Final = 64
+"""The same where there are tools or an output schema: names, quotes and braces around one short value take some 20 to
+50, and what is cut off within them is paid for and no use."""
 
 _LETTERS_OF_A_TOKEN: Final = 3
 """English prose has four and more, JSON and code about three: the text of a call is a mixture of these."""
@@ -45,6 +48,11 @@ def estimated_input(request: ModelRequest) -> int:
     parts = 1 + len(tools) + sum(1 + len(turn.calls) for turn in request.turns)
     added = _TOOLS if tools or request.output_schema is not None else 0
     return sum(map(_tokens, texts)) + parts * _TURN + added
+
+
+def least_answer(request: ModelRequest) -> int:
+    """Tokens below which an answer to `request` is not worth its call."""
+    return LEAST_CALL if request.tools or request.output_schema is not None else LEAST_ANSWER
 
 
 async def affordable(provider: str, model: str, input_tokens: int, dollars: float) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,10 +14,11 @@ from hypothesis import strategies as st
 
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.fitting import LEAST_ANSWER, estimated_input
+from pointsman.llm.fitting import LEAST_ANSWER, LEAST_CALL, estimated_input
 from pointsman.llm.prices import PRICES
-from pointsman.model_calls import ModelCalls
-from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec, Turn
+from pointsman.metering import Admission
+from pointsman.model_calls import GUESSED_ANSWER, ModelCalls
+from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall, ToolSpec, Turn
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.events import Budget, Usage
 
@@ -125,6 +128,26 @@ async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
     assert (raised.value.kind, model.asked) == ("limit", [])
 
 
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"tools": (ToolSpec("weather", "", SCHEMA),)}, {"output_schema": SCHEMA}],
+    ids=["tools", "an output schema"],
+)
+async def test_a_call_with_room_for_words_but_for_no_tool_call_or_object_is_not_made(more: dict[str, Any]) -> None:
+    request = replace(REQUEST, **more)
+    estimate = estimated_input(request)
+    model = Wordy("cheap", Random(1))
+
+    for room in (LEAST_ANSWER, LEAST_CALL - 1, LEAST_CALL):
+        with pytest.raises(TaskError):
+            await calls(model).answer(request, context_with(Budget(tokens=estimate + room)))
+
+    assert [asked.max_tokens for asked in model.asked] == [LEAST_CALL]
+
+
 async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_first_costs_too_much() -> None:
     dear, cheap = Wordy("dear", Random(1)), Wordy("cheap", Random(1))
     left = (estimated_input(REQUEST) * 0.1 + 50.5 * 0.4) / MILLION
@@ -144,6 +167,29 @@ async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_a
 
     assert len(model.asked) == 1
     assert context.usage.tokens - (estimate + 100) == estimate
+
+
+class Told:
+    """Limits with room for anything, which write down what they are asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def admit(self, model: Model, tokens: int, patience: float) -> Admission:
+        self.asked.append(tokens)
+        return Admission(lambda used, retry_after: None)
+
+
+async def test_shared_limits_are_asked_for_by_the_same_estimate_and_no_longer_answer_than_may_come() -> None:
+    tools = (ToolSpec("weather", "The weather of a city. " * 100, SCHEMA),)
+    context = Context.for_test("go on")
+    context.meters = told = Told()
+
+    for request in (REQUEST, replace(REQUEST, tools=tools), replace(REQUEST, max_tokens=40)):
+        await calls(Priced("cheap", Random(1))).answer(request, context)
+
+    bare, with_tools = estimated_input(REQUEST), estimated_input(replace(REQUEST, tools=tools))
+    assert told.asked == [bare + GUESSED_ANSWER, with_tools + GUESSED_ANSWER, bare + 40]
 
 
 def test_everything_that_is_sent_is_estimated() -> None:
