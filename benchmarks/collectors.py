@@ -6,18 +6,16 @@ Four systems export by OTLP and one does not; they take turns with W1, so that t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import socket
 import statistics
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, perf_counter
+from time import perf_counter
 
 from benchmarks.machine import Children, cpu_seconds, memory
-from benchmarks.measure import together
+from benchmarks.measure import collector, together
 from benchmarks.real import RealSystem
 from pointsman.app import run
 from pointsman.bus.embedded import EmbeddedBroker
@@ -26,7 +24,6 @@ __all__ = ["main"]
 
 _MANNERS = ("works", "refuses", "is slow", "hangs")
 _WARM_UP = 20  # workflows
-_START = 10.0  # seconds a collector has to start
 
 
 async def measure(manners: list[str], rounds: int, many: int, concurrency: int) -> None:
@@ -36,7 +33,15 @@ async def measure(manners: list[str], rounds: int, many: int, concurrency: int) 
         children = await stack.enter_async_context(Children(home))
         systems: dict[str, RealSystem] = {}
         for number, manner in enumerate(["none", *manners]):
-            exporting = {} if manner == "none" else await _exporting(children, manner)
+            match manner:
+                case "none":
+                    exporting = {}
+                case "refuses":  # bound and not listening: nobody else gets the port, and nobody answers there
+                    refusing = stack.enter_context(socket.socket())
+                    refusing.bind(("127.0.0.1", 0))
+                    exporting = _exporting(refusing.getsockname()[1])
+                case _:
+                    exporting = _exporting(await collector(children, f"sink-{manner.replace(' ', '-')}", manner))
             system = RealSystem(f"bench{number}", broker.url, children, exporting)
             systems[manner] = await stack.enter_async_context(system.running())
             await together(systems[manner].submit, _WARM_UP, concurrency)
@@ -71,21 +76,9 @@ def _memory(system: RealSystem) -> float:
     return sum(found.resident for pid in system.processes.values() if (found := memory(pid)))
 
 
-async def _exporting(children: Children, manner: str) -> Mapping[str, str]:
-    """What a process needs in its environment to export to a collector of that manner."""
-    if manner == "refuses":
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{taken.getsockname()[1]}"}
-    name = f"sink-{manner.replace(' ', '-')}"
-    await children.start(name, "benchmarks.sink", manner)
-    deadline = monotonic() + _START
-    while monotonic() < deadline:
-        children.check([name])
-        if (said := children.log(name)).endswith("\n"):
-            return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{int(said)}"}
-        await asyncio.sleep(0.02)
-    raise RuntimeError(f"the collector that {manner} did not start within {_START:g} s")
+def _exporting(port: int) -> dict[str, str]:
+    """What a process needs in its environment to export to a collector there."""
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
 
 
 def main() -> None:

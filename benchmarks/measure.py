@@ -20,7 +20,7 @@ from benchmarks.real import RealSystem
 from benchmarks.results import APART, FLOOR, REAL, SYNCED_FLOOR, TRACED, Amount, Measured, Row
 from pointsman.bus.embedded import EmbeddedBroker
 
-__all__ = ["measure", "together"]
+__all__ = ["collector", "measure", "together"]
 
 _ALWAYS = "always"  # what `sync_interval` is where every message is synced
 _WARM_UP = 8  # workflows: enough to import, connect and fill every cache
@@ -58,7 +58,7 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
         sink = 0
         if amount.tracing:
             told("starting it once more, with tracing")
-            sink = await _sink(children)
+            sink = await collector(children, "sink")
             exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink}"}
             traced = await stack.enter_async_context(RealSystem("traced", broker.url, children, exporting).running())
             processes = {**traced.processes, **common, "collector": children.pids["sink"]}
@@ -161,16 +161,16 @@ async def _count(real: RealSystem) -> dict[str, float]:
     return {kind: (after[kind] - before[kind]) / _WARM_UP for kind in sorted(after)}
 
 
-async def _sink(children: Children) -> int:
-    """The port of a running receiver of telemetry."""
-    await children.start("sink", "benchmarks.sink")
+async def collector(children: Children, name: str, *manner: str) -> int:
+    """The port of a receiver of telemetry that runs among `children` as `name`, and has that manner if one is named."""
+    await children.start(name, "benchmarks.sink", *manner)
     deadline = monotonic() + _START
     while monotonic() < deadline:
-        children.check(["sink"])
-        if (said := children.log("sink")).endswith("\n"):
+        children.check([name])
+        if (said := children.log(name)).endswith("\n"):
             return int(said)
         await asyncio.sleep(0.02)
-    raise RuntimeError(f"the receiver of telemetry did not start within {_START:g} s")
+    raise RuntimeError(f"the receiver of telemetry {name} did not start within {_START:g} s")
 
 
 def _received(port: int) -> int:

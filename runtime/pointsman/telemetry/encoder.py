@@ -112,7 +112,7 @@ def _attributes(tag: int, attributes: Mapping[str, Any] | None) -> bytes:
     for key, value in plain.items():
         head = _head(key)
         if type(value) is str:  # nearly all are, and most so short that each length is one byte
-            text = value.encode(*_UTF8)
+            text = value.encode() if value.isascii() else value.encode(*_UTF8)  # that takes three times as long
             length = len(text)
             if (whole := len(head) + length + 3) < 128:
                 pairs.append(_ONE[whole] + head + _SHORT[length] + text)

@@ -12,9 +12,10 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from structlog.testing import capture_logs
 from support.prometheus import exposing, samples
 
-from pointsman.telemetry import traces
+from pointsman.settings import Settings
+from pointsman.telemetry import logs, traces
 from pointsman.telemetry.door import Door, NotSent
-from pointsman.telemetry.export import _build_traces
+from pointsman.telemetry.export import _build_traces, _Ways
 from pointsman.telemetry.traces import TraceContext
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
@@ -202,6 +203,14 @@ class TestSpans:
             self.pipeline._flush()
         traces.use(None)
 
+    def test_one_collector_of_two_that_is_there_gets_all(self) -> None:
+        away, there = Door("spans", Exporter(), 10), Door("spans", Exporter(), 10)
+        away._failures, away._tried_again = 2, float("inf")
+
+        seen = [(ways.is_open(), ways.is_away()) for ways in (_Ways([away]), _Ways([away, there]))]
+
+        assert seen == [(False, True), (True, False)]
+
     def go_away(self) -> None:
         (door,) = traces._way._doors  # type: ignore[union-attr]
         door._failures, door._tried_again = 2, float("inf")
@@ -263,3 +272,19 @@ class TestSpans:
             suppressed = [otel_context.get_value(key) for key in traces._SUPPRESSING]
 
         assert suppressed == [True, True]
+
+
+def test_what_the_door_for_lines_says_of_itself_comes_to_the_door_like_any_line(place: Place) -> None:
+    logs.configure(Settings())
+    came: list[tuple[str, bool]] = []
+    logs.send_to(lambda line: came.append((line.event, place.door.admits())))
+    try:
+        place.fail()
+        place.clock.now += 5
+        place.exporter.works = True
+        place.door.export(range(place.enter(1)))
+    finally:
+        logs.send_to(None)
+
+    assert came == [("telemetry_collector_away", False), ("telemetry_collector_back", True)]
+    assert place.door.lost == 20 + 1 + 1  # two batches, the first line, and the second, which waits
