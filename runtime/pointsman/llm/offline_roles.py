@@ -1,28 +1,22 @@
-"""The roles without a language model: plans and choices by the agents' cards, answers quoted from the results."""
+"""The roles without a language model: answers quoted from the results, and what can be judged by words and figures."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
-from pointsman.llm.extraction import Sources, arguments
-from pointsman.llm.matching import FITS, Described, Matcher, clauses, stems
-from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, strings, without_note
+from pointsman.llm.offline_planning import TELL, plan, selection
+from pointsman.llm.offline_words import OFFLINE_NOTE, in_words, short, spoken, strings, without_note
 from pointsman.llm.prompt import TaskPrompt
-from pointsman_schemas.events import Conflict, TaskReport
-from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+from pointsman_schemas.events import Conflict
 from pointsman_schemas.roles import (
-    ClassifierInput,
     JudgeInput,
-    MenuItem,
-    PlannerInput,
     Refinement,
     RefinerInput,
-    RequestInput,
     Review,
     ReviewInput,
     Ruling,
@@ -32,178 +26,32 @@ from pointsman_schemas.roles import (
 
 __all__ = ["ROLES"]
 
-_SURE = 0.5
-"""Share from which a classifier is sure: people say more than the point, so half of it is as good as all."""
-_SUREST = 0.95
-"""A matcher of words is never certain."""
-_MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
-_FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
-
 _FIGURE = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
 _FIGURES_STAND = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
-_TELL = "Tell the caller that "
-_THEN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
 
-
-# Planning
-
-
-def _plan(task: TaskPrompt) -> Plan:
-    asked = PlannerInput.model_validate(task.input)
-    plan = _whole_plan(asked)
-    return _next_step(plan, asked) if asked.adaptive else plan
-
-
-def _whole_plan(asked: PlannerInput) -> Plan:
-    matcher = _menu(asked.agents)
-    text = _wanted(asked.request, matcher)
-    if asked.problems:
-        return Plan(
-            goal=text,
-            cannot="the offline planner has no other plan than the one that was refused: "
-            + "; ".join(asked.problems[:3]),
-        )
-    shares: dict[str, list[str]] = {}
-    unserved: list[str] = []
-    last = ""
-    for clause in _parts(text, matcher):
-        earlier = [report for report in asked.results if clause in report.intent]
-        if any(report.status == "succeeded" for report in earlier):
-            continue
-        tried = {report.agent for report in earlier}
-        if best := _best(matcher, clause, without=tried):
-            shares.setdefault(best, []).append(clause)
-            last = best
-        elif last and stems(clause) and len(clause.split()) < _FRAGMENT:
-            shares[last].append(clause)
-        elif len(stems(clause)) >= _MEANS_SOMETHING:
-            unserved.append(clause)
-    if (asked.adaptive or not shares) and (best := _suggested(matcher, asked)):
-        shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
-    tasks, left = _tasks(shares, text, asked)
-    told = [f"nobody here can help with: {_quoted(unserved)}"] if unserved else []
-    if left:
-        told.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quoted(left)}")
-    instruction = f"{_TELL}{'; '.join(told)}." if told else "Answer every part of the request."
-    cannot = "" if tasks else _nobody(text, asked.agents, done=bool(asked.results))
-    return Plan(goal=text, tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
-
-
-def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
-    """The tasks for `shares`, and the parts of those that would be too many."""
-    menu = {item.name: item for item in asked.agents}
-    needs, apart = _needs(asked.instructions, tuple(menu)), _apart(asked.instructions, tuple(menu))
-    ids: dict[str, list[str]] = {}
-    for report in asked.results:
-        if report.status == "succeeded":
-            ids.setdefault(report.agent, []).append(report.task_id)
-    shares = _with_needs(shares, needs, ids)
-    split = [
-        (agent, share)
-        for agent, parts in shares.items()
-        for share in ([[part] for part in parts] if agent in apart else [parts])
+def _synthesis(task: TaskPrompt) -> Synthesis:
+    asked = SynthesizerInput.model_validate(task.input)
+    intents = {str(report.get("task_id")): str(report.get("intent")) for report in task.results}
+    paragraphs = [
+        without_note(spoken(report.get("output")))
+        for report in task.results
+        if report.get("status") == "succeeded" and report.get("output") is not None
     ]
-    tasks: list[PlannedTask] = []
-    for number, (agent, parts) in enumerate(split[: asked.max_tasks], _next_number(asked.results)):
-        after = {task_id for need in needs.get(agent, ()) for task_id in ids.get(need, ())}
-        if tasks and _THEN.search(text[: text.find(parts[0])]):
-            after.add(tasks[-1].id)
-        tasks.append(
-            PlannedTask(
-                id=f"t{number}",
-                agent=(whom := _whom(menu[agent], asked.agents))[0],
-                skill=whom[1],
-                intent="; ".join(parts),
-                input=_input(menu[agent], parts, text, asked),
-                depends_on=tuple(sorted(after)),
-            )
-        )
-        ids.setdefault(agent, []).append(tasks[-1].id)
-    return tasks, [part for _, parts in split[asked.max_tasks :] for part in parts]
-
-
-def _whom(chosen: MenuItem, menu: Sequence[MenuItem]) -> tuple[str, str]:
-    """The agent by its name or, where any of several will do, by a skill."""
-    skill = _shared_skill(chosen, menu)
-    return ("", skill) if skill else (chosen.name, "")
-
-
-def _shared_skill(chosen: MenuItem, menu: Sequence[MenuItem]) -> str:
-    """A skill by which any of several agents may be meant, all of them alike: they have the same skills and take the
-    same input."""
-    alike = [item for item in menu if set(item.skills) == set(chosen.skills)]
-    if len(alike) == 1 or any(item.input_schema != chosen.input_schema for item in alike):
-        return ""
-    names = {item.name for item in alike}
-    having = {skill: {item.name for item in menu if skill in item.skills} for skill in chosen.skills}
-    return next((skill for skill, those in having.items() if those == names), "")
-
-
-def _parts(text: str, matcher: Matcher) -> Iterator[str]:
-    """The clauses of `text`. One that asks two agents, "a page with pictures", is parted at its `with`."""
-    for clause in clauses(text):
-        halves = clause.split(" with ")
-        best = {_best(matcher, half, without=set()) for half in halves}
-        yield from halves if len(best) == len(halves) and None not in best else (clause,)
-
-
-def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Whose results an agent needs, where the team's owner says so in as many words: "writing needs research"."""
-    found: dict[str, tuple[str, ...]] = {}
-    for sentence in _sentences(instructions):
-        left, _, right = sentence.partition(" needs ")
-        who, whom = _words(left), _words(right)
-        for agent in agents:
-            if agent.lower() in who:
-                found[agent] = (*found.get(agent, ()), *(each for each in agents if each.lower() in whom))
-    return found
-
-
-def _apart(instructions: str, agents: Sequence[str]) -> frozenset[str]:
-    """Who gets each part of a request by itself, where the owner says so: "each part is one for research"."""
-    said = {word for sentence in _sentences(instructions) if "each part" in sentence for word in _words(sentence)}
-    return frozenset(agent for agent in agents if agent.lower() in said)
-
-
-def _sentences(instructions: str) -> list[str]:
-    return re.split(r"[.;\n]", instructions.lower())
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9_-]+", text)
-
-
-def _with_needs(
-    shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
-) -> dict[str, list[str]]:
-    """`shares` in an order in which each comes after whom it needs; who was not asked for gets the parts of those who
-    need it."""
-    ordered: dict[str, list[str]] = {}
-
-    def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
-        for need in needs.get(agent, ()):
-            if need not in done and need not in waiting:
-                add(need, shares.get(need, parts), (*waiting, agent))
-        ordered.setdefault(agent, []).extend(part for part in parts if part not in ordered[agent])
-
-    for agent, parts in shares.items():
-        add(agent, parts, (agent,))
-    return ordered
-
-
-def _next_step(plan: Plan, asked: PlannerInput) -> Plan:
-    """The first of the plan's tasks, knowing all that was done; without any, the work is done."""
-    done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
-    if plan.tasks:
-        return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
-    return plan.model_copy(update={"done": True, "cannot": ""}) if done else plan
-
-
-def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
-    """Who fits best what a result suggests, of those who were not asked yet."""
-    used = {*asked.agents_used, *(report.agent for report in asked.results)}
-    return _best(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
+    told = asked.final_instruction.removeprefix(TELL) if asked.final_instruction.startswith(TELL) else ""
+    if not paragraphs:
+        paragraphs = [f"I could not help with this request: {short(in_words(asked.request))!r}."]
+    paragraphs += [
+        f"This could not be done: {intents.get(gap.task_id, gap.task_id)}. The reason: {gap.reason.rstrip('.')}."
+        for gap in asked.gaps
+    ]
+    if asked.disagreements:
+        paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
+    if told:
+        paragraphs.append(told[0].upper() + told[1:])
+    if asked.limit:
+        paragraphs.append(f"The reason it ended here: {asked.limit.rstrip('.')}.")
+    return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
 
 
 def _refine(task: TaskPrompt) -> Refinement:
@@ -254,138 +102,9 @@ def _scalars(value: JsonValue) -> Iterator[str]:
             yield str(value)
 
 
-def _menu(agents: Sequence[MenuItem]) -> Matcher:
-    return Matcher(
-        [
-            Described(
-                item.name,
-                " ".join((item.name, *item.skills, *item.intents)),
-                item.description,
-                " ".join(item.examples),
-            )
-            for item in agents
-        ]
-    )
-
-
-def _best(matcher: Matcher, text: str, *, without: set[str]) -> str | None:
-    return next((name for name, score in matcher.scores(text).items() if score >= FITS and name not in without), None)
-
-
-def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
-    """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata."""
-    request: JsonValue = asked.request if isinstance(asked.request, dict) else None
-    if item.input_schema.get("properties"):
-        sources = Sources(["; ".join(parts), text], [data for data in (request, asked.metadata) if data])
-        if (found := arguments(item.input_schema, sources)) is not None:
-            return found
-    if item.input_schema.get("type") == "string":
-        return "; ".join(parts)
-    return {**asked.metadata, "request": asked.request}
-
-
-def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
-    if not agents:
-        return "no agent is running that could take a task; start one and send the request again"
-    topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
-    nobody = "no other agent here" if done else "no agent here"
-    known = "as far as the offline model can tell from their descriptions"
-    return f"{nobody} can help with {short(text)!r}, {known} ({topics})"
-
-
-def _quoted(parts: Sequence[str]) -> str:
-    return "; ".join(f'"{part}"' for part in parts)
-
-
-def _next_number(results: Sequence[TaskReport]) -> int:
-    numbered = (report.task_id for report in results if re.fullmatch(r"t\d{1,6}", report.task_id))
-    return 1 + max((int(task_id[1:]) for task_id in numbered), default=0)
-
-
-# Classifying
-
-
-def _selection(task: TaskPrompt) -> Selection:
-    asked = ClassifierInput.model_validate(task.input)
-    matcher = _menu(asked.agents)
-    found: dict[tuple[str, str], tuple[float, list[str]]] = {}
-    unserved: list[str] = []
-    whom = {item.name: _whom(item, asked.agents) for item in asked.agents}
-    for clause in clauses(_wanted(asked.request, matcher)):
-        scores: dict[tuple[str, str], float] = {}
-        for name, score in matcher.scores(clause).items():
-            scores[whom[name]] = max(score, scores.get(whom[name], 0.0))
-        whole = sum(scores.values())
-        if max(scores.values(), default=0.0) < FITS and len(stems(clause)) >= _MEANS_SOMETHING:
-            unserved.append(clause)
-        for one, score in scores.items():
-            if score < FITS:
-                continue
-            confidence = round(min(_SUREST, score / _SURE) * score / whole, 2)
-            best, parts = found.get(one, (0.0, []))
-            found[one] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
-    surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
-    question = "" if surest and surest[0][1][0] >= asked.threshold else _question(asked.agents)
-    return Selection(
-        question=question,
-        unserved="; ".join(unserved),
-        agents=tuple(
-            SelectedAgent(agent=name, skill=skill, confidence=confidence, intent="; ".join(parts))
-            for (name, skill), (confidence, parts) in surest
-        ),
-    )
-
-
-def _question(agents: Sequence[MenuItem]) -> str:
-    topics = "; ".join(item.description.rstrip(".") for item in agents[:10])
-    return f"Could you say more about what you need? This can be asked here: {topics}."
-
-
-# Answering
-
-
-def _synthesis(task: TaskPrompt) -> Synthesis:
-    asked = SynthesizerInput.model_validate(task.input)
-    intents = {str(report.get("task_id")): str(report.get("intent")) for report in task.results}
-    paragraphs = [
-        without_note(spoken(report.get("output")))
-        for report in task.results
-        if report.get("status") == "succeeded" and report.get("output") is not None
-    ]
-    told = asked.final_instruction.removeprefix(_TELL) if asked.final_instruction.startswith(_TELL) else ""
-    if not paragraphs:
-        paragraphs = [f"I could not help with this request: {short(_text(asked.request))!r}."]
-    paragraphs += [
-        f"This could not be done: {intents.get(gap.task_id, gap.task_id)}. The reason: {gap.reason.rstrip('.')}."
-        for gap in asked.gaps
-    ]
-    if asked.disagreements:
-        paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
-    if told:
-        paragraphs.append(told[0].upper() + told[1:])
-    if asked.limit:
-        paragraphs.append(f"The reason it ended here: {asked.limit.rstrip('.')}.")
-    return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
-
-
-def _wanted(request: RequestInput, matcher: Matcher) -> str:
-    """What is asked: of an object its `request`, beside which may stand what it is about. A team that is handed a task
-    has its part in the `intent`, beside the whole of the request."""
-    if isinstance(request, dict):
-        for said in (request.get("intent"), request.get("request")):
-            if isinstance(said, str) and any(_best(matcher, clause, without=set()) for clause in clauses(said)):
-                return said
-        request = {name: value for name, value in request.items() if name != "intent"} or request
-    return _text(request)
-
-
-def _text(request: RequestInput) -> str:
-    return request if isinstance(request, str) else ". ".join(strings(request))
-
-
 ROLES: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
-    "plan": _plan,
-    "selection": _selection,
+    "plan": plan,
+    "selection": selection,
     "synthesis": _synthesis,
     "refinement": _refine,
     "ruling": _judge,

@@ -7,7 +7,9 @@ from typing import Final
 
 from pydantic import JsonValue
 
-__all__ = ["OFFLINE_NOTE", "short", "spoken", "spoken_key", "strings", "without_note"]
+from pointsman_schemas.roles import RequestInput
+
+__all__ = ["OFFLINE_NOTE", "in_words", "short", "spoken", "spoken_key", "strings", "without_note"]
 
 OFFLINE_NOTE: Final = "(Written by the offline model: put together from the results, no language model was called.)"
 _SPOKEN_KEYS = ("summary", "answer", "message", "text", "result", "output")
@@ -22,6 +24,11 @@ def strings(value: JsonValue) -> list[str]:
         case list():
             return [text for part in value for text in strings(part)]
     return []
+
+
+def in_words(request: RequestInput) -> str:
+    """A request as one text."""
+    return request if isinstance(request, str) else ". ".join(strings(request))
 
 
 def spoken(value: JsonValue) -> str:
