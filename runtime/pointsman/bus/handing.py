@@ -15,6 +15,7 @@ from pointsman.bus.pull import PullDelivery
 from pointsman.bus.wire import Arrival, Connection, Inbox
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery, Stored
+from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Handing"]
 
@@ -37,6 +38,7 @@ class Handing:
         self._namespace = namespace
         self._absence = absence
         self._whole = whole
+        self._forgetful = f".{Subjects(namespace).handoffs_stream}."  # there only where the broker need not sync it
         self._inbox = bus.new_inbox()
         self._listening: Inbox | None = None
         self._absent: dict[str, float] = {}  # until when, by name
@@ -61,7 +63,7 @@ class Handing:
             if place < 0:
                 return
             subject = f"{self._namespace}.{message.subject[len(prefix) :]}"
-            delivery = PullDelivery(self._bus, Arrival(subject, message.reply[place:], message.data, message.block))
+            delivery = self._delivery(Arrival(subject, message.reply[place:], message.data, message.block))
             if delivery.message.body:
                 handed(delivery)
             else:
@@ -90,7 +92,11 @@ class Handing:
             return
         name, _, settles = message.subject.removeprefix(f"{self._inbox}.").partition(".")
         self._absent[name] = asyncio.get_running_loop().time() + self._absence
-        self._later(self._bus.send(settles, b"-NAK"))
+        self._later(self._delivery(Arrival(message.subject, settles, b"")).nak())
+
+    def _delivery(self, message: Arrival) -> PullDelivery:
+        """It is of the start of the broker in which it came here: core NATS outlives none."""
+        return PullDelivery(self._bus, message, self._bus.restarts if self._forgetful in message.reply else None)
 
     def _later(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

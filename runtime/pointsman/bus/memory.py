@@ -390,7 +390,7 @@ class _Delivery:
         self._again_in(self._durable.ack_wait)
 
     async def hand_on(self, name: str) -> bool:
-        return self._broker.hand_on(name, self)
+        return self._era == self._durable.era and self._broker.hand_on(name, self)
 
     def _again_in(self, seconds: float) -> None:
         if self._era == self._durable.era:

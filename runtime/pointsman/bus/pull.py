@@ -289,7 +289,7 @@ class PullConsumer:
 class PullDelivery:
     """One delivery; settling it is a message to its reply subject, sent and not waited for.
 
-    With `since`, none is sent once the broker has been restarted more often than that.
+    With `since`, none is sent, nor is it handed on, once the broker has been restarted more often than that.
     """
 
     __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")
@@ -316,8 +316,12 @@ class PullDelivery:
         await self._settle(b"+WPI")
 
     async def hand_on(self, name: str) -> bool:
-        return await self._bus.hand_on(name, self._arrival)
+        return self._current and await self._bus.hand_on(name, self._arrival)
+
+    @property
+    def _current(self) -> bool:
+        return self._since is None or self._since == self._bus.restarts
 
     async def _settle(self, word: bytes) -> None:
-        if self._since is None or self._since == self._bus.restarts:
+        if self._current:
             await self._bus.send(self._reply, word)

@@ -16,10 +16,15 @@ class Broker:
     def __init__(self, restarts: int) -> None:
         self.restarts = restarts
         self.heard: list[bytes] = []
+        self.handed: list[str] = []
 
     async def send(self, subject: str, body: bytes = b"", **_: Any) -> None:
         assert subject == REPLY
         self.heard.append(body)
+
+    async def hand_on(self, name: str, _: Arrival) -> bool:
+        self.handed.append(name)
+        return True
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,16 @@ async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since:
 
     words = [b"+ACK", b"-NAK", b'-NAK {"delay": 1000000000}', b"+TERM why", b"+WPI"]
     assert broker.heard == (words if settles else [])
+
+
+@pytest.mark.parametrize(
+    ("since", "handed"),
+    [(3, True), (2, False), (None, True)],
+    ids=["since the last start", "before it", "of a stream that keeps all"],
+)
+async def test_a_number_that_may_be_another_message_by_now_is_not_handed_on(since: int | None, handed: bool) -> None:
+    broker = Broker(restarts=3)
+    delivery = PullDelivery(cast(Connection, broker), Arrival("own.handoff.a.w.t.1", REPLY, b""), since)
+
+    assert await delivery.hand_on("two") is handed
+    assert broker.handed == (["two"] if handed else [])

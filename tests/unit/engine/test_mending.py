@@ -19,6 +19,7 @@ from pointsman.context import Context
 from pointsman.engine.handoffs import RESENT
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
+from pointsman.ports import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import TaskDispatched
@@ -162,5 +163,28 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_had_it_first()
     left = await bus.depth("agent-a", "handoffs")
 
     assert (before.message.sequence, after.message.sequence) == (1, 1)
+    assert left is not None
+    assert left.in_flight == 1
+
+
+async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_first() -> None:
+    bus = MemoryBroker(unsynced_handoffs=True).connect()
+    consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
+    await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})
+    (before,) = await consumer.take(1)
+    received: list[Delivery] = []
+
+    async with await bus.receive("two", received.append):
+        handed = await before.hand_on("two")
+        await until(lambda: bool(received))
+        bus.broker.power_cut()
+        handed_after = await before.hand_on("two")
+        await bus.publish("pointsman.handoff.a.w2.t.1", b"", {})
+        (after,) = await consumer.take(1)
+        await received[0].ack()
+        left = await bus.depth("agent-a", "handoffs")
+
+    assert (handed, handed_after) == (True, False)
+    assert (received[0].message.sequence, after.message.sequence) == (1, 1)
     assert left is not None
     assert left.in_flight == 1
