@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.core import Story, failure, task
@@ -16,7 +16,7 @@ from support.system import planner_of, until
 from pointsman.agent import agent
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.client import Client
+from pointsman.client import Client, Workflow
 from pointsman.core.inputs import ResultReceived, TimerFired
 from pointsman.engine import supervisor
 from pointsman.engine.committing import Committer
@@ -26,6 +26,7 @@ from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.ports import Clock
 from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Timer
 from pointsman_schemas.ids import workflow_id_for
@@ -33,20 +34,32 @@ from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, Supervisor, Team
 
+T = TypeVar("T")
+
 SUBJECTS = Subjects()
 SOON = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=1.5, backoff=0.05))
 LATER = SOON.model_copy(update={"limits": Limits(deadline=3)})  # by more than a timer may be early
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 
 
-class SetClock(SystemClock):
+class SetClock:
     """A machine whose clock is off, or is set while it runs. Its monotonic one is not."""
 
-    def __init__(self, off: float = 0.0) -> None:
+    def __init__(self, clock: Clock, off: float = 0.0) -> None:
         self.off = timedelta(seconds=off)
+        self._now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
 
     def now(self) -> datetime:
-        return super().now() + self.off
+        return self._now() + self.off
+
+
+async def in_time(clock: VirtualClock, awaited: Awaitable[T]) -> T:
+    """What `awaited` comes to, while time passes: a little whenever all that was due has been done."""
+    waiting = asyncio.ensure_future(awaited)
+    while not waiting.done():
+        await clock.advance(0.05)
+        await asyncio.sleep(0.001)  # handlers run in threads of their own
+    return waiting.result()
 
 
 @agent(name="a", description="Never done")
@@ -57,12 +70,18 @@ async def silent(text: str) -> str:
 
 @asynccontextmanager
 async def crew(
-    broker: MemoryBroker, team: Team = SOON, ours: Clock | None = None, theirs: Clock | None = None
+    clock: VirtualClock,
+    team: Team = SOON,
+    *,
+    broker: MemoryBroker | None = None,
+    ours: Clock | None = None,
+    theirs: Clock | None = None,
 ) -> AsyncIterator[Client]:
+    broker = broker or MemoryBroker(clock=clock)
     stop, settings = asyncio.Event(), Settings(ack_wait=2, heartbeat=0.2, grace=0)
     parts = [
-        SupervisorEngine(broker.connect(), team, settings, ours or SystemClock()),
-        Worker(broker.connect(), [planner_of(ONE_TASK), silent], settings, clock=theirs),
+        SupervisorEngine(broker.connect(), team, settings, ours or clock),
+        Worker(broker.connect(), [planner_of(ONE_TASK), silent], settings, clock=theirs or clock),
     ]
     tasks = [asyncio.create_task(part.run(stop)) for part in parts]
     client = Client(broker.connect())
@@ -76,44 +95,50 @@ async def crew(
     finally:
         stop.set()
         async with asyncio.timeout(10):
-            await asyncio.gather(*tasks)
+            await in_time(clock, asyncio.gather(*tasks))
 
 
 async def forge(client: Client, workflow: str, name: str, due: datetime | None = None) -> None:
-    timer = Timer(name=name, due=due or datetime.now(UTC))
+    timer = Timer(name=name, due=due or await client.bus.time())
     envelope = Envelope(id=name, type=Timer.event_type, source="/somebody", time=timer.due)
     await client.bus.publish(SUBJECTS.timer("crew", workflow, name), dump(timer), encode(envelope))
 
 
-async def ended(client: Client, id: str = "r1") -> Outcome:
+async def begun(client: Client, id: str) -> Workflow:
+    """A workflow whose task has been handed over. No time passes meanwhile."""
     workflow = await client.submit("crew", "hello", request_id=id)
-    return await workflow.outcome(20)
+
+    async def at_work() -> bool:
+        return await client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>") is not None
+
+    await until(at_work)
+    return workflow
+
+
+async def ended(clock: VirtualClock, client: Client, id: str = "r1") -> Outcome:
+    workflow = await begun(client, id)
+    return await in_time(clock, workflow.outcome(20))
 
 
 async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nobody() -> None:
-    broker = MemoryBroker()
-    async with crew(broker, LATER) as client:
+    clock = VirtualClock()
+    async with crew(clock, LATER) as client:
         for number in range(1, 5):
             await forge(client, workflow_id_for(client.subjects.request("crew"), "r1"), f"wake-{number}")
 
-        outcome = await ended(client)
+        outcome = await ended(clock, client)
 
     assert "deadline" in outcome.reason
     assert outcome.elapsed >= 3
 
 
 async def test_a_forged_timer_ends_nothing_before_its_time() -> None:
-    broker = MemoryBroker()
-    async with crew(broker, LATER) as client:
-        workflow = await client.submit("crew", "hello", request_id="r1")
-
-        async def at_work() -> bool:
-            return await client.bus.last("work", "pointsman.handoff.a.>") is not None
-
-        await until(at_work)
+    clock = VirtualClock()
+    async with crew(clock, LATER) as client:
+        workflow = await begun(client, "r1")
         for number in range(1, 9):
             await forge(client, workflow.id, f"wake-{number}")
-        outcome = await workflow.outcome(20)
+        outcome = await in_time(clock, workflow.outcome(20))
 
     assert outcome.elapsed >= 3
 
@@ -134,8 +159,9 @@ async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
         return await commit(self, workflow, head, arrivals)
 
     monkeypatch.setattr(Committer, "commit", trip)
-    async with crew(MemoryBroker()) as client:
-        outcome = await ended(client)
+    clock = VirtualClock()
+    async with crew(clock) as client:
+        outcome = await ended(clock, client)
 
         letters = await DeadLetters(client.bus, SUBJECTS).list(workflow=outcome.workflow_id)
     assert not [letter for letter in letters if ".timer." in letter.content.subject]
@@ -144,12 +170,13 @@ async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
 
 
 async def set_back_and_forth(off: float, whose: str) -> None:
-    clock = SetClock(off)
-    ours, theirs = (clock, None) if whose == "supervisor" else (None, clock)
-    async with crew(MemoryBroker(), ours=ours, theirs=theirs) as client:
-        first = await ended(client)
-        clock.off = -clock.off  # it is set
-        second = await ended(client, "r2")
+    clock = VirtualClock()
+    machine = SetClock(clock, off)
+    ours, theirs = (machine, None) if whose == "supervisor" else (None, machine)
+    async with crew(clock, ours=ours, theirs=theirs) as client:
+        first = await ended(clock, client)
+        machine.off = -machine.off  # it is set
+        second = await ended(clock, client, "r2")
 
     for outcome in (first, second):
         assert "deadline" in outcome.reason, whose
@@ -164,21 +191,17 @@ async def test_a_clock_that_is_an_hour_off_or_is_set_fires_and_holds_up_nothing(
 
 
 async def set_at_the_broker(off: float) -> None:
-    clock = SetClock()
-    broker = MemoryBroker(clock=clock)
-    async with crew(broker, LATER) as client:
-        workflow = await client.submit("crew", "hello", request_id="r1")
-
-        async def at_work() -> bool:
-            return await client.bus.last("work", "pointsman.handoff.a.>") is not None
-
-        await until(at_work)
-        clock.off = timedelta(seconds=off)
+    clock = VirtualClock()
+    machine = SetClock(clock)
+    broker = MemoryBroker(clock=machine)
+    async with crew(clock, LATER, broker=broker) as client:
+        workflow = await begun(client, "r1")
+        machine.off = timedelta(seconds=off)
         broker._schedules = {
             name: replace(plan, due=plan.due - off) for name, plan in broker._schedules.items()
         }  # a real one fires them by its clock
         broker.wake()
-        outcome = await workflow.outcome(20)
+        outcome = await in_time(clock, workflow.outcome(20))
 
     assert "deadline" in outcome.reason, off
     assert 3 <= outcome.elapsed < 60, off
