@@ -53,7 +53,7 @@ def responses(provider: FakeProvider) -> Model:
     return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
 
 
-IDS = {openai: "chatcmpl-test", responses: "resp_test", anthropic: "msg_test"}
+IDS: dict[Connect, str] = {openai: "chatcmpl-test", responses: "resp_test", anthropic: "msg_test"}
 both = pytest.mark.parametrize("connect", [openai, responses, anthropic])
 
 
