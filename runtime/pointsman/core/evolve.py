@@ -323,7 +323,7 @@ def _attempt_failed(state: State, entry: AttemptFailed) -> State:
     if entry.result is not None and not reviewed:
         tried = changed(tried, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
         state = changed(state, usage=state.usage + entry.result.usage)
-    below = _planned_below(state, task, entry.result)
+    below = state.below if reviewed else _planned_below(state, task, entry.result)
     return changed(state, below=below, tasks={**state.tasks, task.id: tried})
 
 

@@ -12,6 +12,7 @@ from support.core import Story, card, cards, failure
 from pointsman.core.rehearsal import rehearse
 from pointsman.core.trace import build
 from pointsman_schemas.card import Role
+from pointsman_schemas.events import Planned
 from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.roles import Review
 from pointsman_schemas.team import Check, Limits, Pipeline, Stage
@@ -85,6 +86,19 @@ def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
 
     assert (asked, story.state.usage.calls) == (2, 3)
     assert (before.usage.calls, before.busy) == (story.task("write").usage.calls, story.task("write").busy) == (1, 2.0)
+
+
+@pytest.mark.parametrize("said", [PASS, AGAIN, STOP])
+def test_what_a_team_has_planned_for_a_stage_is_counted_once_whatever_is_said_of_it(said: Any) -> None:
+    agents = (card("find"), card("write", team=True), card("send"), card("reviewer", role=Role.JUDGE))
+    story = Story(strategy=STAGES, cards=agents).start()
+    story.succeed("find")
+    story.succeed("write", "Dear customer", planned={"tasks": 2})
+
+    story.succeed("judge-write", said)
+
+    assert story.state.below == Planned(tasks=2)
+    assert not list(rehearse(story.commits))
 
 
 def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> None:
