@@ -26,10 +26,11 @@ __all__ = ["begin_choreography", "react"]
 
 
 def begin_choreography(draft: Draft, strategy: Choreography) -> None:
-    """The request is the first event. Somebody must react to it."""
+    """The request is the first event. Somebody must react to it, and a task must be left for each who does."""
     react(draft, strategy, None, [Emitted(name=strategy.begins, data=_data(draft))])
-    if not draft.open().ended and draft.open().plan is None:
-        reason = f"no live agent of the team reacts to the event {strategy.begins}"
+    state = draft.open()
+    if not state.ended and state.plan is None:
+        reason = state.limit or f"no live agent of the team reacts to the event {strategy.begins}"
         end(draft, Phase.FAILED, NOT_SERVED, reason)
 
 

@@ -178,6 +178,16 @@ def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
     assert story.outcome.reason == "the limit of 3 tasks was passed: ping would make 4"
 
 
+def test_a_request_that_more_react_to_than_there_are_tasks_for_ends_with_that_limit() -> None:
+    cards = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
+
+    story = Story(strategy=Choreography(begins="a"), cards=cards, limits=Limits(tasks=1)).start()
+
+    assert [entry.limit for entry in story.of(LimitReached)] == ["tasks"]
+    assert story.outcome.status == "failed"
+    assert story.outcome.reason == "the limit of 1 tasks was passed: a would make 2"
+
+
 def test_that_nobody_reacts_to_the_request_is_said_at_once_when_all_are_there() -> None:
     names = tuple(dancer.name for dancer in DANCERS)
     story = Story(strategy=Choreography(begins="nothing"), cards=DANCERS, agents=names).start()
