@@ -137,7 +137,8 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_by(state, task)) is not None:
                 message = f"{task.agent} could not judge it: {error.message}"
-                return task_failed(draft, stage, error.model_copy(update={"message": message}))
+                # Not of the judge's kind: the stage was neither refused nor found wanting.
+                return task_failed(draft, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             write_answer(draft)
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"

@@ -10,7 +10,7 @@ from pointsman.core.state import State, Task, changed, reviewed_by
 from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Planned, Result, Usage
+from pointsman_schemas.events import ErrorKind, Planned, Result, Usage
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,
@@ -319,7 +319,8 @@ def _finished(state: State, entry: TaskSucceeded | ReviewAsked, status: TaskStat
 def _attempt_failed(state: State, entry: AttemptFailed) -> State:
     task = _task(state, entry.task_id)
     reviewed = task.status is TaskStatus.IN_REVIEW
-    tried = changed(task, error=entry.error, event_id=entry.event_id, result=None, sent_back=task.sent_back or reviewed)
+    sent_back = task.sent_back or (reviewed and entry.error.kind == ErrorKind.INSUFFICIENT)
+    tried = changed(task, error=entry.error, event_id=entry.event_id, result=None, sent_back=sent_back)
     if entry.result is not None and not reviewed:
         tried = changed(tried, usage=task.usage + entry.result.usage, busy=task.busy + _seconds(entry.result))
         state = changed(state, usage=state.usage + entry.result.usage)

@@ -9,10 +9,11 @@ import pytest
 from pydantic import ValidationError
 from support.core import Story, card, cards, failure
 
+from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.rehearsal import rehearse
 from pointsman.core.trace import build
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Planned
+from pointsman_schemas.events import ErrorKind, Planned
 from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.roles import Review
 from pointsman_schemas.team import Check, Limits, Pipeline, Stage
@@ -119,7 +120,7 @@ def test_what_is_sent_back_is_done_again_at_once_by_who_is_told_the_judge_s_word
     handoff = story.handoff("write")
     assert (handoff.attempt, handoff.feedback) == (2, "reviewer sent it back: It names no amount.")
     assert story.task("write").not_before == story.now
-    assert story.task("write").result is None
+    assert (story.task("write").result, story.task("write").sent_back) == (None, True)
     story.succeed("write", "Dear customer, $49")
     assert story.handoff("judge-write-2").context[-1].output == "Dear customer, $49"
     story.succeed("judge-write-2", PASS)
@@ -165,6 +166,7 @@ def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> Non
 
     assert story.statuses() == {"find": "succeeded", "write": "failed", "send": "skipped"}
     assert story.of(AttemptFailed)[-1].error.kind == "rejected"
+    assert not story.task("write").sent_back
     assert "reviewer did not let it pass: It threatens the customer." in story.outcome.reason
     assert "Dear customer" not in str(story.outcome.answer)
     assert not list(rehearse(story.commits))
@@ -178,6 +180,28 @@ def test_a_judge_that_fails_has_let_nothing_pass() -> None:
     assert story.outcome.status == "partial"
     assert "reviewer could not judge it: provider_error was seen" in story.outcome.reason
     assert not list(rehearse(story.commits))
+
+
+def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> None:
+    stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
+    story = Story(strategy=stages, cards=AGENTS).start()
+    story.succeed("write")
+
+    story.fail("judge-write", failure("refused"), status="refused")
+
+    assert story.outcome.answer == NOT_SERVED
+    assert "reviewer could not judge it: refused was seen" in story.outcome.reason
+
+
+def test_what_a_judge_s_review_lacks_is_not_told_to_who_makes_the_stage() -> None:
+    story = written(limits=Limits(attempts=1))
+
+    story.succeed("judge-write", "fine")
+
+    error = story.task("write").error
+    assert error is not None
+    assert error.kind == ErrorKind.HANDLER
+    assert error.message.startswith("reviewer could not judge it: the review does not fit")
 
 
 @pytest.mark.parametrize("said", ["fine", {"verdict": "perhaps"}, {"verdict": "stop", "reason": " "}])
