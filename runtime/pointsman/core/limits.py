@@ -64,10 +64,14 @@ def ration(draft: Draft) -> None:
                 continue  # which only teams need
             break  # what is too little for one is too little for those behind it
     while not draft.open().ended and (hungry := _hungry(draft)):
-        state = draft.open()
+        state, shortage = draft.open(), draft.short[hungry[0].id]
         if any(task.live and (task.allowance or task.role is Role.PLAN) for task in state.tasks.values()):
             return  # it may bring something back: a new plan takes the place of tasks that have not begun
-        _starve(draft, hungry[0], draft.short[hungry[0].id])
+        if shortage.limit == "tasks" and (
+            state.approvals or any(task.live or task.held for task in state.tasks.values())
+        ):
+            return  # which only teams need: what others do is done first
+        _starve(draft, hungry[0], shortage)
 
 
 def _hungry(draft: Draft) -> Sequence[Task]:

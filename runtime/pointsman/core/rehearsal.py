@@ -217,8 +217,13 @@ def _menu(entries: Iterable[Entry]) -> dict[str, AgentCard]:
 
 
 def _teams(entries: Iterable[Entry]) -> set[str]:
-    """The agents that were teams."""
-    return {entry.agent for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled) and entry.team}
+    """The agents that were teams: they were handed something as such, or waited for what only teams need."""
+    return {
+        entry.agent
+        for entry in entries
+        if (isinstance(entry, TaskDispatched | RetryScheduled) and entry.team)
+        or (isinstance(entry, AllowanceAwaited) and entry.limit == "tasks")
+    }
 
 
 def _cards(

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.core import SUBJECTS, T0, Story, card, failure, plan, task
 
+from pointsman.core.circuits import Circuit
 from pointsman.core.decide import decide
 from pointsman.core.evolve import fold
 from pointsman.core.inputs import Admission, Circumstances, Input, RequestReceived, RequestRefused, ResultReceived
@@ -90,6 +91,43 @@ def test_a_team_for_which_no_task_is_left_waits_and_others_do_not_wait_behind_it
     story.succeed("a", planned={}, usage=Usage(calls=1))
 
     assert story.statuses()["b"] == "running"
+
+
+def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None:
+    story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b"), task("c", needs=["b"]))
+    assert story.statuses() == {"a": "awaiting_budget", "b": "running", "c": "waiting"}
+
+    story.succeed("b")
+    story.succeed("c", "found")
+
+    assert story.statuses() == {"a": "abandoned", "b": "succeeded", "c": "succeeded"}
+    assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
+    assert list(rehearse(story.commits)) == []
+
+
+def test_work_that_a_person_must_allow_outlasts_a_team_for_which_no_task_is_left() -> None:
+    cards = (DESK, card("worker", approval="required"))
+    story = Story(limits=Limits(tasks=2), cards=cards, agents=("desk", "worker"), strategy=BARE)
+    story.planned(task("a", "desk"), task("b"))
+    assert story.statuses() == {"a": "awaiting_budget", "b": "awaiting_approval"}
+
+    story.control("approve", approval=next(iter(story.state.approvals)))
+    story.succeed("b", "found")
+
+    assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
+    assert story.outcome.reason == "the limit of 2 tasks is used up: 2 planned"
+
+
+def test_work_that_is_held_outlasts_a_team_for_which_no_task_is_left() -> None:
+    story = desks(Limits(tasks=2), circuits={"worker": Circuit(since=T0, until=T0 + timedelta(seconds=5))})
+    story.planned(task("a", "desk"), task("b"))
+    assert story.statuses() == {"a": "awaiting_budget", "b": "held"}
+
+    story.circuits = {}
+    story.wait(6).fire()
+    story.succeed("b", "found")
+
+    assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
 
 
 def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
