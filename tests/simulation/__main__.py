@@ -59,7 +59,10 @@ def _played(seeds: Iterable[int], jobs: int) -> Iterator[Seen]:
 
 
 def _play(seed: int) -> Seen:
-    seen = World(seed).run()
+    try:
+        seen = World(seed).run()
+    except Exception as error:
+        raise RuntimeError(f"a world could not be played to its end; again: make simulate SEEDS=1 FIRST={seed}") from error
     if not seen.problems:
         seen.history = seen.history[-200:]
     return seen

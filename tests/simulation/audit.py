@@ -64,8 +64,7 @@ class Rest:
 
 def audit(world: World) -> list[str]:
     """Every promise that the world has broken, as sentences."""
-    held = [stored for stored in world.broker.held("dead", "sim.dead.>") if stored.body]
-    dead = [*world.broker.removed, *held]
+    dead = [stored for stored in (*world.broker.removed, *world.broker.held("dead", "sim.dead.>")) if stored.body]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = Rest(world, _logs(world), dead, letters)
     checks = (_requests, _workflows, _trees, _handoffs_and_results, _inputs, _cancellations, _letters)

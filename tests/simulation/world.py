@@ -92,8 +92,10 @@ class SimulatedBroker(MemoryBroker):
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
         """What `subject` holds, wherever the bodies are kept."""
-        reader = self.connect()
-        return [stored if stored.body else _now(reader.whole(stored)) for stored in self.stream(kind).select(subject)]
+        return [self._whole(stored) for stored in self.stream(kind).select(subject)]
+
+    def _whole(self, stored: Stored) -> Stored:
+        return stored if stored.body else _now(self.connect().whole(stored))
 
     def purge(self, kind: StreamKind, subject: str) -> None:
         if kind == "handoffs":
@@ -102,7 +104,7 @@ class SimulatedBroker(MemoryBroker):
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
-            self.removed.append(stored)
+            self.removed.append(self._whole(stored))
         return super().delete(kind, sequence)
 
 

@@ -107,7 +107,7 @@ def held_until(draft: Draft, task: Task, agents: Sequence[str]) -> datetime:
     again = draft.now + HOLD
     opens = [draft.around.circuits[name].until for name in agents if name in draft.around.circuits]
     ends = draft.horizon(task.role)
-    return min(again, *(moment for moment in (*opens, ends) if moment > draft.now))
+    return min(moment for moment in (*opens, ends, again) if moment > draft.now)
 
 
 def _stand_in(draft: Draft, task: Task) -> str | None:

@@ -270,6 +270,17 @@ def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_t
         assert not list(rehearse(waiting.commits))
 
 
+def test_while_a_person_is_asked_it_is_looked_for_who_has_a_skill_past_the_deadline_too() -> None:
+    strategy = FanOut(skills=("translation", "dance"), synthesizer=None)
+    shy = (card("quick", skills=("translation",), approval="required"),)
+    panel = story(strategy=strategy, cards=shy, limits=Limits(deadline=5)).start()
+
+    panel.fire()
+
+    assert panel.now >= panel.state.deadline
+    assert panel.statuses() == {"translation": "awaiting_approval", "dance": "held"}
+
+
 def test_a_stage_names_an_agent_or_a_skill_and_is_called_by_it() -> None:
     assert Stage(skill="duplicate charges").name == "duplicate-charges"
     assert Stage(skill="translation", name="first").name == "first"
