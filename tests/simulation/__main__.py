@@ -62,7 +62,9 @@ def _play(seed: int) -> Seen:
     try:
         seen = World(seed).run()
     except Exception as error:
-        raise RuntimeError(f"a world could not be played to its end; again: make simulate SEEDS=1 FIRST={seed}") from error
+        raise RuntimeError(
+            f"a world could not be played to its end; again: make simulate SEEDS=1 FIRST={seed}"
+        ) from error
     if not seen.problems:
         seen.history = seen.history[-200:]
     return seen
