@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
@@ -269,6 +270,7 @@ class JetStreamBus:
 
     async def _on_disconnected(self) -> None:
         self._up.clear()
+        self._nc.drop_deliveries_of(self._subjects.handoffs_stream)  # there only where the broker need not sync it
         self._registry.broker_left()
         if not self._closing:
             _log.warning("bus_disconnected", reason=self._reason or None)
@@ -497,7 +499,8 @@ class JetStreamBus:
     # Core NATS
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Hand it to the connection. What cannot be sent is dropped: whoever uses this has another way to notice."""
+        """Hand it to the connection, which keeps it while it is away, as far as it has room. What it does not take is
+        dropped: whoever uses this has another way to notice."""
         with suppress(nats.errors.Error, OSError):
             await self._nc.hand_over(subject, reply, headers, body)
 
@@ -628,6 +631,12 @@ class _Client(Client):
             await _cancellable(self._flush_pending(force_flush=True))
         elif self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
+
+    def drop_deliveries_of(self, stream: str) -> None:
+        """What waits to be sent and would settle a delivery of `stream`, or hand one on, will not be sent."""
+        settles = re.compile(rb"[^\r]*\$JS\.ACK\.(?:[^\r]*\.)?" + re.escape(stream.encode()) + rb"\.")
+        self._pending = [command for command in self._pending if not settles.match(command)]
+        self._pending_data_size = sum(map(len, self._pending))
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         heard = self._heard.get(sid)

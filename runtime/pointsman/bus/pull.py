@@ -289,7 +289,8 @@ class PullConsumer:
 class PullDelivery:
     """One delivery; settling it is a message to its reply subject, sent and not waited for.
 
-    With `since`, none is sent, nor is it handed on, once the broker has been restarted more often than that.
+    With `since`, none is sent, nor is it handed on, once the broker has been restarted more often than that, nor
+    while it may have been: what is written then is kept for whichever broker comes.
     """
 
     __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")
@@ -320,7 +321,7 @@ class PullDelivery:
 
     @property
     def _current(self) -> bool:
-        return self._since is None or self._since == self._bus.restarts
+        return self._since is None or (self._bus.connected and self._since == self._bus.restarts)
 
     async def _settle(self, word: bytes) -> None:
         if self._current:

@@ -15,6 +15,7 @@ REPLY = "$JS.ACK.OWN_HANDOFFS.agent-a.1.95.7.1700000000000000000.0"
 class Broker:
     def __init__(self, restarts: int) -> None:
         self.restarts = restarts
+        self.connected = True
         self.heard: list[bytes] = []
         self.handed: list[str] = []
 
@@ -57,3 +58,15 @@ async def test_a_number_that_may_be_another_message_by_now_is_not_handed_on(sinc
 
     assert await delivery.hand_on("two") is handed
     assert broker.handed == (["two"] if handed else [])
+
+
+@pytest.mark.parametrize(("since", "words"), [(3, []), (None, [b"+ACK"])], ids=["forgets", "keeps"])
+async def test_what_may_be_forgotten_is_not_settled_while_it_is_unknown_which_broker_will_hear_it(
+    since: int | None, words: list[bytes]
+) -> None:
+    broker = Broker(restarts=3)
+    broker.connected = False
+
+    await PullDelivery(cast(Connection, broker), Arrival("own.handoff.a.w.t.1", REPLY, b""), since).ack()
+
+    assert broker.heard == words
