@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import structlog
+
 from pointsman.bus.pull import PullDelivery
 from pointsman.bus.wire import Arrival, Connection, Inbox
 from pointsman.errors import BusUnavailable
@@ -18,6 +20,8 @@ from pointsman.ports import Delivery, Stored
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Handing"]
+
+_log = structlog.get_logger(__name__)
 
 _SETTLES = "$JS.ACK."
 _AGAIN = 0.5  # seconds before what came without its body, which cannot be had now, comes again
@@ -81,8 +85,13 @@ class Handing:
     async def _complete(self, delivery: PullDelivery, handed: Callable[[Delivery], None]) -> None:
         try:
             delivery.message = await self._whole(delivery.message)
-        except BusUnavailable:
+        except Exception as error:
+            unforeseen = None if isinstance(error, BusUnavailable) else error
+            _log.warning("body_not_fetched", subject=delivery.message.subject, reason=str(error), exc_info=unforeseen)
             await delivery.nak(_AGAIN)
+        except BaseException:  # nobody will settle it
+            await delivery.nak()
+            raise
         else:
             handed(delivery)
 

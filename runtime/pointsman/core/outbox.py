@@ -19,7 +19,7 @@ from pointsman_schemas.ids import derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Message", "dead_letter_id", "handoff_of", "outbox", "retry_schedule"]
+__all__ = ["Message", "dead_letter_id", "earlier_retry_schedule", "handoff_of", "outbox", "retry_schedule"]
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -79,6 +79,11 @@ def _handoff(state: State, task: Task, subjects: Subjects) -> Message:
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
     """Where the handoff of an attempt waits that backs off."""
     return subjects.retry(state.workflow_id, f"{derived_id(task.id)}-{task.attempt}")
+
+
+def earlier_retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
+    """Where it waits if the release before scheduled it, which outlives the upgrade."""
+    return subjects.schedule(state.workflow_id, f"try-{derived_id(task.id)}-{task.attempt}")
 
 
 def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:

@@ -67,5 +67,11 @@ class Mender:
                 _log.exception("workflow_not_mended", workflow_id=workflow, hint="the next input for it does that")
 
     async def _send(self, workflow: str) -> None:
-        if (state := (await self._logs.load(workflow)).state) is not None:
-            await self._sender.send_all(state)
+        head = await self._logs.load(workflow)
+        if head.state is None:
+            return
+        await self._sender.send_all(head.state)
+        # Who has committed meanwhile, and taken back what that abandons, may have done so before it was sent here.
+        now = await self._logs.load(workflow, head)
+        if now.state is not None and now.sequence > head.sequence:
+            await self._sender.take_back(now.state)

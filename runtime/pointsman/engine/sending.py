@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from pointsman.core.inputs import EARLY
 from pointsman.core.message import Message
-from pointsman.core.outbox import outbox, retry_schedule
+from pointsman.core.outbox import earlier_retry_schedule, outbox, retry_schedule
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
@@ -56,14 +56,18 @@ class Sender:
             ending = self._subjects.outcome(state.team, state.workflow_id)
             if await self._bus.last("log", ending) is not None:
                 return
-        await self._take_back(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
+        await self.take_back(state)
         sent, there = await self._send(state, None)
         _log.info("outbox_sent_again", sent=sent, already_there=there, **log_ids(state))
+
+    async def take_back(self, state: State) -> None:
+        """Nothing that `state` has abandoned is left to start."""
+        await self._take_back(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
 
     async def reschedule(self, state: State) -> None:
         """Send what waits for its time again, for a broker whose clock has been set."""
         waiting = [message for message in outbox(state, self._subjects) if message.schedule is not None]
-        await self._together(state, waiting)
+        await self._together(state, waiting, again=self._bus.forgets)
 
     async def _send(self, state: State, only: Set[str] | None) -> tuple[int, int]:
         """How many messages were new, and how many were there already."""
@@ -182,7 +186,12 @@ class Sender:
             return
         body = dump(Cancellation(tasks=tuple(task.id for task in handed)))
         await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
-        waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
+        waiting = [
+            name(state, task, self._subjects)
+            for task in handed
+            if task.not_before is not None
+            for name in (retry_schedule, earlier_retry_schedule)
+        ]
         await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
         queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
         await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))

@@ -164,7 +164,8 @@ class SupervisorEngine:
             _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
         for loss in await lost_work(self._bus, self._subjects, self._team.name, self._clock):
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
-            await self._mender.mend()
+            if not self._bus.forgets:  # else it begins with that
+                await self._mender.mend()
 
     async def _keep_time(self) -> None:
         """Schedules fire by the broker's clock. Should it be set, what waits there is scheduled anew, to come when it

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
+from support.system import until
 
 from pointsman.bus.handing import Handing
 from pointsman.bus.wire import Arrival, Connection
+from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery, Stored
 
 FORGETFUL, KEPT = (f"$JS.ACK.{stream}.agent-a.1.95.7.1700000000000000000.0" for stream in ("OWN_HANDOFFS", "OWN_WORK"))
@@ -63,6 +67,29 @@ async def test_what_was_received_before_a_start_of_the_broker_is_settled_only_if
 
     assert received[0].message.subject == "own.handoff.a.w.t.1"
     assert broker.settled == [(reply, b"-NAK"), *([(reply, b"+ACK")] if settles else [])]
+
+
+@pytest.mark.parametrize("wrong", [BusUnavailable("away"), ValueError("not that")], ids=["away", "something else"])
+async def test_what_cannot_be_made_whole_is_handed_back(wrong: Exception) -> None:
+    broker, received = Broker(), list[Delivery]()
+
+    with capture_logs() as logs:
+        async with handing(broker, wrong).receiving("two", received.append):
+            broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+
+    assert received == []
+    assert broker.settled == [(KEPT, b'-NAK {"delay": 500000000}')]
+    assert [line["event"] for line in logs] == ["body_not_fetched"]
+
+
+async def test_what_is_being_made_whole_is_handed_back_when_that_is_cancelled() -> None:
+    broker, received = Broker(), list[Delivery]()
+
+    async with handing(broker, asyncio.CancelledError()).receiving("two", received.append):
+        broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+        await until(lambda: bool(broker.settled))
+
+    assert broker.settled == [(KEPT, b"-NAK")]
 
 
 @pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])

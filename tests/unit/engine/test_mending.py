@@ -7,7 +7,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
+import pytest
+from support.core import SUBJECTS, Story, failure, task
 from support.system import planner_of, synthesizer, until
 from support.workers import Desk, running
 
@@ -17,8 +20,11 @@ from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client
 from pointsman.context import Context
 from pointsman.engine.handoffs import RESENT
+from pointsman.engine.mending import Mender
+from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
+from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.ports import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
@@ -148,6 +154,56 @@ async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again()
         await until(lambda: desk.settled("a"))
 
     assert runs == ["once"]
+
+
+async def test_what_is_scheduled_anew_says_that_it_may_have_been_forgotten() -> None:
+    bus = MemoryBroker(unsynced_handoffs=True).connect()
+    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    story.fail("a", failure(retryable=True))
+
+    await Sender(bus, SUBJECTS, SystemClock(), "crew").reschedule(story.state)
+
+    waiting = {name: RESENT in plan.headers for name, plan in bus.broker._schedules.items()}
+    assert waiting == {name: ".try." in name for name in waiting}
+    assert any(waiting.values())
+
+
+async def test_what_is_abandoned_while_it_is_sent_again_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    heads = [Head(story.state, 7)]
+    story.control("cancel")
+    heads.append(Head(story.state, 8))
+    bus, clock = MemoryBroker(unsynced_handoffs=True).connect(), SystemClock()
+    logs, sender = WorkflowLog(bus, SUBJECTS, clock, "team"), Sender(bus, SUBJECTS, clock, "team")
+    await bus.publish(SUBJECTS.log("team", story.state.workflow_id), b"", {})
+
+    async def moves_on(*_: object) -> Head:
+        return heads.pop(0)
+
+    monkeypatch.setattr(logs, "load", moves_on)
+    await Mender(bus, SUBJECTS, clock, logs, sender, "team").mend()
+
+    assert heads == []
+    assert bus.broker.stream("handoffs").end == 1
+    assert await bus.subjects("handoffs", SUBJECTS.handoffs_of("worker")) == []
+
+
+async def test_a_supervisor_that_finds_a_loss_mends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mended: list[str] = []
+
+    async def lost(*_: object) -> Sequence[str]:
+        return ("the end of the inbox",)
+
+    async def noted(_: Mender) -> None:
+        mended.append("all")
+
+    monkeypatch.setattr("pointsman.engine.supervisor.lost_work", lost)
+    monkeypatch.setattr(Mender, "mend", noted)
+    for forgets in (True, False):
+        async with supervised(MemoryBroker(unsynced_handoffs=forgets)):
+            await until(lambda: bool(mended))
+        assert mended == ["all"]
+        mended.clear()
 
 
 async def test_a_number_that_is_given_twice_is_not_settled_by_who_had_it_first() -> None:
