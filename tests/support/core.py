@@ -28,12 +28,12 @@ from pointsman.core.message import Message
 from pointsman.core.outbox import outbox
 from pointsman.core.state import State, Task, from_snapshot, to_snapshot
 from pointsman.core.transitions import Phase, TaskStatus
-from pointsman_schemas.card import AgentCard
+from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Request, Result, Usage
 from pointsman_schemas.log import Commit, Entry, TraceOrigin
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Strategy, Supervisor, Team
+from pointsman_schemas.team import Check, Limits, Pipeline, Stage, Strategy, Supervisor, Team
 
 __all__ = [
     "SUBJECTS",
@@ -44,6 +44,7 @@ __all__ = [
     "card",
     "cards",
     "failure",
+    "judged_stage",
     "messages",
     "plan",
     "selection",
@@ -232,6 +233,12 @@ class Story:
         assert self.state.timer_due is not None
         self.now = max(self.now, self.state.timer_due)
         return self.feed(TimerFired(self.state.timer))
+
+
+def judged_stage() -> Story:
+    """A pipeline of the one stage `write`, which a judge must let pass, with its agent."""
+    stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
+    return Story(strategy=stages, cards=(card("write"), card("reviewer", role=Role.JUDGE))).start()
 
 
 def check_step(state: State) -> None:

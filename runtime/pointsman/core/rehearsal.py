@@ -27,8 +27,7 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.state import State, Task
-from pointsman.core.transitions import TaskStatus
+from pointsman.core.state import State, Task, in_review
 from pointsman.core.tree import taken
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
@@ -125,7 +124,7 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
         match entry:
             case WorkflowStarted():
                 made = _request(entry, entries)
-            case TaskSucceeded() | AttemptFailed() if _in_review(state, entry.task_id):
+            case TaskSucceeded() | AttemptFailed() if in_review(state, entry.task_id):
                 pass  # it follows from what the judge said
             case TaskSucceeded() | ReviewAsked():
                 made = ResultReceived(entry.event_id, entry.result)
@@ -156,11 +155,6 @@ def _inputs(state: State | None, entries: Sequence[Entry], results: Mapping[str,
             yield made
     if not heard and state is not None:
         yield TimerFired(state.timer)
-
-
-def _in_review(state: State | None, task_id: str) -> bool:
-    task = state.tasks.get(task_id) if state is not None else None
-    return task is not None and task.status is TaskStatus.IN_REVIEW
 
 
 def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:

@@ -26,6 +26,7 @@ __all__ = [
     "bounds",
     "changed",
     "from_snapshot",
+    "in_review",
     "input_of",
     "report",
     "reviewed_by",
@@ -251,6 +252,13 @@ def _limits_left(state: State, planner: Task) -> LimitsLeft:
             **{name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()},
         }
     )
+
+
+def in_review(state: State | None, task_id: str) -> bool:
+    """Whether a judge is looking at what the task's agent made: that has answered, and what comes next says nothing new
+    of it."""
+    task = state.tasks.get(task_id) if state is not None else None
+    return task is not None and task.status is TaskStatus.IN_REVIEW
 
 
 def reviewed_by(state: State, judge: Task) -> Task | None:

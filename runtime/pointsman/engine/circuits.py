@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from pointsman.core.circuits import Circuit, Circuits, blames, closed, opened, probe_name, probed, released
 from pointsman.core.draft import Probe
-from pointsman.core.state import State
+from pointsman.core.state import State, in_review
 from pointsman.engine.insisting import insist
 from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import get_logger, metrics, names
-from pointsman_schemas.log import AttemptFailed, Entry, TaskAbandoned, TaskSucceeded
+from pointsman_schemas.log import AttemptFailed, Entry, ReviewAsked, TaskAbandoned, TaskSucceeded
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -82,7 +82,9 @@ class SharedCircuits:
         """Learn from what was committed; `before` is the workflow before it."""
         for entry in entries:
             match entry:
-                case TaskSucceeded():
+                case TaskSucceeded() | AttemptFailed() | TaskAbandoned() if in_review(before, entry.task_id):
+                    pass  # its agent had answered when the judge was asked
+                case TaskSucceeded() | ReviewAsked():
                     self._succeeded(entry.result.agent)
                 case AttemptFailed() | TaskAbandoned():
                     task = before.tasks.get(entry.task_id) if before is not None else None

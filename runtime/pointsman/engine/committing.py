@@ -92,7 +92,7 @@ class Committer:
                 return head, apart, True
             self._watch.wrote(after.sequence)
             self._circuits.saw(head.state, workflow, entries)
-            self._loads.saw(entries)
+            self._loads.saw(head.state, entries)
             passed("supervisor.committed")
             return after, entries, raced
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")

@@ -20,7 +20,7 @@ from pointsman.errors import BusUnavailable, ContractError, StreamLost
 from pointsman.ports import Bus, Clock
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.log import AttemptFailed, TaskSucceeded
+from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LogWatch", "lost_log", "lost_work", "running_workflows"]
@@ -120,7 +120,7 @@ async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> Se
     except ContractError:
         return ()
     for entry in entries:
-        if isinstance(entry, TaskSucceeded | AttemptFailed) and entry.result is not None:
+        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result is not None:
             subject = subjects.result(team, workflow, entry.result.agent, entry.task_id, entry.attempt)
             if await bus.last("work", subject) is None:
                 return (f"{workflow} has accepted {subject}, which {subjects.work_stream} does not hold: "

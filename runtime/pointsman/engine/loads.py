@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pointsman.core.load import Load
+from pointsman.core.state import State, in_review
 from pointsman.engine.handoffs import consumer_name
 from pointsman.errors import PeerError
 from pointsman.ports import Bus, Clock
 from pointsman_schemas.events import Result
-from pointsman_schemas.log import AttemptFailed, Entry, RetryScheduled, TaskDispatched, TaskSucceeded
+from pointsman_schemas.log import AttemptFailed, Entry, RetryScheduled, ReviewAsked, TaskDispatched, TaskSucceeded
 
 __all__ = ["Loads"]
 
@@ -54,13 +55,15 @@ class Loads:
                 self._looked[name] = now
         return True
 
-    def saw(self, entries: Iterable[Entry]) -> None:
-        """Learn from what was committed."""
+    def saw(self, before: State | None, entries: Iterable[Entry]) -> None:
+        """Learn from what was committed; `before` is the workflow before it."""
         for entry in entries:
             match entry:
                 case TaskDispatched() | RetryScheduled():
                     self._count(entry.agent, 1)
-                case TaskSucceeded():
+                case TaskSucceeded() | AttemptFailed() if in_review(before, entry.task_id):
+                    pass  # its agent had answered when the judge was asked
+                case TaskSucceeded() | ReviewAsked():
                     self._answered(entry.result)
                     self._count(entry.result.agent, -1)
                 case AttemptFailed(result=Result() as result):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.core import failure, judged_stage
 from support.prometheus import exposing, samples
 from support.system import echo, until
 
@@ -246,6 +247,28 @@ async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None
         circuits = await client.circuits()
 
     assert (patient.calls, circuits) == (8, {})
+
+
+async def test_an_agent_whose_work_is_judged_is_well_when_the_judge_is_asked() -> None:
+    story = judged_stage()
+    begun, failed = story.state, story.fail("write", failure(retryable=True))
+    tried, asked = story.state, story.succeed("write")
+    judged, passed = story.state, story.succeed("judge-write", {"verdict": "pass"})
+    shared = SharedCircuits(MemoryBus(), Subjects(), SystemClock(), failures=2, seconds=60)
+    running = asyncio.create_task(shared.run())
+    shared.saw(begun, "wf_1", failed)
+    shared.saw(begun, "wf_2", failed)
+    await until(lambda: "write" in shared.open)
+    shared.saw(tried, "wf_1", asked)
+    await until(lambda: "write" not in shared.open)
+    shared.saw(begun, "wf_3", failed)
+    shared.saw(judged, "wf_1", passed)  # which says nothing new of it
+    shared.saw(begun, "wf_4", failed)
+    await until(lambda: "write" in shared.open)
+
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
 
 
 async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from support.core import judged_stage
 from support.system import planner_of, until
 
 from pointsman.agent import Agent, agent
@@ -81,7 +83,7 @@ async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_c
     loads = Loads(bus, clock)
 
     looked = [await loads.look(["a", "b"]) for _ in range(3)]
-    loads.saw([dispatched("a"), dispatched("a"), failed("a"), dispatched("c")])
+    loads.saw(None, [dispatched("a"), dispatched("a"), failed("a"), dispatched("c")])
 
     assert looked == [True, False, False]
     assert CountingBus.asked == 2
@@ -94,15 +96,28 @@ async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_c
 async def test_how_long_a_task_takes_is_a_moving_average_of_successes_and_is_forgotten() -> None:
     bus, clock = CountingBus(), StillClock()
     loads = Loads(bus, clock)
-    loads.saw([answered("a", 1.0), failed("a"), answered("a", 2.0)])
+    loads.saw(None, [answered("a", 1.0), failed("a"), answered("a", 2.0)])
 
     await loads.look(["a"])
     assert loads.known["a"].seconds == 1.2
-    loads.saw([answered("a", 1.2)])
+    loads.saw(None, [answered("a", 1.2)])
     assert loads.known["a"].seconds == 1.2
     clock.seconds += 61
     await loads.look(["a"])
     assert loads.known["a"].seconds is None
+
+
+@pytest.mark.parametrize(("said", "ahead"), [("pass", 6), ("again", 7), ("stop", 6)])
+async def test_an_agent_whose_work_is_judged_is_free_when_the_judge_is_asked(said: str, ahead: int) -> None:
+    loads, story = Loads(CountingBus(), StillClock()), judged_stage()
+    await loads.look(["write"])
+
+    loads.saw(story.state, story.succeed("write"))
+    asked = loads.known["write"]
+    loads.saw(story.state, story.succeed("judge-write", {"verdict": said, "reason": "so"}))
+
+    assert asked == Load(ahead=6, seconds=2.0)
+    assert loads.known["write"].ahead == ahead, "what is sent back is on its way again"
 
 
 async def test_a_broker_that_does_not_say_holds_up_nobody() -> None:

@@ -1,0 +1,24 @@
+"""What one stream shows the other to have lost, over the in-memory bus."""
+
+from __future__ import annotations
+
+from support.core import SUBJECTS, WORKFLOW, judged_stage
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBus
+from pointsman.engine.continuity import lost_work
+from pointsman_schemas.strict_json import dump
+
+
+async def test_a_result_that_waits_for_its_judge_is_missed_like_one_that_was_accepted() -> None:
+    bus, story = MemoryBus(), judged_stage()
+    story.succeed("write")
+    await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(story.commits[-1]), {})
+    subject = SUBJECTS.result("team", WORKFLOW, "write", "write", 1)
+
+    lost = await lost_work(bus, SUBJECTS, "team", SystemClock())
+    await bus.publish(subject, b"{}", {})
+    there = await lost_work(bus, SUBJECTS, "team", SystemClock())
+
+    assert [subject in loss for loss in lost] == [True]
+    assert there == ()
