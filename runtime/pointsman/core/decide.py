@@ -34,13 +34,13 @@ from pointsman.core.outcome import could_not
 from pointsman.core.pipeline import insufficient
 from pointsman.core.planning import classified, plan_again, planned
 from pointsman.core.refining import refined_task, words_of
-from pointsman.core.reviewing import ask_for_review, judge_of, objection, read_review, unclear
+from pointsman.core.reviewing import ask_for_review, judge_of, objection, read_review
 from pointsman.core.state import State, Task, reviewed_by
 from pointsman.core.strategies import begin, finish
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman.core.verdicts import answered
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, ErrorKind, Result
+from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (
     AttemptFailed,
     Entry,
@@ -158,9 +158,10 @@ def _result(draft: Draft, received: ResultReceived) -> None:
     if task.attempt != result.attempt or not task.live:
         return _ignore(draft, received, f"attempt {task.attempt} of the task is {task.status}")
     if result.status == "succeeded":
-        if lacks := insufficient(state, task, result.output) or unclear(state, task, result.output):
-            error = AttemptError(kind=ErrorKind.INSUFFICIENT, message=lacks, retryable=True)
-            return attempt_failed(draft, task, error, received.event_id, result)
+        if (stage := reviewed_by(state, task)) is not None:
+            return _reviewed(draft, stage, task, received)
+        if lacks := insufficient(state, task, result.output):
+            return _lacking(draft, task, received, lacks)
         if (judge := judge_of(state, task)) is not None:
             return ask_for_review(draft, task, judge, received)
         return _succeeded(draft, task, received)
@@ -203,7 +204,12 @@ def _ignore(draft: Draft, received: ResultReceived, reason: str) -> None:
     )
 
 
-def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
+def _lacking(draft: Draft, task: Task, received: ResultReceived, lacks: str) -> None:
+    error = AttemptError(kind=ErrorKind.INSUFFICIENT, message=lacks, retryable=True)
+    attempt_failed(draft, task, error, received.event_id, received.result)
+
+
+def _accept(draft: Draft, task: Task, received: ResultReceived) -> None:
     draft.add(
         TaskSucceeded(
             at=draft.now,
@@ -213,6 +219,10 @@ def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
             result=received.result,
         )
     )
+
+
+def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
+    _accept(draft, task, received)
     match task.role:
         case Role.WORK:
             draft.moved.extend(draft.open().dependants.get(task.id, ()))
@@ -229,8 +239,6 @@ def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
                 draft.add(TaskRefined(at=draft.now, task_id=waiting.id, intent=words_of(received.result)))
                 try_refined(draft, draft.open().tasks[waiting.id])
         case Role.JUDGE:
-            if (stage := reviewed_by(draft.open(), task)) is not None:
-                return _reviewed(draft, stage, task, received.result)
             write_answer(draft)
         case Role.SYNTHESIZE:
             synthesized(draft, received.result)
@@ -239,10 +247,14 @@ def _succeeded(draft: Draft, task: Task, received: ResultReceived) -> None:
     return None
 
 
-def _reviewed(draft: Draft, stage: Task, judge: Task, result: Result) -> None:
+def _reviewed(draft: Draft, stage: Task, judge: Task, received: ResultReceived) -> None:
     """A judge has looked at what the stage made: it counts now, or is what an attempt came to that has failed."""
+    review = read_review(received.result.output)
+    if isinstance(review, str):
+        return _lacking(draft, judge, received, review)
+    _accept(draft, judge, received)
     assert stage.result is not None
-    if (error := objection(stage, judge, read_review(result.output))) is not None:
+    if (error := objection(stage, judge, review)) is not None:
         return attempt_failed(draft, stage, error, stage.event_id, stage.result)
     return _succeeded(draft, stage, ResultReceived(stage.event_id, stage.result))
 

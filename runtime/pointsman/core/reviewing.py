@@ -8,14 +8,14 @@ from pydantic import JsonValue, ValidationError
 from pointsman.core.draft import Draft, add_role_task, free_id
 from pointsman.core.inputs import ResultReceived
 from pointsman.core.pipeline import check_of
-from pointsman.core.state import State, Task, reviewed_by
+from pointsman.core.state import State, Task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import ReviewAsked
 from pointsman_schemas.roles import Review, ReviewInput
 from pointsman_schemas.strict_json import describe
 
-__all__ = ["ask_for_review", "judge_of", "objection", "read_review", "unclear"]
+__all__ = ["ask_for_review", "judge_of", "objection", "read_review"]
 
 
 def judge_of(state: State, task: Task) -> str | None:
@@ -47,20 +47,12 @@ def ask_for_review(draft: Draft, task: Task, judge: str, received: ResultReceive
     add_role_task(draft, free_id(state, f"judge-{task.id}"), Role.JUDGE, judge, f"Judge what {task.id} has made", asked)
 
 
-def unclear(state: State, task: Task, output: JsonValue) -> str:
-    """Why `output` is no review; nothing when it is one, or when `task` is not to give one."""
-    if reviewed_by(state, task) is None:
-        return ""
+def read_review(output: JsonValue) -> Review | str:
+    """What a judge said, or why that is no review."""
     try:
-        Review.model_validate(output)
+        return Review.model_validate(output)
     except ValidationError as error:
         return f"the review does not fit: {describe(error)}; expected a verdict of pass, again or stop, and a reason"
-    return ""
-
-
-def read_review(output: JsonValue) -> Review:
-    """What a judge said that was not `unclear`."""
-    return Review.model_validate(output)
 
 
 def objection(stage: Task, judge: Task, review: Review) -> AttemptError | None:
