@@ -25,7 +25,8 @@ from support.workers import Desk
 
 from pointsman import agent
 from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, _Tcp, connect
+from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.nats_client import _Tcp
 from pointsman.client import Client
 from pointsman.ports import Consumer
 from pointsman.settings import Settings

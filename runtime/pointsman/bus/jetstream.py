@@ -1,4 +1,4 @@
-"""The bus on NATS JetStream. The only file that imports nats.
+"""The bus on NATS JetStream.
 
 Every wait for the broker is bounded, reconnecting goes on for ever, and the server is asked in its own words: requests
 are made and their JSON is read here, because nats-py's `publish_async` never resolves when the server answers an error,
@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-import nats.errors
 import structlog
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
 
 from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
@@ -37,10 +31,11 @@ from pointsman.bus.checks import (
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.handing import Handing
 from pointsman.bus.micro import micro_answer, micro_subjects
+from pointsman.bus.nats_client import FAILURES, Msg, NatsClient
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
-from pointsman.bus.replies import Replies
+from pointsman.bus.replies import Abandoned, Replies
 from pointsman.bus.streams import ensure_streams
 from pointsman.bus.watching import ContainedWatcher
 from pointsman.bus.wire import (
@@ -51,7 +46,6 @@ from pointsman.bus.wire import (
     Inbox,
     error_code,
     header_bytes,
-    header_lines,
     said,
 )
 from pointsman.bus.writing import StreamWriter
@@ -69,12 +63,9 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
-_Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
 _RECONNECT = 0.5  # seconds between tries: a restart takes the broker about one
-_PORT = 4222  # where a NATS server listens unless it is told otherwise
-_DRAIN = 1.0  # seconds for one round trip, when leaving
 _PING = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 _PATIENCE = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
 
@@ -125,7 +116,7 @@ class JetStreamBus:
             "limits": self._subjects.limits_stream,
             "artifacts": f"OBJ_{self._subjects.artifacts_bucket}",
         }
-        self._nc = _Client()
+        self._nc = NatsClient()
         self._replies = Replies(f"_INBOX.{secrets.token_hex(11)}", self._timeout)
         self._up = asyncio.Event()
         self._closing = False
@@ -181,7 +172,7 @@ class JetStreamBus:
                 )
             try:
                 trying.result()
-            except (nats.errors.Error, OSError, ValueError) as error:
+            except (*FAILURES, ValueError) as error:
                 raise ConfigurationError(f"cannot connect to {settings.servers}: {error}") from error
         finally:
             if not trying.done():
@@ -251,13 +242,13 @@ class JetStreamBus:
                 await self._registry.close()
                 await asyncio.gather(*(consumer.close() for consumer in list(self._consumers)))
                 if self.connected:
-                    with suppress(nats.errors.Error, OSError):
+                    with suppress(*FAILURES):
                         await self._nc.flush(int(self._timeout) + 1)
         self._up.clear()
-        self._replies.abandon(nats.errors.StaleConnectionError)
-        with suppress(asyncio.TimeoutError, nats.errors.Error, OSError):
+        self._replies.abandon()
+        with suppress(*FAILURES):
             async with asyncio.timeout(self._timeout):
-                await _cancellable(self._nc.close())
+                await self._nc.shut()
 
     async def _on_error(self, error: Exception) -> None:
         reason = str(error) or type(error).__name__
@@ -274,7 +265,7 @@ class JetStreamBus:
         self._registry.broker_left()
         if not self._closing:
             _log.warning("bus_disconnected", reason=self._reason or None)
-        self._replies.abandon(nats.errors.StaleConnectionError)  # none comes; to wait would delay the recovery
+        self._replies.abandon()  # none comes; to wait would delay the recovery
         for listener in list(self._listeners):
             listener()
 
@@ -322,9 +313,9 @@ class JetStreamBus:
             raise lost(
                 f"no answer on {subject} within {self._timeout} s, {'connected' if self.connected else 'not connected'}"
             ) from None
-        except nats.errors.StaleConnectionError:
+        except Abandoned:
             raise lost(f"the connection was lost before {subject} was answered") from None
-        except (nats.errors.Error, OSError) as error:
+        except FAILURES as error:
             raise BusUnavailable(f"cannot ask on {subject}: {error}") from error
         if message.block and message.status.startswith("503"):
             raise BusUnavailable(
@@ -353,14 +344,14 @@ class JetStreamBus:
                     self._settings,
                     create=create,
                     again=self._set_up_once,
-                    clustered=bool(self._nc._server_info.get("cluster")),
+                    clustered=self._nc.is_clustered,
                 )
                 apart = self._subjects.handoffs_stream
                 self._streams["handoffs"] = apart if self._forgets else self._subjects.work_stream
                 self._set_up_once = self._set_up_once or create
                 return
             except BusUnavailable as error:
-                if self.connected and not self._nc._server_info.get("jetstream"):
+                if self.connected and not self._nc.has_jetstream:
                     where = self._settings.servers
                     raise ConfigurationError(f"{where} runs without JetStream; start it with -js") from error
                 if self._clock.monotonic() > deadline:
@@ -501,7 +492,7 @@ class JetStreamBus:
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
         """Hand it to the connection, which keeps it while it is away, as far as it has room. What it does not take is
         dropped: whoever uses this has another way to notice."""
-        with suppress(nats.errors.Error, OSError):
+        with suppress(*FAILURES):
             await self._nc.hand_over(subject, reply, headers, body)
 
     def new_inbox(self) -> str:
@@ -509,8 +500,8 @@ class JetStreamBus:
 
     async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
         try:
-            return _Inbox(self._nc, await self._nc.hear(subject, heard))
-        except (nats.errors.Error, OSError) as error:
+            return await self._nc.hear(subject, heard)
+        except FAILURES as error:
             raise BusUnavailable(f"cannot listen on {subject}: {error}") from error
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
@@ -553,180 +544,17 @@ class JetStreamBus:
         self,
         handlers: Mapping[str, Callable[[Msg], Awaitable[None]]],
     ) -> AbstractAsyncContextManager[None]:
-        """Handlers that may wait; messages wait for each other then, in the client library's queue."""
+        """What leaves all of `handlers` again."""
         inboxes = []
         try:
             for subject, handler in handlers.items():
-                # Without limits: nats-py drops what exceeds its own.
-                heard = await self._nc.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
-                inboxes.append(_Inbox(self._nc, heard))
-        except (nats.errors.Error, OSError) as error:
+                inboxes.append(await self._nc.call(subject, handler))
+        except FAILURES as error:
             raise BusUnavailable(f"cannot listen on {', '.join(handlers)}: {error}") from error
         if self.connected:  # else reconnecting brings the subscriptions along
-            with suppress(nats.errors.Error, OSError):
+            with suppress(*FAILURES):
                 await self._nc.flush(int(self._timeout) + 1)
         return _until_left(inboxes)
-
-
-class _Client(Client):
-    """nats-py's client, with what it has no option for.
-
-    - No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
-      expired credentials for one.
-    - No message ends its reading: a header block of `NATS/1.0` alone would, and any client may publish that.
-    - A try at which the server does not introduce itself is closed: as it comes, each leaves its socket open.
-    - What was to be sent over a connection that is gone does not keep it from closing.
-    - Its transport loses a connection as the rest of it expects; see `_Tcp`.
-    - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
-      still wait for the flusher, a fresh subscription among them.
-    - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
-    - `hear` calls a plain function for each message as it is read, and `hand_over` takes a header block that is made
-      already: a queue, a task's turn and a second check of every header for each message are a third of its cost.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._heard: dict[int, Callable[[Arrival], None]] = {}
-
-    @property
-    def server(self) -> Server | None:
-        """The one it is connected to; nats-py's own port is None where the URL names none."""
-        url = self.connected_url
-        return Server(url.hostname, url.port or _PORT) if url is not None and url.hostname else None
-
-    @property
-    def server_id(self) -> str:
-        """Another one for each start of a server."""
-        return str(self._server_info.get("server_id", ""))
-
-    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Subscription:
-        sid = self._sid + 1
-        self._heard[sid] = heard
-        try:
-            return await self.subscribe(subject, cb=_unheard)
-        except BaseException:
-            del self._heard[sid]
-            raise
-
-    def unhear(self, subscription: Subscription) -> None:
-        self._heard.pop(subscription._id, None)
-
-    async def hand_over(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
-        """As `publish`, of a subject and headers that were checked. It waits only when the connection cannot keep up.
-
-        Raises what `publish` raises: it is closed, or away with more pending than it keeps.
-        """
-        if self.is_closed:
-            raise nats.errors.ConnectionClosedError
-        if not self.is_connected and len(body) + self._pending_data_size > self._max_pending_size:
-            raise nats.errors.OutboundBufferLimitError
-        if headers:
-            order = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(body)}\r\n"
-        else:
-            order = f"PUB {subject} {reply} {len(body)}\r\n"
-        command = b"%b%b%b\r\n" % (order.encode(), headers, body)
-        self._pending.append(command)
-        self._pending_data_size += len(command)
-        if self._pending_data_size > self._max_pending_size:
-            await _cancellable(self._flush_pending(force_flush=True))
-        elif self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
-
-    def drop_deliveries_of(self, stream: str) -> None:
-        """What waits to be sent and would settle a delivery of `stream`, or hand one on, will not be sent."""
-        settles = re.compile(rb"[^\r]*\$JS\.ACK\.(?:[^\r]*\.)?" + re.escape(stream.encode()) + rb"\.")
-        self._pending = [command for command in self._pending if not settles.match(command)]
-        self._pending_data_size = sum(map(len, self._pending))
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        heard = self._heard.get(sid)
-        if heard is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-        elif sid in self._subs:
-            try:
-                heard(Arrival(subject.decode(), reply.decode(), data, headers))
-            except Exception as error:  # it would end the reading
-                await self._error_cb(error)
-
-    async def flush(self, timeout: int = 10) -> None:
-        await self._flush_pending(force_flush=True)
-        await super().flush(timeout)
-
-    async def _connect_to_server(self, s: Any) -> None:
-        if not bool(self._transport) and s.uri.scheme not in ("ws", "wss"):
-            self._transport = _Tcp()  # type: ignore[no-untyped-call]
-        await super()._connect_to_server(s)
-
-    async def _close(self, status: int, do_cbs: bool = True) -> None:
-        if not self.is_connected:
-            self._pending, self._pending_data_size = [], 0
-        await super()._close(status, do_cbs)
-
-    async def _process_connect_init(self) -> None:
-        try:
-            await super()._process_connect_init()
-        except BaseException:
-            if self._transport is not None:
-                self._transport.close()  # type: ignore[no-untyped-call]
-            raise
-
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        return header_lines(raw)
-
-    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        try:
-            return await super()._process_headers(headers)
-        except (ValueError, LookupError) as error:
-            await self._error_cb(error)
-            return None
-
-    async def _process_err(self, err_msg: str) -> None:
-        if "permissions violation" in err_msg.lower() or not self.is_connected:
-            await super()._process_err(err_msg)
-            return
-        error = nats.errors.Error(f"nats: {err_msg}")
-        await self._error_cb(error)
-        await self._process_op_err(error)
-
-
-class _Tcp(TcpTransport):
-    """Writing to a closed connection is a `ConnectionError`, as nats-py expects. uvloop says `RuntimeError`, at which
-    nats-py ends its reconnecting for ever and lets its closing fail."""
-
-    def write(self, payload: bytes) -> None:
-        try:
-            super().write(payload)  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            raise ConnectionResetError(str(error)) from error
-
-    def writelines(self, payload: Sequence[bytes]) -> None:
-        try:
-            super().writelines(payload)  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            raise ConnectionResetError(str(error)) from error
-
-
-class _Inbox:
-    def __init__(self, client: _Client, subscription: Subscription) -> None:
-        self._client = client
-        self._subscription = subscription
-
-    async def drop(self) -> None:
-        self._client.unhear(self._subscription)
-        with suppress(nats.errors.Error, OSError):
-            await self._subscription.unsubscribe()
-
-    async def drain(self) -> None:
-        if self._client.is_connected:
-            with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-                async with asyncio.timeout(_DRAIN):
-                    await _cancellable(self._subscription.drain())  # type: ignore[no-untyped-call]
-        await self.drop()
-
-
-async def _unheard(message: Msg) -> None:
-    """What nats-py would call for a message that `_Client.hear` takes before it."""
 
 
 @asynccontextmanager
@@ -736,18 +564,3 @@ async def _until_left(inboxes: Sequence[Inbox]) -> AsyncIterator[None]:
     finally:
         for inbox in inboxes:
             await inbox.drop()
-
-
-async def _cancellable(work: Awaitable[_Result]) -> _Result:
-    """What `work` returns; a cancellation that it swallowed is raised all the same.
-
-    Before Python 3.12 `asyncio.wait_for`, in which nats-py waits for answers, returns the result when that came in the
-    same turn of the loop as the cancellation; and nats-py drops one that finds it waiting for its flusher. A time-out
-    around the call would then never end it.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    result = await work
-    if task is not None and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return result

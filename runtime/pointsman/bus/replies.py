@@ -10,7 +10,11 @@ import asyncio
 
 from pointsman.bus.wire import Arrival
 
-__all__ = ["Replies"]
+__all__ = ["Abandoned", "Replies"]
+
+
+class Abandoned(Exception):
+    """No answer will come: the connection was lost."""
 
 
 class Replies:
@@ -47,11 +51,11 @@ class Replies:
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    def abandon(self, error: type[Exception]) -> None:
-        """End all that wait with `error`: no answer will come."""
+    def abandon(self) -> None:
+        """End all that wait with `Abandoned`."""
         for answer, _ in self._waiting.values():
             if not answer.done():
-                answer.set_exception(error())
+                answer.set_exception(Abandoned())
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pointsman.bus.replies import Replies
+from pointsman.bus.replies import Abandoned, Replies
 from pointsman.bus.wire import Arrival
 
 LONG = 60.0
@@ -39,10 +39,10 @@ async def test_a_lost_connection_ends_all_that_wait() -> None:
     replies = Replies("_INBOX.x", LONG)
     waiting = [replies.expect()[1] for _ in range(3)]
 
-    replies.abandon(ConnectionError)
+    replies.abandon()
 
     found = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(error) for error in found] == [ConnectionError] * 3
+    assert [type(error) for error in found] == [Abandoned] * 3
 
 
 def test_a_status_line_is_told_from_headers() -> None:
