@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock
 from pointsman.engine.worker import Worker
 from pointsman.ports import Bus, Clock
+from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff, Result
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Desk", "eventually", "running"]
+__all__ = ["SETTINGS", "TRACEPARENT", "Desk", "echo", "eventually", "is_set", "running", "worker"]
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.2)
+
+
+@agent(name="echo", description="Says it again")
+async def echo(text: str) -> str:
+    return text
+
+
+def worker(bus: Bus, *agents: Agent, settings: Settings = SETTINGS, **more: Any) -> Worker:
+    return Worker(bus, agents or (echo,), settings, **more)
+
+
+async def is_set(event: threading.Event) -> bool:
+    return event.is_set()
 
 
 async def eventually(what: Callable[[], Awaitable[Any]], *, within: float = 10.0, every: float = 0.01) -> Any:

@@ -1,0 +1,126 @@
+"""What a provider answers is read whole: text, calls, data, usage; and what it is asked has its own form."""
+
+from __future__ import annotations
+
+import pytest
+from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, asking, both, talking
+from support.providers import Answer
+
+from pointsman.errors import ModelError
+from pointsman.llm.openai_responses import OpenAIResponsesModel
+from pointsman.ports import ToolCall, Turn
+from pointsman_schemas.events import Usage
+
+
+@both
+async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) -> None:
+    async with talking(connect, Answer("Good day.", usage=(1000, 100))) as (provider, model):
+        reply = await model.complete(asking(temperature=0.0, max_tokens=50))
+
+    price = 0.0028 if model.provider == "openai" else 0.0015
+    assert (reply.text, reply.finish, reply.calls, reply.model) == ("Good day.", "stop", (), model.name)
+    assert reply.usage.model_copy(update={"cost": 0.0}) == Usage(calls=1, input_tokens=1000, output_tokens=100)
+    assert reply.usage.cost == pytest.approx(price)
+    sent = provider.calls[0].body
+    assert (sent["model"], sent["temperature"]) == (model.name, 0.0)
+    assert [sent[name] for name in LIMITS if name in sent] == [50]
+
+
+@both
+async def test_parallel_tool_calls_and_their_results_keep_their_pairs(connect: Connect) -> None:
+    wanted = Answer("Let me look.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
+    async with talking(connect, wanted, Answer("Rain and sun.")) as (provider, model):
+        first = await model.complete(asking(tools=(WEATHER,)))
+        told = tuple(Turn("tool", f"result of {call.arguments}", call_id=call.id) for call in first.calls)
+        asked = Turn("assistant", first.text, first.calls)
+        second = await model.complete(asking(turns=(Turn("user", "hello"), asked, *told), tools=(WEATHER,)))
+
+    assert first.finish == "tool_calls"
+    assert [(call.name, call.arguments) for call in first.calls] == [
+        ("weather", '{"city": "Oslo"}'),
+        ("weather", '{"city": "Rome"}'),
+    ]
+    assert second.text == "Rain and sun."
+    assert "Oslo" in provider.calls[1].prompt
+
+
+@both
+async def test_a_result_without_its_call_is_refused_by_the_provider_so_the_pairing_is_really_checked(
+    connect: Connect,
+) -> None:
+    turns = (Turn("user", "hello"), Turn("tool", "42", call_id="call_9"))
+    async with talking(connect, Answer("never said")) as (_, model):
+        with pytest.raises(ModelError, match="has no call"):
+            await model.complete(asking(turns=turns))
+
+
+@both
+async def test_structured_output_is_asked_for_in_the_provider_s_own_way(connect: Connect) -> None:
+    async with talking(connect, Answer(data={"city": "Oslo"})) as (provider, model):
+        reply = await model.complete(asking(output_schema=SCHEMA, output_name="place"))
+
+    assert (reply.data, reply.finish, reply.calls) == ({"city": "Oslo"}, "stop", ())
+    sent = provider.calls[0].body
+    if isinstance(model, OpenAIResponsesModel):
+        asked = {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": False}
+        assert (sent["text"]["format"], sent["store"]) == (asked, False)
+    elif model.provider == "openai":
+        assert sent["response_format"]["json_schema"] == {"name": "place", "schema": SCHEMA, "strict": False}
+    else:
+        assert sent["tool_choice"] == {"type": "tool", "name": "place"}
+
+
+@both
+async def test_tools_may_be_used_before_the_structured_answer(connect: Connect) -> None:
+    wanted = Answer(calls=(("weather", {"city": "Oslo"}),))
+    async with talking(connect, wanted, Answer(data={"city": "Oslo"})) as (provider, model):
+        first = await model.complete(asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER,)))
+        turns = (
+            Turn("user", "hello"),
+            Turn("assistant", "", first.calls),
+            Turn("tool", "rain", call_id=first.calls[0].id),
+        )
+        second = await model.complete(asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER,), turns=turns))
+
+    assert (first.finish, first.data) == ("tool_calls", None)
+    assert second.data == {"city": "Oslo"}
+    assert "weather" in provider.calls[0].tools
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "finish", "text"),
+    [
+        (Answer(refusal="I will not."), "refusal", "I will not."),
+        (Answer(finish="content_filter"), "refusal", ""),
+        (Answer("It was a dark and", finish="length"), "length", "It was a dark and"),
+    ],
+)
+async def test_refusals_and_cut_answers_say_so(connect: Connect, answer: Answer, finish: str, text: str) -> None:
+    async with talking(connect, answer) as (_, model):
+        reply = await model.complete(asking(output_schema=SCHEMA))
+
+    assert (reply.finish, reply.text, reply.data) == (finish, text, None)
+    assert reply.usage.calls == 1
+
+
+@both
+async def test_a_reply_without_usage_still_counts_as_a_call(connect: Connect) -> None:
+    async with talking(connect, Answer("hi", usage=None)) as (_, model):
+        reply = await model.complete(asking())
+
+    assert reply.usage == Usage(calls=1)
+
+
+@both
+async def test_arguments_that_are_not_json_do_not_break_the_history(connect: Connect) -> None:
+    call = ToolCall("call_0", "weather", "{city: Oslo")
+    turns = (
+        Turn("user", "hello"),
+        Turn("assistant", "", (call,)),
+        Turn("tool", "bad arguments", call_id="call_0", is_error=True),
+    )
+    async with talking(connect, Answer("sorry")) as (_, model):
+        reply = await model.complete(asking(turns=turns, tools=(WEATHER,)))
+
+    assert reply.text == "sorry"

@@ -1,0 +1,118 @@
+"""What goes wrong at a provider is one call, and says whether it may pass and when."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from support.adapters import KEY, Connect, asking, both, openai, responses, talking
+from support.providers import Answer, FakeProvider
+
+from pointsman.errors import ModelError
+from pointsman.ports import Model
+
+
+@both
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+async def test_what_may_pass_is_retryable_and_one_call_is_one_call(connect: Connect, status: int) -> None:
+    async with talking(connect, Answer("busy", status=status)) as (provider, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking())
+
+    assert (caught.value.retryable, caught.value.status) == (True, status)
+    assert str(status) in str(caught.value)
+    assert len(provider.calls) == 1
+
+
+@both
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+async def test_what_was_turned_down_is_terminal_and_shows_no_key(connect: Connect, status: int) -> None:
+    async with talking(connect, Answer(f"Incorrect API key provided: {KEY}", status=status)) as (provider, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking())
+
+    assert (caught.value.retryable, caught.value.status) == (False, status)
+    assert str(status) in str(caught.value)
+    assert "0123456789" not in str(caught.value)
+    assert len(provider.calls) == 1
+
+
+@both
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (("retry-after", "7"), 7.0),
+        (("retry-after-ms", "1500"), 1.5),
+        (("retry-after", format_datetime(datetime.now(UTC) - timedelta(hours=1))), 0.0),
+        (("retry-after", "soon"), None),
+        (("retry-after", "nan"), None),
+        (("retry-after", "1e12"), 86_400.0),
+    ],
+)
+async def test_retry_after_is_read_whatever_its_form(
+    connect: Connect, header: tuple[str, str], seconds: float | None
+) -> None:
+    async with talking(connect, Answer("slow down", status=429, headers=(header,))) as (_, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking())
+
+    assert caught.value.retry_after == seconds
+
+
+@both
+@pytest.mark.parametrize("broken", [Answer("half an answer", drop=20), Answer("no byte of it", drop=0)])
+async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answer) -> None:
+    async with talking(connect, broken) as (_, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking())
+
+    assert caught.value.retryable
+
+
+@both
+async def test_an_answer_that_never_comes_ends_at_the_timeout(connect: Connect) -> None:
+    async with FakeProvider.saying(Answer("late", delay=30)) as provider:
+        model: Model = connect(provider)
+        model._timeout = 0.2  # type: ignore[attr-defined]
+        with pytest.raises(ModelError, match="timed out") as caught:
+            await model.complete(asking())
+        await model.close()
+
+    assert caught.value.retryable
+
+
+@both
+@pytest.mark.parametrize("body", [b"<html>proxy error</html>", b"{}", b'{"choices": []}', b"null"])
+async def test_an_answer_of_another_kind_is_an_error_and_not_an_empty_text(connect: Connect, body: bytes) -> None:
+    async with talking(connect, Answer(body=body)) as (_, model):
+        with pytest.raises(ModelError):
+            await model.complete(asking())
+
+
+async def test_an_error_that_a_gateway_wraps_in_a_200_keeps_its_class() -> None:
+    body = b'{"error": {"code": 402, "message": "out of credit"}}'
+    async with talking(openai, Answer(body=body)) as (_, model):
+        with pytest.raises(ModelError, match="402: out of credit") as caught:
+            await model.complete(asking())
+
+    assert not caught.value.retryable
+
+
+async def test_a_used_up_quota_is_a_429_that_is_not_tried_again() -> None:
+    body = b'{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
+    async with talking(openai, Answer(status=429, body=body)) as (_, model):
+        with pytest.raises(ModelError, match="exceeded your current quota") as caught:
+            await model.complete(asking())
+
+    assert not caught.value.retryable
+
+
+async def test_a_response_that_failed_has_its_error_s_class() -> None:
+    body = b'{"id": "r", "object": "response", "status": "failed", "output": [], "error": ' \
+           b'{"code": "rate_limit_exceeded", "message": "slow down"}}'  # fmt: skip
+    async with talking(responses, Answer(body=body)) as (_, model):
+        with pytest.raises(ModelError, match="slow down") as caught:
+            await model.complete(asking())
+
+    assert (caught.value.status, caught.value.retryable) == (429, True)

@@ -1,0 +1,94 @@
+"""A streamed answer is told piece by piece, and ends or fails as a whole one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.adapters import SCHEMA, WEATHER, Connect, anthropic, asking, both, openai, responses, talking
+from support.providers import Answer
+
+from pointsman.errors import ModelError
+from pointsman.llm.reading import strict_json
+
+
+@both
+async def test_a_streamed_answer_is_told_piece_by_piece_and_is_the_same_in_the_end(connect: Connect) -> None:
+    said: list[str] = []
+    wanted = Answer("Let me look at the sky.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
+    async with talking(connect, wanted, wanted) as (provider, model):
+        whole = await model.complete(asking(tools=(WEATHER,)))
+        streamed = await model.complete(asking(tools=(WEATHER,), on_text=said.append))
+
+    assert len(said) > 2
+    assert "".join(said) == "Let me look at the sky."
+    assert [(call.id, call.name) for call in streamed.calls] == [(call.id, call.name) for call in whole.calls]
+    assert [strict_json(call.arguments) for call in streamed.calls] == [{"city": "Oslo"}, {"city": "Rome"}]
+    assert (streamed.text, streamed.finish, streamed.usage, streamed.model) == (
+        whole.text, whole.finish, whole.usage, whole.model,
+    )  # fmt: skip
+    assert [call.body.get("stream", False) for call in provider.calls] == [False, True]
+
+
+@both
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(data={"city": "Oslo"}), Answer(refusal="I will not."), Answer("It was a dark and", finish="length"),
+     Answer("hi", usage=None)],
+    ids=["data", "refusal", "length", "no usage"],
+)  # fmt: skip
+async def test_a_streamed_answer_ends_as_a_whole_one_does(connect: Connect, answer: Answer) -> None:
+    async with talking(connect, answer, answer) as (_, model):
+        whole = await model.complete(asking(output_schema=SCHEMA))
+        streamed = await model.complete(asking(output_schema=SCHEMA, on_text=lambda _: None))
+
+    assert (streamed.text, streamed.data, streamed.finish) == (whole.text, whole.data, whole.finish)
+    assert streamed.usage == whole.usage
+
+
+ERRORS: dict[Connect, Callable[[str], dict[str, Any]]] = {
+    openai: lambda code: {"error": {"message": "it broke", "type": code, "code": None}},
+    responses: lambda code: {"type": "error", "code": code, "message": "it broke", "sequence_number": 9},
+    anthropic: lambda code: {"type": "error", "error": {"type": code, "message": "it broke"}},
+}
+
+
+@both
+@pytest.mark.parametrize(
+    ("code", "status", "retryable"),
+    [("rate_limit_exceeded", 429, True), ("overloaded_error", 529, True), ("server_error", 500, True),
+     ("never_heard_of", 500, True), ("invalid_request_error", 400, False), ("insufficient_quota", 402, False)],
+)  # fmt: skip
+async def test_an_error_inside_of_a_stream_has_the_class_it_would_have_by_itself(
+    connect: Connect, code: str, status: int, retryable: bool
+) -> None:
+    said: list[str] = []
+    broken = Answer("It was a dark and stormy night", error=ERRORS[connect](code))
+    async with talking(connect, broken) as (_, model):
+        with pytest.raises(ModelError, match="it broke") as caught:
+            await model.complete(asking(on_text=said.append))
+
+    assert said  # half of it had been said, and is no answer
+    assert (caught.value.status, caught.value.retryable) == (status, retryable)
+
+
+@both
+async def test_a_stream_that_is_cut_off_is_no_answer_and_counts_as_a_call(connect: Connect) -> None:
+    said: list[str] = []
+    async with talking(connect, Answer("It was a dark and stormy night", drop=700)) as (_, model):
+        with pytest.raises(ModelError, match="no answer") as caught:
+            await model.complete(asking(on_text=said.append))
+
+    assert caught.value.retryable
+    assert caught.value.usage is not None
+    assert caught.value.usage.calls == 1
+
+
+@both
+async def test_a_stream_that_ends_without_saying_so_is_no_answer(connect: Connect) -> None:
+    async with talking(connect, Answer(body=b"")) as (_, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking(on_text=lambda _: None))
+
+    assert caught.value.retryable

@@ -1,0 +1,69 @@
+"""The three adapters over the real SDKs, each talking to a provider of our own on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import anthropic as anthropic_sdk  # imported here, as it takes seconds: not within the first test's time
+import openai as openai_sdk
+import pytest
+
+from pointsman.llm.anthropic import AnthropicModel
+from pointsman.llm.openai import OpenAIModel
+from pointsman.llm.openai_responses import OpenAIResponsesModel
+from pointsman.ports import Model, ModelRequest, ToolSpec, Turn
+from support.providers import Answer, FakeProvider
+
+__all__ = [
+    "KEY",
+    "LIMITS",
+    "SCHEMA",
+    "WEATHER",
+    "Connect",
+    "anthropic",
+    "asking",
+    "both",
+    "openai",
+    "responses",
+    "talking",
+]
+
+SDKS = (anthropic_sdk, openai_sdk)
+KEY = "sk-test-0123456789abcdef"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+WEATHER = ToolSpec("weather", "The weather of a city", SCHEMA)
+
+Connect: TypeAlias = Callable[[FakeProvider], Model]
+
+
+def openai(provider: FakeProvider) -> Model:
+    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+
+
+def anthropic(provider: FakeProvider) -> Model:
+    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=5)
+
+
+def responses(provider: FakeProvider) -> Model:
+    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+
+
+both = pytest.mark.parametrize("connect", [openai, responses, anthropic])
+
+
+@asynccontextmanager
+async def talking(connect: Connect, *answers: Answer) -> AsyncIterator[tuple[FakeProvider, Model]]:
+    async with FakeProvider.saying(*answers) as provider:
+        model = connect(provider)
+        try:
+            yield provider, model
+        finally:
+            await model.close()
+
+
+def asking(text: str = "hello", **more: Any) -> ModelRequest:
+    turns = more.pop("turns", (Turn("user", text),))
+    return ModelRequest(model="", instructions="Be brief.", turns=turns, **more)

@@ -1,0 +1,166 @@
+"""What arrives a second time, too late or in no form that can be read is settled, and not run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from datetime import timedelta
+from typing import Any, cast
+
+from support.workers import SETTINGS, Desk, eventually, running, worker
+
+from pointsman.agent import agent
+from pointsman.bus.memory import MemoryBus
+from pointsman.engine.worker import Worker
+from pointsman.ports import Delivery
+from pointsman_schemas.events import DeadLetter
+from pointsman_schemas.strict_json import parse
+
+
+async def letters(desk: Desk) -> list[DeadLetter]:
+    return [parse(DeadLetter, stored.body) async for stored in desk.bus.read("dead", desk.subjects.dead_letters)]
+
+
+async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
+    desk = Desk(MemoryBus())
+    runs = 0
+
+    @agent(name="once", description="d")
+    async def once() -> int:
+        nonlocal runs
+        runs += 1
+        return runs
+
+    handoff = await desk.hand("once")
+    other = await desk.bus.consumer("agent-once", "work", desk.subjects.handoffs_of("once"), ack_wait=0.3)
+    (taken,) = await other.take(1)
+    async with running(worker(desk.bus, once)):
+        again = await desk.hand("once", task="T2")
+        await desk.result(again)
+        await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)
+        await taken.nak()
+        await eventually(lambda: desk.settled("once"))
+
+    assert runs == 1
+
+
+async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice() -> None:
+    desk, runs = Desk(MemoryBus()), 0
+    came_again = asyncio.Event()
+    settled: list[int] = []
+
+    class Noted:
+        """A delivery that says which one it was when it is acknowledged."""
+
+        def __init__(self, delivery: Delivery) -> None:
+            self._delivery = delivery
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._delivery, name)
+
+        async def ack(self) -> None:
+            settled.append(self._delivery.delivered)
+            await self._delivery.ack()
+
+    @agent(name="busy", description="d")
+    async def busy() -> int:
+        nonlocal runs
+        runs += 1
+        time.sleep(2 * SETTINGS.ack_wait)  # noqa: ASYNC251  # nobody here can tell the broker that it is worked on
+        async with asyncio.timeout(5):
+            await came_again.wait()
+        return runs
+
+    class Watched(Worker):
+        async def _handle(self, desk: Any, delivery: Any) -> None:
+            if delivery.delivered > 1:
+                asyncio.get_running_loop().call_later(0.1, came_again.set)
+            await super()._handle(desk, cast(Delivery, Noted(delivery)))
+
+    async with running(Watched(desk.bus, [busy], SETTINGS)):
+        handoff = await desk.hand("busy")
+        result = await desk.result(handoff)
+        await eventually(lambda: desk.settled("busy"))
+
+    assert (result.output, runs) == (1, 1)
+    assert len(settled) == 1
+    assert settled[0] > 1  # the newest: the first is no longer this worker's to settle
+
+
+async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
+    desk = Desk(MemoryBus())
+    handoff = await desk.hand("echo", "x")
+    crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.handoffs_of("echo"), ack_wait=0.3)
+    for _ in range(SETTINGS.deliveries):
+        (taken,) = await crashing.take(1)
+        await taken.nak()
+
+    async with running(worker(desk.bus)):
+        result = await desk.result(handoff)
+
+    assert result.error is not None
+    assert (result.error.kind, result.error.retryable) == ("worker_crashed", False)
+    assert f"delivered {SETTINGS.deliveries + 1} times" in result.error.message
+
+
+async def test_an_expired_handoff_is_answered_and_not_started() -> None:
+    desk = Desk(MemoryBus())
+    handoff = await desk.hand("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
+
+    async with running(worker(desk.bus)):
+        result = await desk.result(handoff)
+
+    assert result.output is None
+    assert result.error is not None
+    assert result.error.kind == "timeout"
+    assert "waited too long" in result.error.message
+
+
+async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
+    desk = Desk(MemoryBus())
+    good = desk.handoff("echo", "x")
+    inbox = desk.subjects.result("team", "wf_1", "echo", "T1", 1)
+    other = "pointsman.handoff.echo.wf_1.T2.1"
+    await desk.publish(good, body=b"{")
+    await desk.publish(good, body=b'{"workflow_id": 1}')
+    await desk.publish(good, type="io.pointsman.handoff.v9")
+    await desk.publish(good, headers={})
+    await desk.publish(good, subject=other)
+    await desk.publish(good, subject="pointsman.handoff.echo.wf_1")
+    for wrong in ("pointsman.request.team", "evil.inbox.team.wf_1.result.echo.T1.1", inbox[:-1] + "2", "a b", "$SYS.x",
+                  inbox.replace("wf_1", "wf_2"), "pointsman.inbox.team.wf_1.control.x"):  # fmt: skip
+        await desk.publish(good.model_copy(update={"return_to": wrong}))
+
+    async with running(worker(desk.bus)):
+        fine = await desk.hand("echo", "fine", task="T3")
+        assert (await desk.result(fine)).output == "fine"
+        await eventually(lambda: desk.settled("echo"))
+
+    found = await letters(desk)
+    kinds = ["undecodable", "undecodable", "unknown_type", "undecodable", "contract", "contract"]
+    assert [letter.cause.kind for letter in found[:6]] == kinds
+    assert len(found) == 13
+    assert all(
+        letter.origin == "echo" and letter.attempts == 1 and letter.stream == "POINTSMAN_WORK" for letter in found
+    )
+    assert base64.b64decode(found[0].body) == b"{"
+    assert found[0].headers["ce-id"] == "handoff-T1"
+    assert (found[0].workflow_id, found[0].task_id) == ("wf_1", "T1")
+    assert found[5].workflow_id is None
+    assert await desk.find(good) is None
+    broker = cast(MemoryBus, desk.bus).broker
+    assert len(broker.advisories) == 13
+
+
+async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
+    desk = Desk(MemoryBus(max_payload=200_000, max_body=200_000))
+    await desk.publish(desk.handoff("echo"), body=b"x" * 190_000)
+
+    async with running(worker(desk.bus)):
+        await eventually(lambda: letters(desk))
+        await eventually(lambda: desk.settled("echo"))
+
+    (letter,) = await letters(desk)
+    assert base64.b64decode(letter.body).strip(b"x") == b""
+    assert letter.sequence == 1

@@ -1,0 +1,156 @@
+"""A worker announces itself while it works; it leaves in time, and what it has not finished is handed back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.workers import SETTINGS, Desk, echo, eventually, is_set, running, worker
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.context import Context
+from pointsman.engine.worker import Worker
+from pointsman.errors import ConfigurationError, UnknownOutcome
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.events import Handoff
+
+
+def test_a_worker_needs_agents_with_names_of_their_own() -> None:
+    with pytest.raises(ConfigurationError, match="at least one"):
+        Worker(MemoryBus(), [], SETTINGS)
+    with pytest.raises(ConfigurationError, match="rename one"):
+        Worker(MemoryBus(), [echo, echo], SETTINGS)
+
+
+async def test_cards_are_announced_while_it_works_and_gone_when_it_stops() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(heartbeat=SETTINGS.heartbeat, clock=clock)
+    bus = broker.connect()
+    subject = worker(bus, clock=clock)
+
+    async def announced() -> bool:
+        return len(await bus.registry.cards()) == 1
+
+    async with running(subject):
+        await eventually(announced)
+        await clock.advance(10 * SETTINGS.heartbeat)  # past the time to live: it is refreshed
+        (card,) = await bus.registry.cards()
+        services = [service.name for service in broker.services]
+
+    assert (card.name, card.instance) == ("echo", subject.instance)
+    assert card.started_at is not None
+    assert services == ["echo"]
+    assert list(await bus.registry.cards()) == []
+    assert broker.services == []
+    assert not subject.ready
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+async def test_running_work_finishes_within_the_grace(own_loop: bool) -> None:
+    desk = Desk(MemoryBus())
+    started, release = threading.Event(), threading.Event()
+
+    @agent(name="brief", description="d")
+    async def brief() -> str:
+        started.set()
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    async with running(worker(desk.bus, brief, own_loop=own_loop, settings=Settings(grace=5))) as stop:
+        handoff = await desk.hand("brief")
+        await eventually(lambda: is_set(started))
+        stop.set()
+        late = await desk.hand("brief", task="T2")
+        release.set()
+        result = await desk.result(handoff)
+
+    assert result.output == "done"
+    assert await desk.find(late) is None
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None:
+    desk = Desk(MemoryBus())
+    started = threading.Event()
+    wait = True
+
+    @agent(name="long", description="d")
+    async def long() -> str:
+        started.set()
+        if wait:
+            await asyncio.sleep(3600)
+        return "done"
+
+    async with running(worker(desk.bus, long, own_loop=own_loop, settings=Settings(grace=0.1, ack_wait=60))) as stop:
+        handoff = await desk.hand("long")
+        await eventually(lambda: is_set(started))
+        began = time.monotonic()
+        stop.set()
+    took = time.monotonic() - began
+    before = await desk.find(handoff)
+    wait = False
+    async with running(worker(desk.bus, long)):
+        result = await desk.result(handoff, within=2)
+
+    assert took < 3
+    assert before is None
+    assert result.output == "done"
+
+
+class Silent(MemoryBus):
+    """Never answers a publish of a result."""
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        if ".result." in subject:
+            raise UnknownOutcome("no answer")
+        return await super().publish(subject, body, headers, **more)
+
+
+async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_nothing() -> None:
+    desk = Desk(Silent())
+    ran = asyncio.Event()
+
+    @agent(name="quick", description="d")
+    async def quick() -> None:
+        ran.set()
+
+    async with running(worker(desk.bus, quick, settings=Settings(grace=0.1))) as stop:
+        await desk.hand("quick")
+        await ran.wait()
+        began = time.monotonic()
+        stop.set()
+    took = time.monotonic() - began
+
+    depth = await desk.bus.depth("agent-quick", "work")
+    assert took < 2.5
+    assert depth is not None
+    assert (depth.pending, depth.in_flight) == (0, 1)
+
+
+async def test_agents_give_back_what_they_hold_where_they_ran() -> None:
+    desk = Desk(MemoryBus())
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    class Holding(Agent):
+        card = echo.card
+
+        async def run(self, handoff: Handoff, context: Context) -> Any:
+            loops.append(asyncio.get_running_loop())
+
+        async def close(self) -> None:
+            loops.append(asyncio.get_running_loop())
+            raise ValueError("a close that fails harms nobody")
+
+    async with running(worker(desk.bus, Holding(), own_loop=True)):
+        await desk.result(await desk.hand("echo"))
+
+    assert len(loops) == 2
+    assert loops[0] is loops[1]
+    assert loops[0] is not asyncio.get_running_loop()

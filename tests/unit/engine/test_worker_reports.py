@@ -1,0 +1,141 @@
+"""What a worker tells of its work beside the result: reports, times, counters and one trace."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry.trace import SpanKind
+from support.spans import exporting
+from support.workers import TRACEPARENT, Desk, eventually, running, worker
+
+from pointsman.agent import agent
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.context import Context
+from pointsman.telemetry import traces
+from pointsman.testing.clock import VirtualClock
+from pointsman.tools import tool
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Progress, Usage
+from pointsman_schemas.strict_json import parse
+
+
+async def reports(desk: Desk, workflow: str = "wf_1") -> list[Progress]:
+    found = [stored async for stored in desk.bus.read("log", desk.subjects.events_of(workflow))]
+    return [parse(Progress, stored.body) for stored in found]
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: bool) -> None:
+    desk = Desk(MemoryBus())
+
+    @tool
+    def search(query: str) -> str:
+        """Searches."""
+        return query.upper()
+
+    @agent(name="busy", description="d")
+    async def busy(text: str, context: Context) -> Any:
+        await context.progress("looking", step=1)
+        found = await context.call(search, query=text)
+        await context.emit("found", {"what": found})
+        context.record_usage(Usage(calls=2, cost=0.5))
+        context.set_confidence(0.75)
+        context.replan("more to do")
+        return found
+
+    async with running(worker(desk.bus, busy, own_loop=own_loop)):
+        handoff = await desk.hand("busy", "tea")
+        result = await desk.result(handoff)
+
+    assert (result.output, result.usage.calls, result.confidence) == ("TEA", 2, 0.75)
+    assert result.replan_hint == "more to do"
+    assert {each.kind: (each.name, each.message, each.data) for each in await reports(desk)} == {
+        "progress": ("", "looking", {"step": 1}),
+        "tool": ("search", "", None),
+        "found": ("found", "", {"what": "TEA"}),
+    }
+    assert await desk.bus.last("log", desk.subjects.event("wf_1", "found")) is not None
+
+
+async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_says() -> None:
+    clock = VirtualClock()  # years ahead of the worker's
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+
+    @tool
+    def search(query: str) -> str:
+        """Searches."""
+        return query
+
+    @agent(name="busy", description="d")
+    async def busy(context: Context) -> None:
+        await context.progress("looking")
+        await context.call(search, query="tea")
+        await context.emit("found")
+
+    async with running(worker(desk.bus, busy)):
+        await desk.result(await desk.hand("busy"))
+
+    said = [stored async for stored in desk.bus.read("log", desk.subjects.events_of("wf_1"))]
+    times = [report.started_at for report in await reports(desk)]
+    times += [envelope.time for stored in said if (envelope := decode(stored.headers, stored.body)[0]) is not None]
+    assert len(times) == 6
+    assert all(abs(at - clock.now()) < timedelta(minutes=1) for at in times)
+
+
+async def test_the_counters_tell_what_was_done() -> None:
+    broker = MemoryBroker()
+    desk = Desk(broker.connect())
+
+    @agent(name="picky", description="d")
+    async def picky(number: int) -> int:
+        return number
+
+    async with running(worker(desk.bus, picky)):
+        await desk.result(await desk.hand("picky", 1))
+        await desk.result(await desk.hand("picky", "one", task="T2"))
+        await eventually(lambda: desk.settled("picky"))
+        (service,) = broker.services
+
+    assert (service.requests, service.errors, service.last_error) == (2, 1, "invalid_input")
+    assert service.processing_time > 0
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: bool) -> None:
+    desk = Desk(MemoryBus())
+
+    @tool
+    def count(word: str) -> int:
+        """Counts letters."""
+        with traces.span("inside"):
+            return len(word)
+
+    @agent(name="traced", description="d")
+    def traced(text: str, context: Context) -> Any:
+        return context.wait(context.call(count, word=text))
+
+    with exporting() as exporter:
+        async with running(worker(desk.bus, traced, own_loop=own_loop)):
+            handoff = await desk.hand("traced", "four")
+            result = await desk.result(handoff)
+            await eventually(lambda: desk.settled("traced"))
+
+    spans = {each.name: each for each in exporter.get_finished_spans()}
+    process, execute, inside = (
+        spans[name] for name in ("process pointsman.handoff.traced", "execute_tool count", "inside")
+    )
+    assert result.output == 4
+    assert process.kind is SpanKind.CONSUMER
+    assert process.parent is not None
+    assert f"{process.parent.span_id:016x}" == TRACEPARENT.split("-")[2]
+    assert dict(process.attributes or {})["pointsman.workflow.id"] == "wf_1"
+    assert inside.parent is not None
+    assert inside.parent.span_id == execute.context.span_id
+    assert {f"{each.context.trace_id:032x}" for each in spans.values()} == {TRACEPARENT.split("-")[1]}
+    assert execute.parent is not None
+    assert execute.parent.span_id == process.context.span_id
+    (report,) = await reports(desk)
+    assert report.span_id == f"{execute.context.span_id:016x}"
+    assert report.parent_span_id == f"{process.context.span_id:016x}"

@@ -1,0 +1,194 @@
+"""Work holds its slot and its message as long as it runs, and no longer than its deadline or until it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.workers import SETTINGS, Desk, eventually, is_set, running, worker
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.memory import MemoryBus
+from pointsman.context import Context
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.events import Cancellation
+from pointsman_schemas.strict_json import dump
+
+
+async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:
+    """Of ten handoffs for `workers` of an agent: the most side by side; those in flight and waiting when full."""
+    desk = Desk(MemoryBus())
+    inside, most = 0, 0
+    release = asyncio.Event()
+
+    @agent(name="narrow", description="d", **bounds)
+    async def narrow() -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await release.wait()
+        inside -= 1
+
+    async def full() -> bool:
+        return inside == at_once
+
+    async with AsyncExitStack() as stack:
+        for _ in range(workers):
+            await stack.enter_async_context(running(worker(desk.bus, narrow)))
+        given = [await desk.hand("narrow", task=f"T{number}") for number in range(10)]
+        await eventually(full)
+        depth = await desk.bus.depth("agent-narrow", "work")
+        release.set()
+        for handoff in given:
+            await desk.result(handoff)
+
+    assert depth is not None
+    return most, depth.in_flight, depth.pending
+
+
+async def test_never_more_runs_than_there_are_slots() -> None:
+    assert await crowd(1, 3, concurrency=3) == (3, 3, 7)
+
+
+async def test_never_more_runs_in_all_replicas_together_than_may_be_in_flight() -> None:
+    assert await crowd(2, 4, concurrency=3, max_in_flight=4) == (4, 4, 6)
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> None:
+    clock = VirtualClock()
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    runs = 0
+    started, release = threading.Event(), threading.Event()
+
+    async def patient() -> None:
+        nonlocal runs
+        runs += 1
+        started.set()
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+
+    def stubborn() -> None:
+        nonlocal runs
+        runs += 1
+        started.set()
+        release.wait(10)
+
+    subject: Agent = agent(name="long", description="d")(stubborn if blocking else patient)
+    workers = [worker(desk.bus, subject, clock=clock, own_loop=own) for own in (own_loop, False)]
+    async with running(workers[0]), running(workers[1]):
+        handoff = await desk.hand("long")
+        await eventually(lambda: is_set(started))
+        await clock.advance(4 * SETTINGS.ack_wait)
+        release.set()
+        await desk.result(handoff)
+
+    assert runs == 1
+
+
+async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its_own() -> None:
+    clock = VirtualClock()
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    runs = 0
+    started, release = threading.Event(), threading.Event()
+
+    @agent(name="rude", description="d")
+    async def rude() -> None:
+        nonlocal runs
+        runs += 1
+        started.set()
+        release.wait(10)  # the rudeness is the point
+
+    workers = [worker(desk.bus, rude, clock=clock, own_loop=True) for _ in range(2)]
+    async with running(workers[0]), running(workers[1]):
+        handoff = await desk.hand("rude")
+        await eventually(lambda: is_set(started))
+        await clock.advance(4 * SETTINGS.ack_wait)
+        release.set()
+        result = await desk.result(handoff)
+
+    assert (result.status, runs) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("swallows", [False, True])
+async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bool, swallows: bool) -> None:
+    desk = Desk(MemoryBus())
+    release = threading.Event()
+    contexts: list[Context] = []
+
+    @agent(name="hung", description="d", timeout=0.1, concurrency=1)
+    async def hung(text: str, context: Context) -> str:
+        contexts.append(context)
+        if text == "fine":
+            return text
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.01 if swallows else 3600)
+            except asyncio.CancelledError:
+                if not swallows:
+                    raise
+        return text
+
+    async with running(worker(desk.bus, hung, own_loop=own_loop)):
+        result = await desk.result(await desk.hand("hung", "hang"))
+        after = await desk.result(await desk.hand("hung", "fine", task="T2"))
+        release.set()
+
+    assert result.error is not None
+    assert (result.error.kind, result.error.retryable) == ("timeout", True)
+    assert contexts[0].cancelled
+    assert after.output == "fine"
+
+
+async def test_the_tasks_deadline_counts_when_it_is_nearer() -> None:
+    clock = VirtualClock()
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+
+    @agent(name="hung", description="d", timeout=100)
+    async def hung() -> None:
+        await asyncio.Event().wait()
+
+    async with running(worker(desk.bus, hung, clock=clock, settings=Settings(grace=0))):
+        handoff = await desk.hand("hung", deadline=clock.now() + timedelta(seconds=30))
+        await clock.advance(29)
+        before = await desk.find(handoff)
+        await clock.advance(2)
+        result = await desk.result(handoff)
+
+    assert before is None
+    assert result.error is not None
+    assert "within 30.0 s" in result.error.message
+
+
+async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
+    clock = VirtualClock()  # years ahead of the worker's, and nobody minds
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    started = asyncio.Event()
+
+    @agent(name="slow", description="d", concurrency=1)
+    async def slow(text: str) -> str:
+        if text == "wait":
+            started.set()
+            await asyncio.Event().wait()
+        return text
+
+    async with running(worker(desk.bus, slow)):
+        runs = await desk.hand("slow", "wait")
+        waits = await desk.hand("slow", "no", task="T2")
+        others = [await desk.hand("slow", "yes", task="T3"), await desk.hand("slow", "yes", workflow="wf_2")]
+        await started.wait()
+        cancelled = desk.subjects.live("wf_1", "cancelled")
+        await desk.bus.broadcast(cancelled, b"not json", {})
+        await desk.bus.broadcast(cancelled, dump(Cancellation(tasks=("T1", "T2", "T9"))), {})
+        results = [await desk.result(handoff) for handoff in (runs, waits, *others)]
+        await eventually(lambda: desk.settled("slow"))
+
+    assert [result.error.kind if result.error else result.output for result in results] == [
+        "cancelled", "cancelled", "yes", "yes"]  # fmt: skip
