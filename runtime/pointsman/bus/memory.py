@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
-
-import structlog
 
 from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
@@ -28,17 +26,16 @@ from pointsman.bus.checks import (
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory_listening import Listening
+from pointsman.bus.memory_registry import MemoryRegistry
 from pointsman.bus.memory_streams import Durable, Stream
 from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind
-from pointsman_schemas.card import AgentCard
 from pointsman_schemas.claim import MAX_BODY
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MemoryBroker", "MemoryBus"]
-
-_log = structlog.get_logger(__name__)
 
 _TICK = 1e-6  # seconds: a loop fires what is due within its clock's resolution, and would find nothing due yet
 
@@ -72,7 +69,8 @@ class MemoryBroker:
         self.clock: Clock = clock or SystemClock()
         self.max_payload = max_payload
         self.max_body = max_body
-        self.time_to_live = 3 * heartbeat
+        self.registry = MemoryRegistry(self.clock, time_to_live=3 * heartbeat)
+        self.listening = Listening()
         self.services: list[Service] = []
         """Those served now, oldest first."""
         self.advisories: list[tuple[str, int, str]] = []
@@ -93,9 +91,6 @@ class MemoryBroker:
         self._synced_consumers: dict[str, tuple[int, Sequence[int]]] = {}
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
-        self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
-        self._listeners: list[_Listener] = []
-        self._receivers: dict[str, asyncio.Queue[_Delivery]] = {}
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
         """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
         self._numbers = count(1)
@@ -219,59 +214,6 @@ class MemoryBroker:
     def _is_handoff(self, plan: _Schedule) -> bool:
         return self.stream_of(plan.target) == "handoffs"
 
-    def announce(self, card: AgentCard) -> None:
-        self._cards[card.name, card.instance] = card, self.clock.monotonic() + self.time_to_live
-
-    def withdraw(self, card: AgentCard) -> None:
-        self._cards.pop((card.name, card.instance), None)
-
-    def cards(self) -> list[AgentCard]:
-        now = self.clock.monotonic()
-        self._cards = {key: entry for key, entry in self._cards.items() if entry[1] > now}
-        return [self._cards[key][0] for key in sorted(self._cards)]
-
-    def broadcast(self, stored: Stored) -> None:
-        for listener in self._listeners:
-            if matches(listener.subject, stored.subject):
-                listener.queue.put_nowait(stored)
-
-    @asynccontextmanager
-    async def listening(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AsyncIterator[None]:
-        listener = _Listener(subject)
-        self._listeners.append(listener)
-        task = asyncio.create_task(listener.tell(heard))
-        try:
-            yield
-        finally:
-            self._listeners.remove(listener)
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    @asynccontextmanager
-    async def receiving(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
-        queue = self._receivers[name] = asyncio.Queue[_Delivery]()
-
-        async def receive() -> None:
-            while True:
-                handed(await queue.get())
-
-        task = asyncio.create_task(receive())
-        try:
-            yield
-        finally:
-            del self._receivers[name]
-            task.cancel()
-            await asyncio.wait({task})
-            while not queue.empty():
-                handed(queue.get_nowait())
-
-    def hand_on(self, name: str, delivery: _Delivery) -> bool:
-        receiver = self._receivers.get(name)
-        if receiver is not None:
-            receiver.put_nowait(delivery)
-        return receiver is not None
-
     async def until_changed(self, durable: Durable | None = None) -> None:
         """Return when something was stored for `durable` or handed back to it, or may be due for it; for anybody."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -347,21 +289,6 @@ class _Schedule:
     headers: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class _Listener:
-    subject: str
-    queue: asyncio.Queue[Stored] = field(default_factory=asyncio.Queue)
-
-    async def tell(self, heard: Callable[[Stored], Awaitable[None]]) -> None:
-        """One broadcast after the other; an error of the listener is its own affair and does not end its listening."""
-        while True:
-            stored = await self.queue.get()
-            try:
-                await heard(stored)
-            except Exception as error:
-                _log.warning("listener_failed", subject=stored.subject, error=repr(error))
-
-
 @dataclass(frozen=True, slots=True)
 class _Delivery:
     message: Stored
@@ -390,7 +317,7 @@ class _Delivery:
         self._again_in(self._durable.ack_wait)
 
     async def hand_on(self, name: str) -> bool:
-        return self._era == self._durable.era and self._broker.hand_on(name, self)
+        return self._era == self._durable.era and self._broker.listening.hand_on(name, self)
 
     def _again_in(self, seconds: float) -> None:
         if self._era == self._durable.era:
@@ -430,21 +357,6 @@ class _Consumer:
         self._bus.broker.wake()
 
 
-class _Registry:
-    def __init__(self, broker: MemoryBroker) -> None:
-        self._broker = broker
-
-    async def announce(self, card: AgentCard) -> None:
-        token(card.instance, "instance")
-        self._broker.announce(card)
-
-    async def withdraw(self, card: AgentCard) -> None:
-        self._broker.withdraw(card)
-
-    async def cards(self) -> Sequence[AgentCard]:
-        return self._broker.cards()
-
-
 class MemoryBus:
     """One connection to a `MemoryBroker`; to one of its own when none is given."""
 
@@ -460,7 +372,6 @@ class MemoryBus:
         self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)
         bucket = Subjects(self.broker.namespace).artifacts_bucket
         self._artifacts = Artifacts(self, bucket, self.broker.max_body, self.broker.clock)
-        self._registry = _Registry(self.broker)
         self._closed = False
 
     @property
@@ -495,8 +406,8 @@ class MemoryBus:
         return self.broker.max_body
 
     @property
-    def registry(self) -> _Registry:
-        return self._registry
+    def registry(self) -> MemoryRegistry:
+        return self.broker.registry
 
     async def set_up(self, *, create: bool = True) -> None:
         self._open()
@@ -517,7 +428,7 @@ class MemoryBus:
         body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers, extra))
         check_size(subject, header_size(wire), len(body), self.max_payload)
         self._open()
-        self.broker.broadcast(Stored(subject, bytes(body), own_headers(wire), 0, self.broker.clock.now()))
+        self.broker.listening.broadcast(Stored(subject, bytes(body), own_headers(wire), 0, self.broker.clock.now()))
         return self.broker.store(subject, body, wire)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
@@ -585,7 +496,7 @@ class MemoryBus:
 
     async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
         self._open()
-        return self.broker.receiving(token(name, "receiver"), handed)
+        return self.broker.listening.receiving(token(name, "receiver"), handed)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         self._open()
@@ -604,7 +515,7 @@ class MemoryBus:
         body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
         check_size(subject, header_size(wire), len(body), self.max_payload)
         if not self._closed:
-            self.broker.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
+            self.broker.listening.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
 
     async def listen(
         self, subject: str, heard: Callable[[Stored], Awaitable[None]]
@@ -615,7 +526,7 @@ class MemoryBus:
         async def told(stored: Stored) -> None:
             await heard(await self._artifacts.whole(stored))
 
-        return self.broker.listening(subject, told)
+        return self.broker.listening.hearing(subject, told)
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
         self._open()
