@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,22 +33,30 @@ class Unadmitted:
 async def unadmitted(bus: Bus, subjects: Subjects, team: str | None = None) -> Sequence[Unadmitted]:
     """Those of `team`, or of all, by team and in the order they were published. Only what is among the last messages
     of the stream is looked at, as for a cancellation."""
-    wanted = subjects.request(team) if team else subjects.requests
-    if team and await _left(bus, team) == 0:
-        return ()
-    by_team: dict[str, dict[str, Stored]] = defaultdict(dict)
-    async for stored in lately(bus, wanted):
+    teams = [team] if team else await _asked(bus, subjects)
+    return [each for name in teams for each in await _of_team(bus, subjects, name)]
+
+
+async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:
+    """The teams that were sent a request."""
+    teams: list[str] = []
+    for subject in await bus.subjects("work", subjects.requests):
         with suppress(InvalidToken):  # no team may have such a name
-            by_team[token(stored.subject.rpartition(".")[2], "team")].setdefault(workflow_of(stored), stored)
-    found: list[Unadmitted] = []
-    for name, of_team in by_team.items():
-        # A team's supervisor takes them in order, so what it has yet to settle is what came last.
-        left = await _left(bus, name)
-        left = len(of_team) if left is None else left
-        asked = list(of_team.items())[max(0, len(of_team) - left) :]
-        looks = (_look(bus, subjects, name, workflow, request) for workflow, request in asked)
-        found += [each for each in await side_by_side(looks) if each is not None]
-    return found
+            teams.append(token(subject.rpartition(".")[2], "team"))
+    return teams
+
+
+async def _of_team(bus: Bus, subjects: Subjects, team: str) -> Sequence[Unadmitted]:
+    left = await _left(bus, team)
+    if left == 0:  # and no request is read, of which there may be many
+        return ()
+    requests: dict[str, Stored] = {}
+    async for stored in lately(bus, subjects.request(team)):
+        requests.setdefault(workflow_of(stored), stored)
+    # A team's supervisor takes them in order, so what it has yet to settle is what came last.
+    asked = list(requests.items())[0 if left is None else max(0, len(requests) - left) :]
+    looks = (_look(bus, subjects, team, workflow, request) for workflow, request in asked)
+    return [each for each in await side_by_side(looks) if each is not None]
 
 
 async def _left(bus: Bus, team: str) -> int | None:
