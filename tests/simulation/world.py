@@ -9,50 +9,37 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Any, Literal, cast
+from typing import Any
 from unittest import mock
 
 import structlog
 
-from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.engine import supervisor, workflow_log
-from pointsman.engine.dead_letters import DeadLetters, NotReplayable
 from pointsman.engine.handoffs import consumer_name
-from pointsman.engine.history import commit_of
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.errors import BusUnavailable, NotFound
+from pointsman.errors import BusUnavailable
 from pointsman.ports import Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
 from pointsman.testing.faults import RATES, Faults, FaultyBus
 from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
-from pointsman_schemas.envelope import Envelope, encode, encode_structured
-from pointsman_schemas.events import Control, Request, Result
-from pointsman_schemas.log import ApprovalRequested
-from pointsman_schemas.strict_json import JsonValue, dump
+from pointsman_schemas.events import Control
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import (
-    Adaptive,
-    Check,
-    Choreography,
-    FanOut,
-    Limits,
-    Pipeline,
-    Router,
-    Stage,
-    Strategy,
-    Supervisor,
     Team,
 )
 from simulation.audit import audit, check_head, describe
-from simulation.crew import CARDS, WORKERS, Crew, SimulatedAgent
+from simulation.broker import Outside, SimulatedBroker
+from simulation.crew import CARDS, Crew, SimulatedAgent
+from simulation.draws import asking, teams
+from simulation.outsiders import Outsiders
 
 __all__ = ["Seen", "World"]
 
@@ -82,54 +69,6 @@ class Seen:
     seconds: float
 
 
-class SimulatedBroker(MemoryBroker):
-    """The in-memory broker, which remembers the dead letters that were removed from it, and the handoffs."""
-
-    def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
-        super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
-        self.removed: list[Stored] = []
-        self.taken_back: set[str] = set()
-
-    def held(self, kind: StreamKind, subject: str) -> list[Stored]:
-        """What `subject` holds, wherever the bodies are kept."""
-        return [self._whole(stored) for stored in self.stream(kind).select(subject)]
-
-    def _whole(self, stored: Stored) -> Stored:
-        return stored if stored.body else _now(self.connect().whole(stored))
-
-    def purge(self, kind: StreamKind, subject: str) -> None:
-        if kind == "handoffs":
-            self.taken_back.add(subject)
-        super().purge(kind, subject)
-
-    def delete(self, kind: StreamKind, sequence: int) -> bool:
-        if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
-            self.removed.append(self._whole(stored))
-        return super().delete(kind, sequence)
-
-
-def _now(reading: Coroutine[Any, Any, Stored]) -> Stored:
-    """What a coroutine returns that waits for nothing."""
-    try:
-        reading.send(None)
-    except StopIteration as done:
-        return cast(Stored, done.value)
-    raise AssertionError("the in-memory broker had somebody wait for a body")
-
-
-class _Outside(MemoryBus):
-    """A connection that is not the system's: what is published on it counts as foreign."""
-
-    def __init__(self, broker: SimulatedBroker, foreign: set[tuple[StreamKind, int]]) -> None:
-        super().__init__(broker=broker)
-        self._foreign = foreign
-
-    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
-        sequence = await super().publish(subject, body, headers, **more)
-        self._foreign.add((self.broker.stream_of(subject), sequence))
-        return sequence
-
-
 @dataclass
 class World:
     """The world of `seed`."""
@@ -154,7 +93,7 @@ class World:
         apart = self.power.random() < 0.5
         self.cuts = self.power.choice([0, 1, 2, 4]) if apart else 0
         self.broker = SimulatedBroker("sim", self.clock, bound, unsynced_handoffs=apart)
-        self.outside = _Outside(self.broker, self.foreign)
+        self.outside = Outside(self.broker, self.foreign)
         # Each world has faults of its own: one that meets everything a little never meets anything often.
         rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
         self.faults = Faults(
@@ -169,16 +108,17 @@ class World:
                 "circuit_open": ill[1],
             }
         )
-        self.team, self.below = _teams(chance, Random(f"{self.seed}/tasks").choice([4, 12, 40]))
+        self.team, self.below = teams(chance, Random(f"{self.seed}/tasks").choice([4, 12, 40]))
         people = Random(f"{self.seed}/people")
         self.asks = people.random() < 0.3
         if self.asks:
             wait, plans = people.choice([3.0, 12.0]), people.random() < 0.5
-            self.team = _asking(self.team, wait, plans=plans)
-            self.below = self.below and _asking(self.below, wait, plans=plans)
+            self.team = asking(self.team, wait, plans=plans)
+            self.below = self.below and asking(self.below, wait, plans=plans)
         self.crew = Crew(self.seed, self._crash, asks=self.asks)
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
+        self.outsiders = Outsiders(self)
         self.over = asyncio.Event()
         self.over_at: datetime | None = None
         self.steps = 0
@@ -211,8 +151,6 @@ class World:
             self.seconds,
         )
 
-    # Playing
-
     async def _play(self) -> None:
         loop = asyncio.get_running_loop()
         chance = self.chance
@@ -226,8 +164,8 @@ class World:
                 for name, agents in self._shifts().items():
                     group.create_task(self._keep(name, self._worker_of(agents), once="leaver" in agents))
                 if self.asks:
-                    group.create_task(self._people(Random(f"{self.seed}/answers")))
-                mischief = [group.create_task(each) for each in self._mischief()]
+                    group.create_task(self.outsiders.people(Random(f"{self.seed}/answers")))
+                mischief = [group.create_task(each) for each in self.outsiders.mischief()]
                 await self._until_done(mischief)
                 self.over_at = self.clock.now()
                 self.over.set()
@@ -376,170 +314,6 @@ class World:
         process.kill()
         return True
 
-    # Mischief
-
-    def _mischief(self) -> Iterator[Any]:
-        chance = self.chance
-        for number in range(chance.randint(1, 4)):
-            yield self._ask(f"r{number}")
-        for number in range(chance.choice([0, 0, 1, 2])):
-            yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
-        for _ in range(chance.choice([0, 1, 6])):
-            yield self._stray(chance.uniform(0.2, 17.0))
-        for number in range(chance.choice([0, 0, 2, 4])):
-            yield self._replay(number, chance.uniform(2.0, 19.0))
-        for number in range(self.cuts):
-            yield self._cut(Random(f"{self.seed}/cut-{number}"))
-
-    async def _ask(self, name: str) -> None:
-        """A request, in one of its forms, maybe more than once."""
-        chance = Random(f"{self.seed}/{name}")
-        headers, body = _request(chance, name, self.clock)
-        for _ in range(chance.choice([1, 1, 1, 2, 3])):
-            await asyncio.sleep(chance.uniform(0.0, 5.0))
-            self._inject(self.subjects.request(self.team.name), body, headers)
-
-    async def _cancel(self, name: str, when: float) -> None:
-        await asyncio.sleep(when)
-        workflow = self._some_workflow()
-        control = Control(action="cancel", by="somebody", reason="no longer wanted")
-        headers = self._headers(name, Control.event_type)
-        self._inject(self.subjects.control(self.team.name, workflow, name), dump(control), headers)
-        if self.chance.random() < 0.3:
-            self._inject(self.subjects.control(self.team.name, workflow, name), dump(control), headers)
-
-    async def _stray(self, when: float) -> None:
-        """What no well-behaved agent or caller sends."""
-        await asyncio.sleep(when)
-        chance = self.chance
-        handoffs = self.broker.stream("handoffs").select("sim.handoff.>")
-        workflow, team = self._some_workflow(), self.team.name
-        agent, task, attempt = "alpha", "nothing", 1
-        if handoffs:
-            address = self.subjects.parse_handoff(chance.choice(handoffs[-6:]).subject)
-            agent, workflow, task, attempt = address.agent, address.workflow, address.task, address.attempt
-        kind = chance.choice(
-            ["garbage", "foreign", "again", "early", "late", "late", "odd", "control", "timer", "handoff", "version"]
-        )
-        subject = self.subjects.result(team, workflow, agent, task, attempt)
-        body, headers = b'{"half": ', self._headers(f"stray-{when}", Result.event_type)
-        match kind:
-            case "foreign" | "early" | "late":
-                match kind:
-                    case "foreign":
-                        agent = "beta" if agent != "beta" else "gamma"
-                    case "early":
-                        attempt += 1
-                    case _:
-                        sent = [self.subjects.parse_handoff(stored.subject) for stored in handoffs]
-                        again = [address for address in sent if address.attempt > 1]
-                        if again:
-                            workflow, agent, task = again[-1].workflow, again[-1].agent, again[-1].task
-                            attempt = again[-1].attempt - 1
-                subject = self.subjects.result(team, workflow, agent, task, attempt)
-                body = dump(self._result(workflow, task, attempt, agent))
-            case "again":
-                earlier = self.broker.held("work", subject)
-                body = earlier[0].body if earlier else dump(self._result(workflow, task, attempt, agent))
-                headers = dict(earlier[0].headers) if earlier else headers
-            case "odd":
-                subject = f"sim.inbox.{team}.{workflow}.{chance.choice(['what', 'result.a.b.c', 'timer'])}"
-            case "control":
-                subject = self.subjects.control(team, chance.choice([workflow, "wf_nobody"]), "stray")
-                headers = self._headers("stray", Control.event_type)
-                body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
-            case "timer":
-                # Never of a timer that may still be armed: its subject would be taken, and it would not be scheduled.
-                # Only the broker may publish there; permissions see to it.
-                subject = self.subjects.timer(team, workflow, "wake-0")
-            case "handoff":
-                subject = self.subjects.handoff(agent, workflow, "stray", 1)
-            case "version":
-                headers = self._headers(f"stray-{when}", "io.pointsman.result.v9")
-                body = dump(self._result(workflow, task, attempt, agent))
-        self.note(f"stray {kind}")
-        self._inject(subject, body, headers)
-
-    async def _replay(self, number: int, when: float) -> None:
-        """An operator looks at the dead letters and replays one; his process may die over it."""
-        await asyncio.sleep(when)
-        process = Process(f"operator-{number}")
-        letters = DeadLetters(FaultyBus(self.outside, self.faults, process), self.subjects, clock=self.clock)
-
-        async def replay() -> None:
-            there = await letters.list()
-            if there:
-                letter = self.chance.choice(there)
-                done = await letters.replay(letter, as_new=self.chance.random() < 0.5, keep=self.chance.random() < 0.3)
-                self.note(f"{process.name} replayed {done.letter}: {done.action} of {done.workflow}")
-
-        main = process.start(replay())
-        await process.ended()
-        error = None if main.cancelled() else main.exception()
-        if error is not None and not isinstance(error, BusUnavailable | NotReplayable | NotFound):
-            self.problems.append(f"{process.name} ended with {error!r}")
-
-    async def _cut(self, chance: Random) -> None:
-        """The power fails. What the broker had not synced of the handoffs is gone."""
-        await asyncio.sleep(chance.uniform(0.0, 14.0))
-        steps = [self.broker.sync_handoffs, self.broker.sync_consumers]
-        chance.shuffle(steps)
-        for step in steps:  # the disk gets the one before the other, and some not at all
-            if chance.random() < 0.8:
-                step()
-            await asyncio.sleep(chance.choice([0.0, 0.05, 0.5, 2.0]))
-        end = self.broker.stream("handoffs").end
-        self.broker.power_cut()
-        left = self.broker.stream("handoffs").end
-        self.foreign -= {("handoffs", gone) for gone in range(left + 1, end + 1)}
-        self.faults.counts["power"] += 1
-        self.faults.counts["forgotten"] += end - left
-        self.note(f"power cut: {end - left} of {end} handoffs forgotten")
-
-    async def _people(self, chance: Random) -> None:
-        """Those who are asked: some answer, some twice or too late or with what will not do, and some never."""
-        read, number = 0, 0
-        while not self.over.is_set():
-            await asyncio.sleep(chance.uniform(0.2, 1.0))
-            new = [stored for stored in self.broker.held("log", self.subjects.logs_of()) if stored.sequence > read]
-            for stored in new:
-                read = stored.sequence
-                for entry in commit_of(stored).entries:
-                    if isinstance(entry, ApprovalRequested):
-                        number += 1
-                        workflow = stored.subject.rpartition(".")[2]
-                        for turn, (action, given) in enumerate(_answers(chance, entry)):
-                            name = f"answer-{number}-{turn}"
-                            by = "somebody"
-                            control = Control(action=action, approval=entry.approval, input=given, by=by)
-                            await self._answer(name, workflow, control, chance)
-
-    async def _answer(self, name: str, workflow: str, control: Control, chance: Random) -> None:
-        if chance.random() < 0.2:
-            await asyncio.sleep(chance.choice([1.0, 13.0]))
-        self.answers[name] = control
-        subject = self.subjects.control(self.team_of(workflow), workflow, name)
-        self._inject(subject, dump(control), self._headers(name, Control.event_type))
-
-    def _some_workflow(self) -> str:
-        known = sorted({workflow for _, workflow in self.requests()})
-        return self.chance.choice(known) if known else "wf_nobody"
-
-    def _result(self, workflow: str, task: str, attempt: int, agent: str) -> Result:
-        now = self.clock.now()
-        return Result(
-            workflow_id=workflow, task_id=task, attempt=attempt, agent=agent, status="succeeded", output="stray",
-            started_at=now, ended_at=now,
-        )  # fmt: skip
-
-    def _headers(self, name: str, event_type: str) -> dict[str, str]:
-        return encode(Envelope(id=name, type=event_type, source="/outside", time=self.clock.now()))
-
-    def _inject(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        self.foreign.add((self.broker.stream_of(subject), self.broker.store(subject, body, dict(headers))))
-
-    # Seeing
-
     def note(self, text: str) -> None:
         self.notes.append((self.clock.monotonic(), text))
 
@@ -583,104 +357,6 @@ class World:
                 shown = text if len(text) < 600 else text[:600] + "..."
                 lines.append((moment, f"{kind} {stored.sequence} {stored.subject} {shown}"))
         return [f"{moment:9.3f}  {text}" for moment, text in sorted(lines, key=lambda line: line[0])]
-
-
-def _teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
-    """The team that is asked and, in some worlds, one below it that it may hand tasks to."""
-    writer = chance.choice(["synthesizer", "synthesizer", None])
-    plan = Supervisor(synthesizer=writer)
-    router = Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)
-    strategy = chance.choice([plan, plan, plan, router, *_others(chance, writer)])
-    limits = Limits(
-        deadline=chance.choice([8.0, 25.0, 40.0]),
-        task_timeout=chance.choice([5.0, 8.0]),
-        attempts=chance.randint(1, 3),
-        backoff=chance.choice([0.1, 1.0]),
-        replans=chance.choice([0, 0, 1, 2]),
-        plan_repairs=chance.choice([0, 1, 2]),
-        calls=chance.choice([None, None, 6]),
-        tasks=tasks,
-    )
-    if chance.random() < 0.6:
-        return Team(name="team", strategy=strategy, limits=limits), None
-    below = chance.choice([plan, *_others(chance, writer)])
-    return (
-        Team(name="team", agents=("below", *WORKERS), strategy=strategy, limits=limits),
-        Team(name="below", agents=WORKERS, strategy=below, limits=limits),
-    )
-
-
-def _asking(team: Team, wait: float, *, plans: bool) -> Team:
-    limits = team.limits.model_copy(update={"approval": wait})
-    return team.model_copy(update={"limits": limits, "approve_plan": plans})
-
-
-def _answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
-    """What people say to what is asked, in order."""
-    edited: dict[str, list[JsonValue]] = {
-        "task": [{"request": "another"}],
-        "tool": [{"amount": 7}, "not an object"],
-        "plan": [asked.plan.model_dump(mode="json") if asked.plan else None, {"tasks": []}],
-    }
-    match chance.choices(["yes", "no", "nothing", "both", "edited", "thrice"], [4, 2, 2, 1, 2, 1])[0]:
-        case "yes":
-            return [("approve", None)]
-        case "no":
-            return [("reject", None)]
-        case "nothing":
-            return []
-        case "both":
-            return [("reject", None), ("approve", None)]
-        case "edited":
-            return [("approve", chance.choice(edited[asked.about]))]
-        case _:
-            return [("approve", None)] * 3
-
-
-def _others(chance: Random, writer: str | None) -> list[Strategy]:
-    """A value of every strategy whose plan is not a planner's alone."""
-    stages = tuple(_stage(chance, agent) for agent in chance.sample(WORKERS, chance.randint(1, 3)))
-    return [
-        Adaptive(synthesizer=writer, plans=chance.randint(1, 4)),
-        Pipeline(stages=stages),
-        FanOut(
-            synthesizer=writer, minimum=chance.choice([0.3, 1.0]), skills=chance.choice([(), (), (), ("craft", "none")])
-        ),
-        Choreography(synthesizer=writer, ends=chance.choice([(), ("over",)])),
-    ]
-
-
-def _stage(chance: Random, agent: str) -> Stage:
-    check = Check(
-        fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
-        judge=chance.choice([None, "reviewer", "reviewer"]),
-    )
-    if chance.random() < 0.3:
-        return Stage(skill="craft", name=agent, check=check)
-    return Stage(agent=agent, check=check)
-
-
-def _request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request in one of the forms that callers use, the wrong ones among them."""
-    request = Request(input=f"please do {name}", deadline=chance.choice([None, None, 6.0]))
-    body = dump(request)
-    envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")
-    kinds = {"binary": 5.0, "structured": 2.0, "named": 2.0, "bare": 1.0, "broken": 0.6, "version": 0.4, "reply": 0.4}
-    match chance.choices(list(kinds), list(kinds.values()))[0]:
-        case "binary":
-            return encode(envelope), body
-        case "structured":
-            return encode_structured(envelope, request.model_dump(mode="json"))
-        case "named":
-            return {"Nats-Msg-Id": name, "X-Own": "1"}, body
-        case "bare":
-            return {}, body
-        case "broken":
-            return chance.choice([encode(envelope), {}]), b'{"input": '
-        case "version":
-            return {**encode(envelope), "ce-type": "io.pointsman.request.v9"}, body
-        case _:
-            return encode(envelope), dump(request.model_copy(update={"reply_to": "sim.request.team"}))
 
 
 def _is_outage(error: BaseException) -> bool:

@@ -1,0 +1,60 @@
+"""The broker of a world: the in-memory one, which remembers what was removed, and a connection to it from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, cast
+
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.ports import Stored, StreamKind
+from pointsman.testing.simulation import SimulatedClock
+
+__all__ = ["Outside", "SimulatedBroker"]
+
+
+class SimulatedBroker(MemoryBroker):
+    """The in-memory broker, which remembers the dead letters that were removed from it, and the handoffs."""
+
+    def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
+        super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
+        self.removed: list[Stored] = []
+        self.taken_back: set[str] = set()
+
+    def held(self, kind: StreamKind, subject: str) -> list[Stored]:
+        """What `subject` holds, wherever the bodies are kept."""
+        return [self._whole(stored) for stored in self.stream(kind).select(subject)]
+
+    def _whole(self, stored: Stored) -> Stored:
+        return stored if stored.body else _now(self.connect().whole(stored))
+
+    def purge(self, kind: StreamKind, subject: str) -> None:
+        if kind == "handoffs":
+            self.taken_back.add(subject)
+        super().purge(kind, subject)
+
+    def delete(self, kind: StreamKind, sequence: int) -> bool:
+        if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
+            self.removed.append(self._whole(stored))
+        return super().delete(kind, sequence)
+
+
+def _now(reading: Coroutine[Any, Any, Stored]) -> Stored:
+    """What a coroutine returns that waits for nothing."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return cast(Stored, done.value)
+    raise AssertionError("the in-memory broker had somebody wait for a body")
+
+
+class Outside(MemoryBus):
+    """A connection that is not the system's: what is published on it counts as foreign."""
+
+    def __init__(self, broker: SimulatedBroker, foreign: set[tuple[StreamKind, int]]) -> None:
+        super().__init__(broker=broker)
+        self._foreign = foreign
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        sequence = await super().publish(subject, body, headers, **more)
+        self._foreign.add((self.broker.stream_of(subject), sequence))
+        return sequence

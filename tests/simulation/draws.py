@@ -1,0 +1,126 @@
+"""What chance draws for a world: its teams, the requests they are sent, and what people answer."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+from pointsman.testing.simulation import SimulatedClock
+from pointsman_schemas.envelope import Envelope, encode, encode_structured
+from pointsman_schemas.events import Request
+from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.strict_json import JsonValue, dump
+from pointsman_schemas.team import (
+    Adaptive,
+    Check,
+    Choreography,
+    FanOut,
+    Limits,
+    Pipeline,
+    Router,
+    Stage,
+    Strategy,
+    Supervisor,
+    Team,
+)
+from simulation.crew import WORKERS
+
+__all__ = ["answers", "asking", "request", "teams"]
+
+
+def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
+    """The team that is asked and, in some worlds, one below it that it may hand tasks to."""
+    writer = chance.choice(["synthesizer", "synthesizer", None])
+    plan = Supervisor(synthesizer=writer)
+    router = Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)
+    strategy = chance.choice([plan, plan, plan, router, *_others(chance, writer)])
+    limits = Limits(
+        deadline=chance.choice([8.0, 25.0, 40.0]),
+        task_timeout=chance.choice([5.0, 8.0]),
+        attempts=chance.randint(1, 3),
+        backoff=chance.choice([0.1, 1.0]),
+        replans=chance.choice([0, 0, 1, 2]),
+        plan_repairs=chance.choice([0, 1, 2]),
+        calls=chance.choice([None, None, 6]),
+        tasks=tasks,
+    )
+    if chance.random() < 0.6:
+        return Team(name="team", strategy=strategy, limits=limits), None
+    below = chance.choice([plan, *_others(chance, writer)])
+    return (
+        Team(name="team", agents=("below", *WORKERS), strategy=strategy, limits=limits),
+        Team(name="below", agents=WORKERS, strategy=below, limits=limits),
+    )
+
+
+def asking(team: Team, wait: float, *, plans: bool) -> Team:
+    limits = team.limits.model_copy(update={"approval": wait})
+    return team.model_copy(update={"limits": limits, "approve_plan": plans})
+
+
+def answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
+    """What people say to what is asked, in order."""
+    edited: dict[str, list[JsonValue]] = {
+        "task": [{"request": "another"}],
+        "tool": [{"amount": 7}, "not an object"],
+        "plan": [asked.plan.model_dump(mode="json") if asked.plan else None, {"tasks": []}],
+    }
+    match chance.choices(["yes", "no", "nothing", "both", "edited", "thrice"], [4, 2, 2, 1, 2, 1])[0]:
+        case "yes":
+            return [("approve", None)]
+        case "no":
+            return [("reject", None)]
+        case "nothing":
+            return []
+        case "both":
+            return [("reject", None), ("approve", None)]
+        case "edited":
+            return [("approve", chance.choice(edited[asked.about]))]
+        case _:
+            return [("approve", None)] * 3
+
+
+def _others(chance: Random, writer: str | None) -> list[Strategy]:
+    """A value of every strategy whose plan is not a planner's alone."""
+    stages = tuple(_stage(chance, agent) for agent in chance.sample(WORKERS, chance.randint(1, 3)))
+    return [
+        Adaptive(synthesizer=writer, plans=chance.randint(1, 4)),
+        Pipeline(stages=stages),
+        FanOut(
+            synthesizer=writer, minimum=chance.choice([0.3, 1.0]), skills=chance.choice([(), (), (), ("craft", "none")])
+        ),
+        Choreography(synthesizer=writer, ends=chance.choice([(), ("over",)])),
+    ]
+
+
+def _stage(chance: Random, agent: str) -> Stage:
+    check = Check(
+        fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
+        judge=chance.choice([None, "reviewer", "reviewer"]),
+    )
+    if chance.random() < 0.3:
+        return Stage(skill="craft", name=agent, check=check)
+    return Stage(agent=agent, check=check)
+
+
+def request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a request in one of the forms that callers use, the wrong ones among them."""
+    request = Request(input=f"please do {name}", deadline=chance.choice([None, None, 6.0]))
+    body = dump(request)
+    envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")
+    kinds = {"binary": 5.0, "structured": 2.0, "named": 2.0, "bare": 1.0, "broken": 0.6, "version": 0.4, "reply": 0.4}
+    match chance.choices(list(kinds), list(kinds.values()))[0]:
+        case "binary":
+            return encode(envelope), body
+        case "structured":
+            return encode_structured(envelope, request.model_dump(mode="json"))
+        case "named":
+            return {"Nats-Msg-Id": name, "X-Own": "1"}, body
+        case "bare":
+            return {}, body
+        case "broken":
+            return chance.choice([encode(envelope), {}]), b'{"input": '
+        case "version":
+            return {**encode(envelope), "ce-type": "io.pointsman.request.v9"}, body
+        case _:
+            return encode(envelope), dump(request.model_copy(update={"reply_to": "sim.request.team"}))

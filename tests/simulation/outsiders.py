@@ -1,0 +1,202 @@
+"""Those outside of the system: callers, operators, people who are asked, and strays; and the power, which fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from pointsman.engine.dead_letters import DeadLetters, NotReplayable
+from pointsman.engine.history import commit_of
+from pointsman.errors import BusUnavailable, NotFound
+from pointsman.testing.faults import FaultyBus
+from pointsman.testing.simulation import Process
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Control, Result
+from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.strict_json import dump
+from simulation.draws import answers, request
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Outsiders"]
+
+
+class Outsiders:
+    """Everybody who is no process of the system of `world`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def mischief(self) -> Iterator[Any]:
+        """What each of them does, in order; the power comes last."""
+        chance = self.world.chance
+        for number in range(chance.randint(1, 4)):
+            yield self._ask(f"r{number}")
+        for number in range(chance.choice([0, 0, 1, 2])):
+            yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
+        for _ in range(chance.choice([0, 1, 6])):
+            yield self._stray(chance.uniform(0.2, 17.0))
+        for number in range(chance.choice([0, 0, 2, 4])):
+            yield self._replay(number, chance.uniform(2.0, 19.0))
+        for number in range(self.world.cuts):
+            yield self._cut(Random(f"{self.world.seed}/cut-{number}"))
+
+    async def _ask(self, name: str) -> None:
+        """A request, in one of its forms, maybe more than once."""
+        chance = Random(f"{self.world.seed}/{name}")
+        headers, body = request(chance, name, self.world.clock)
+        for _ in range(chance.choice([1, 1, 1, 2, 3])):
+            await asyncio.sleep(chance.uniform(0.0, 5.0))
+            self._inject(self.world.subjects.request(self.world.team.name), body, headers)
+
+    async def _cancel(self, name: str, when: float) -> None:
+        await asyncio.sleep(when)
+        workflow = self._some_workflow()
+        control = Control(action="cancel", by="somebody", reason="no longer wanted")
+        headers = self._headers(name, Control.event_type)
+        self._inject(self.world.subjects.control(self.world.team.name, workflow, name), dump(control), headers)
+        if self.world.chance.random() < 0.3:
+            self._inject(self.world.subjects.control(self.world.team.name, workflow, name), dump(control), headers)
+
+    async def _stray(self, when: float) -> None:
+        """What no well-behaved agent or caller sends."""
+        await asyncio.sleep(when)
+        chance = self.world.chance
+        handoffs = self.world.broker.stream("handoffs").select("sim.handoff.>")
+        workflow, team = self._some_workflow(), self.world.team.name
+        agent, task, attempt = "alpha", "nothing", 1
+        if handoffs:
+            address = self.world.subjects.parse_handoff(chance.choice(handoffs[-6:]).subject)
+            agent, workflow, task, attempt = address.agent, address.workflow, address.task, address.attempt
+        kind = chance.choice(
+            ["garbage", "foreign", "again", "early", "late", "late", "odd", "control", "timer", "handoff", "version"]
+        )
+        subject = self.world.subjects.result(team, workflow, agent, task, attempt)
+        body, headers = b'{"half": ', self._headers(f"stray-{when}", Result.event_type)
+        match kind:
+            case "foreign" | "early" | "late":
+                match kind:
+                    case "foreign":
+                        agent = "beta" if agent != "beta" else "gamma"
+                    case "early":
+                        attempt += 1
+                    case _:
+                        sent = [self.world.subjects.parse_handoff(stored.subject) for stored in handoffs]
+                        again = [address for address in sent if address.attempt > 1]
+                        if again:
+                            workflow, agent, task = again[-1].workflow, again[-1].agent, again[-1].task
+                            attempt = again[-1].attempt - 1
+                subject = self.world.subjects.result(team, workflow, agent, task, attempt)
+                body = dump(self._result(workflow, task, attempt, agent))
+            case "again":
+                earlier = self.world.broker.held("work", subject)
+                body = earlier[0].body if earlier else dump(self._result(workflow, task, attempt, agent))
+                headers = dict(earlier[0].headers) if earlier else headers
+            case "odd":
+                subject = f"sim.inbox.{team}.{workflow}.{chance.choice(['what', 'result.a.b.c', 'timer'])}"
+            case "control":
+                subject = self.world.subjects.control(team, chance.choice([workflow, "wf_nobody"]), "stray")
+                headers = self._headers("stray", Control.event_type)
+                body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
+            case "timer":
+                # Never of a timer that may still be armed: its subject would be taken, and it would not be scheduled.
+                # Only the broker may publish there; permissions see to it.
+                subject = self.world.subjects.timer(team, workflow, "wake-0")
+            case "handoff":
+                subject = self.world.subjects.handoff(agent, workflow, "stray", 1)
+            case "version":
+                headers = self._headers(f"stray-{when}", "io.pointsman.result.v9")
+                body = dump(self._result(workflow, task, attempt, agent))
+        self.world.note(f"stray {kind}")
+        self._inject(subject, body, headers)
+
+    async def _replay(self, number: int, when: float) -> None:
+        """An operator looks at the dead letters and replays one; his process may die over it."""
+        await asyncio.sleep(when)
+        process = Process(f"operator-{number}")
+        letters = DeadLetters(
+            FaultyBus(self.world.outside, self.world.faults, process), self.world.subjects, clock=self.world.clock
+        )
+
+        async def replay() -> None:
+            there = await letters.list()
+            if there:
+                letter = self.world.chance.choice(there)
+                done = await letters.replay(
+                    letter, as_new=self.world.chance.random() < 0.5, keep=self.world.chance.random() < 0.3
+                )
+                self.world.note(f"{process.name} replayed {done.letter}: {done.action} of {done.workflow}")
+
+        main = process.start(replay())
+        await process.ended()
+        error = None if main.cancelled() else main.exception()
+        if error is not None and not isinstance(error, BusUnavailable | NotReplayable | NotFound):
+            self.world.problems.append(f"{process.name} ended with {error!r}")
+
+    async def _cut(self, chance: Random) -> None:
+        """The power fails. What the broker had not synced of the handoffs is gone."""
+        await asyncio.sleep(chance.uniform(0.0, 14.0))
+        steps = [self.world.broker.sync_handoffs, self.world.broker.sync_consumers]
+        chance.shuffle(steps)
+        for step in steps:  # the disk gets the one before the other, and some not at all
+            if chance.random() < 0.8:
+                step()
+            await asyncio.sleep(chance.choice([0.0, 0.05, 0.5, 2.0]))
+        end = self.world.broker.stream("handoffs").end
+        self.world.broker.power_cut()
+        left = self.world.broker.stream("handoffs").end
+        self.world.foreign -= {("handoffs", gone) for gone in range(left + 1, end + 1)}
+        self.world.faults.counts["power"] += 1
+        self.world.faults.counts["forgotten"] += end - left
+        self.world.note(f"power cut: {end - left} of {end} handoffs forgotten")
+
+    async def people(self, chance: Random) -> None:
+        """Those who are asked: some answer, some twice or too late or with what will not do, and some never."""
+        read, number = 0, 0
+        while not self.world.over.is_set():
+            await asyncio.sleep(chance.uniform(0.2, 1.0))
+            new = [
+                stored
+                for stored in self.world.broker.held("log", self.world.subjects.logs_of())
+                if stored.sequence > read
+            ]
+            for stored in new:
+                read = stored.sequence
+                for entry in commit_of(stored).entries:
+                    if isinstance(entry, ApprovalRequested):
+                        number += 1
+                        workflow = stored.subject.rpartition(".")[2]
+                        for turn, (action, given) in enumerate(answers(chance, entry)):
+                            name = f"answer-{number}-{turn}"
+                            by = "somebody"
+                            control = Control(action=action, approval=entry.approval, input=given, by=by)
+                            await self._answer(name, workflow, control, chance)
+
+    async def _answer(self, name: str, workflow: str, control: Control, chance: Random) -> None:
+        if chance.random() < 0.2:
+            await asyncio.sleep(chance.choice([1.0, 13.0]))
+        self.world.answers[name] = control
+        subject = self.world.subjects.control(self.world.team_of(workflow), workflow, name)
+        self._inject(subject, dump(control), self._headers(name, Control.event_type))
+
+    def _some_workflow(self) -> str:
+        known = sorted({workflow for _, workflow in self.world.requests()})
+        return self.world.chance.choice(known) if known else "wf_nobody"
+
+    def _result(self, workflow: str, task: str, attempt: int, agent: str) -> Result:
+        now = self.world.clock.now()
+        return Result(
+            workflow_id=workflow, task_id=task, attempt=attempt, agent=agent, status="succeeded", output="stray",
+            started_at=now, ended_at=now,
+        )  # fmt: skip
+
+    def _headers(self, name: str, event_type: str) -> dict[str, str]:
+        return encode(Envelope(id=name, type=event_type, source="/outside", time=self.world.clock.now()))
+
+    def _inject(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        self.world.foreign.add(
+            (self.world.broker.stream_of(subject), self.world.broker.store(subject, body, dict(headers)))
+        )
