@@ -37,6 +37,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MemoryBroker", "MemoryBus"]
 
+_MAX_PAYLOAD = 1_048_576  # bytes: nats-server's own default
 _TICK = 1e-6  # seconds: a loop fires what is due within its clock's resolution, and would find nothing due yet
 
 _STREAM_OF: Mapping[str, StreamKind] = {
@@ -60,7 +61,7 @@ class MemoryBroker:
         self,
         namespace: str = "pointsman",
         clock: Clock | None = None,
-        max_payload: int = 1_048_576,
+        max_payload: int = _MAX_PAYLOAD,
         heartbeat: float = 5.0,
         max_body: int = MAX_BODY,
         unsynced_handoffs: bool = False,
@@ -364,7 +365,7 @@ class MemoryBus:
         self,
         namespace: str = "pointsman",
         clock: Clock | None = None,
-        max_payload: int = 1_048_576,
+        max_payload: int = _MAX_PAYLOAD,
         *,
         max_body: int = MAX_BODY,
         broker: MemoryBroker | None = None,
