@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from pointsman.core.inputs import Circumstances
 from pointsman.core.state import State, Task, bounds
-from pointsman.core.transitions import TaskStatus
-from pointsman.core.tree import may_plan, may_start, planned_so_far, share
+from pointsman.core.tree import allowances, may_plan, planned_so_far, share, sharing
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strategies import Pipeline, Router
@@ -59,36 +58,21 @@ def allot(state: State, task: Task, agent: str, around: Circumstances) -> Budget
             return Shortage(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:
-        among = _shares(state, task, max(room / least for room, least in rooms.values()))
+        later = task.role in (Role.PLAN, Role.CLASSIFY, Role.REFINE)
+        enough = max(room / least for room, least in rooms.values())
+        among = sharing(state, task, later=later, enough=enough)
         shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
     return Budget.model_validate({name: part if name == "cost" else int(part) for name, part in shares.items()})
 
 
 def set_aside(state: State, asking: Task | None = None) -> dict[str, float]:
     """What the attempts that are under way may use between them. The last one of who is `asking` is over."""
-    own = asking.id if asking else ""
-    given = [each.allowance for each in state.tasks.values() if each.allowance and each.live and each.id != own]
+    given = allowances(state, asking)
     return {
         "calls": sum(each.calls or 0 for each in given),
         "tokens": sum(each.tokens or 0 for each in given),
         "cost": sum(each.cost or 0.0 for each in given),
     }
-
-
-def _shares(state: State, asking: Task, enough: float) -> int:
-    """Among how many it is shared: `asking`, the others that could start now, and one for all that comes later. Who is
-    one of `enough` gets the least there is, and the rest of a long plan need not be counted."""
-    ready, later = 1, asking.role in (Role.PLAN, Role.CLASSIFY, Role.REFINE)
-    for task in state.tasks.values():
-        if ready >= enough:
-            break
-        if task.id == asking.id:
-            continue
-        if task.status is TaskStatus.AWAITING_BUDGET or may_start(state, task):
-            ready += 1
-        elif not (later or task.live or task.settled):
-            later = True
-    return ready + later
 
 
 def _is_to_be_written(state: State) -> bool:

@@ -7,7 +7,8 @@ and what is set aside never exceed what the workflow may have.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import math
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from pointsman.core.transitions import TaskStatus
@@ -18,7 +19,17 @@ from pointsman_schemas.strategies import Adaptive, Choreography, Supervisor
 if TYPE_CHECKING:
     from pointsman.core.state import State, Task
 
-__all__ = ["may_plan", "may_start", "planned_so_far", "replans_left", "share", "taken", "tasks_left", "used_up"]
+__all__ = [
+    "allowances",
+    "may_plan",
+    "planned_so_far",
+    "replans_left",
+    "share",
+    "sharing",
+    "taken",
+    "tasks_left",
+    "used_up",
+]
 
 
 def may_plan(state: State) -> Planned:
@@ -39,10 +50,15 @@ def planned_so_far(state: State) -> Planned:
 
 def taken(state: State, asking: Task | None = None) -> Planned:
     """What is planned, asked about, and set aside for teams at work. The last attempt of who is `asking` is over."""
-    own = asking.id if asking else ""
-    given = [each.allowance for each in state.tasks.values() if each.allowance and each.live and each.id != own]
+    given = allowances(state, asking)
     aside = Planned(tasks=sum(each.tasks or 0 for each in given), replans=sum(each.replans or 0 for each in given))
     return planned_so_far(state) + aside + Planned(tasks=_asked_about(state))
+
+
+def allowances(state: State, asking: Task | None = None) -> Sequence[Budget]:
+    """What the attempts that are under way were given. The last one of who is `asking` is over."""
+    own = asking.id if asking else ""
+    return [each.allowance for each in state.tasks.values() if each.allowance and each.live and each.id != own]
 
 
 def tasks_left(state: State) -> int:
@@ -61,23 +77,27 @@ def share(state: State, task: Task, teams: Container[str]) -> Planned:
     any. One part is kept where other `teams` come later or more is planned here."""
     bound, gone = may_plan(state), taken(state, task)
     tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
-    among, later = 1, task.role is not Role.WORK or _plans_more(state, replans)
-    for other in state.tasks.values():
-        if other.id == task.id or other.settled or other.live or other.agent not in teams:
-            continue
-        if other.status is TaskStatus.AWAITING_BUDGET or may_start(state, other):
-            among += 1
-        else:
-            later = True
-    among += later
+    among = sharing(state, task, later=task.role is not Role.WORK or _plans_more(state, replans), agents=teams)
     return Planned(tasks=max(tasks // among, min(tasks, 1)), replans=replans // among)
 
 
-def may_start(state: State, task: Task) -> bool:
-    """Whether a task that waits has nothing to wait for."""
-    if task.status is not TaskStatus.WAITING:
-        return False
-    return not task.depends_on or all(state.tasks[name].settled for name in task.depends_on)
+def sharing(
+    state: State, asking: Task, *, later: bool, agents: Container[str] | None = None, enough: float = math.inf
+) -> int:
+    """Among how many something is shared: `asking`, the others that could start now, and one for all that comes
+    `later`. Of `agents`, only the tasks of those count. Who is one of `enough` gets the least there is, and the rest of
+    a long plan need not be counted."""
+    ready = 1
+    for task in state.tasks.values():
+        if ready >= enough:
+            break
+        if task.id == asking.id or task.settled or task.live or (agents is not None and task.agent not in agents):
+            continue
+        if task.status is TaskStatus.AWAITING_BUDGET or state.may_start(task):
+            ready += 1
+        else:
+            later = True
+    return ready + later
 
 
 def used_up(state: State) -> str:
