@@ -318,8 +318,8 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
             yield f"{stored.subject} was sent, but never decided"
         if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
             continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
-        if stored.subject in world.broker.taken_back:
-            continue  # the power brought it back, maybe, and its consumer is past it: nobody is to answer
+        if world.broker.was_taken_back(stored):
+            continue  # the power has brought it back, and its consumer is past it: nobody is to answer
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
         buried = letter_id(world.outside, world.subjects, stored, address.workflow) in letters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from datetime import datetime
 from typing import Any, cast
 
 from pointsman.bus.memory import MemoryBroker, MemoryBus
@@ -13,12 +14,12 @@ __all__ = ["Outside", "SimulatedBroker"]
 
 
 class SimulatedBroker(MemoryBroker):
-    """The in-memory broker, which remembers the dead letters that were removed from it, and the handoffs."""
+    """The in-memory broker, which remembers the dead letters that were removed from it, and the handoffs taken back."""
 
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
         self.removed: list[Stored] = []
-        self.taken_back: set[str] = set()
+        self._taken_back: set[tuple[int, datetime]] = set()
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
         """What `subject` holds, wherever the bodies are kept."""
@@ -27,9 +28,13 @@ class SimulatedBroker(MemoryBroker):
     def _whole(self, stored: Stored) -> Stored:
         return stored if stored.body else _now(self.connect().whole(stored))
 
+    def was_taken_back(self, handoff: Stored) -> bool:
+        """Whether this very message, and not another at its subject or with its number, was in the queue and purged."""
+        return (handoff.sequence, handoff.at) in self._taken_back
+
     def purge(self, kind: StreamKind, subject: str) -> None:
         if kind == "handoffs":
-            self.taken_back.add(subject)
+            self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
         super().purge(kind, subject)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
