@@ -20,7 +20,8 @@ from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import System, found
 from support.proxy import Proxy
-from support.system import running, until
+from support.system import running
+from support.waiting import until
 from support.workers import Desk
 
 from pointsman import agent
@@ -229,7 +230,7 @@ async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) 
         await asyncio.wait([asyncio.ensure_future(asyncio.sleep(2.0))])  # twice as long as a card lives
         broker = EmbeddedBroker(tmp_path / "broker", port=port)
         await broker.start()
-        await until(lambda: _is(bus.connected))
+        await until(lambda: bus.connected)
 
         seen = []
         for _ in range(10):  # all the time in which it could be announced again
@@ -241,10 +242,6 @@ async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) 
         await broker.stop()
 
     assert seen == [1] * 10
-
-
-async def _is(so: bool) -> bool:
-    return so
 
 
 async def _is_not(asked: Awaitable[object]) -> bool:

@@ -23,7 +23,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from rich.console import Console, RenderableType
 from support.crew import planner, steps, synthesizer, team, worker
 from support.spans import exporting
-from support.system import running, until
+from support.system import running
+from support.waiting import until
 
 from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus

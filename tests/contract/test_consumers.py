@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.place import Place, depth_is, is_longer, take, take_all, until
+from support.place import Place, depth_is, take, take_all, until
 
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus
@@ -27,15 +27,11 @@ async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) 
 async def test_take_waits_for_the_first_message(place: Place, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     taking = asyncio.create_task(take(consumer))
-    await until(lambda: _bound(consumer))
+    await until(lambda: consumer.bound)
 
     await bus.publish(place.handoff(1), b"1", {})
 
     assert [delivery.message.body for delivery in await taking] == [b"1"]
-
-
-async def _bound(consumer: object) -> bool:
-    return bool(consumer.bound)  # type: ignore[attr-defined]
 
 
 async def test_take_gives_several_at_once_and_never_more_than_the_room(place: Place, bus: Bus) -> None:
@@ -169,7 +165,7 @@ async def test_processes_share_a_consumer(place: Place, bus: Bus) -> None:
 
     working = [asyncio.create_task(work(0, mine)), asyncio.create_task(work(1, theirs))]
     await asyncio.gather(*(bus.publish(place.handoff(n), b"%d" % n, {}) for n in range(100)))
-    await until(lambda: is_longer(seen[0] + seen[1], 99))
+    await until(lambda: len(seen[0] + seen[1]) > 99)
     await until(lambda: depth_is(bus, 0, 0))
     for task in working:
         task.cancel()
@@ -196,7 +192,7 @@ async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: 
     other = await place.connect()
     closing = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
     taking = asyncio.create_task(closing.take(8))
-    await until(lambda: _bound(closing))
+    await until(lambda: closing.bound)
     await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(8)))
     taken = list(await taking)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.place import Place, depth_is, is_longer, take, until
+from support.place import Place, depth_is, take, until
 
 from pointsman.ports import Bus, Consumer, Delivery
 
@@ -23,7 +23,7 @@ async def test_what_is_handed_on_arrives_as_it_was_and_is_settled_by_its_receive
     async with await bus.receive("one", received.append), await other.receive("two", received.append):
         [delivery] = await take(consumer)
         handed = await delivery.hand_on("two")
-        await until(lambda: is_longer(received, 0))
+        await until(lambda: len(received) > 0)
         await received[0].ack()
         await until(lambda: depth_is(bus, 0, 0))
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from structlog.testing import capture_logs
-from support.place import Place, is_longer, until
+from support.place import Place, until
 
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Service, Stored
@@ -30,7 +30,7 @@ async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place
 
     async with await other.listen(f"{place.ns}.live.w.marker", hear):  # what was sent before it has been passed on
         await bus.broadcast(f"{place.ns}.live.w.marker", b"marker", {})
-        await until(lambda: is_longer(heard, 1))
+        await until(lambda: len(heard) > 1)
     assert [(each.body, each.headers, each.sequence) for each in heard] == [
         (b"yes", {"ce-id": "a"}, 0), (b"marker", {}, 0)]  # fmt: skip
 
@@ -74,7 +74,7 @@ async def test_what_a_listener_raises_is_logged(place: Place, bus: Bus, error: E
     with capture_logs() as lines:
         async with await bus.listen(f"{place.ns}.live.>", fail):
             await bus.broadcast(f"{place.ns}.live.w.a", b"1", {})
-            await until(lambda: is_longer(lines, 0))
+            await until(lambda: len(lines) > 0)
 
     assert [line["log_level"] for line in lines] == ["warning"]
     assert "my own fault" in str(lines)

@@ -23,9 +23,9 @@ async def test_cards_come_sorted_and_go_when_withdrawn(place: Place, bus: Bus) -
     assert [each.instance for each in await other.registry.cards()] == ["b"]  # complete at the first answer
     for name, instance in (("writer", "a"), ("a-b", "x"), ("a", "x")):
         await bus.registry.announce(card(name, instance))
-    await until(lambda: _has(other, [("a", "x"), ("a-b", "x"), ("writer", "a"), ("writer", "b")]), wait=1.0)
+    await until(lambda: _has(other, [("a", "x"), ("a-b", "x"), ("writer", "a"), ("writer", "b")]), seconds=1.0)
     await bus.registry.withdraw(card("a", "x"))
-    await until(lambda: _lacks(other, "a"), wait=1.0)
+    await until(lambda: _lacks(other, "a"), seconds=1.0)
 
 
 async def _has(bus: Bus, expected: list[tuple[str, str]]) -> bool:

@@ -31,7 +31,7 @@ async def test_a_schedule_in_the_past_comes_at_once(place: Place, bus: Bus) -> N
 
     await bus.schedule(f"{place.ns}.schedule.w.late", datetime.now(UTC) - timedelta(days=2), target, b"", {})
 
-    await until(lambda: bus.last("work", target), wait=1.5)
+    await until(lambda: bus.last("work", target), seconds=1.5)
 
 
 async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place: Place, bus: Bus) -> None:
@@ -43,7 +43,7 @@ async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place:
     answers.append(await bus.schedule(name, at, target, b"same", {}))
 
     with pytest.raises(TimeoutError):
-        await until(lambda: _second(bus, target), wait=0.5)
+        await until(lambda: _second(bus, target), seconds=0.5)
     assert answers == [True, True, False]
 
 
@@ -58,7 +58,7 @@ async def test_a_schedule_that_is_repeated_while_it_fires_comes_once(place: Plac
 
     await asyncio.gather(*(repeat(number) for number in range(10) for _ in range(2)))
     with pytest.raises(TimeoutError):
-        await until(lambda: _second(bus, f"{place.ns}.handoff.>", of=10), wait=0.3)
+        await until(lambda: _second(bus, f"{place.ns}.handoff.>", of=10), seconds=0.3)
 
 
 async def _second(bus: Bus, target: str, *, of: int = 1) -> bool:
@@ -77,7 +77,7 @@ async def test_what_is_purged_is_gone_and_does_not_come(place: Place, bus: Bus) 
 
     assert [each.message.body for each in await take(consumer)] == [b"3"]
     with pytest.raises(TimeoutError):
-        await until(lambda: bus.last("work", target), wait=0.6)
+        await until(lambda: bus.last("work", target), seconds=0.6)
     assert await bus.publish(place.handoff(1), b"again", {}, expect=0)
 
 

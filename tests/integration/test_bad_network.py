@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from support.broker import remove_streams
 from support.proxy import Proxy
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.jetstream import connect
 from pointsman.errors import UnknownOutcome
@@ -27,10 +25,10 @@ async def test_a_broker_that_never_introduces_itself_costs_no_sockets(settings: 
         bus = await connect(settings.model_copy(update={"url": proxy.url}), name="patient", wait=5)
 
         proxy.black_hole(upward=False)
-        await until(lambda: _is(proxy.accepted >= 4), seconds=25)
+        await until(lambda: proxy.accepted >= 4, seconds=25)
         left_open = proxy.open
         proxy.heal()
-        await until(lambda: _is(bus.connected), seconds=15)
+        await until(lambda: bus.connected, seconds=15)
         await bus.close()
 
     assert left_open <= 2
@@ -46,14 +44,9 @@ async def test_a_publish_whose_answer_is_lost_is_stored_and_not_known_to_be(sett
         with pytest.raises(UnknownOutcome):
             await bus.publish(subject, b"{}", {}, expect=0)
         proxy.heal()
-        await until(lambda: _is(bus.connected), seconds=15)
+        await until(lambda: bus.connected, seconds=15)
         stored = await bus.last("log", subject)
         await bus.close()
     await remove_streams(settings)
 
     assert stored is not None
-
-
-async def _is(so: bool) -> bool:
-    await asyncio.sleep(0)
-    return so

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 from support.broker import SOON, again, own_settings
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 from support.broker import SOON
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.errors import BusUnavailable

@@ -9,7 +9,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 from support.broker import SOON, no_consumers, own_settings
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect

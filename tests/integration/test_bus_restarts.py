@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from support.broker import SOON, again, no_consumers, own_settings
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus import jetstream, pull
 from pointsman.bus.embedded import EmbeddedBroker

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.broker import SOON
 from support.spans import exporting
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.errors import Conflict

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from support.broker import remove_streams
 from support.otlp import OtlpCollector, orphans, roots
-from support.system import echo, planner_of, running, synthesizer, until
+from support.system import echo, planner_of, running, synthesizer
+from support.waiting import until
 from typer.testing import CliRunner
 
 from pointsman.agent import Agent, agent

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from support.broker import remove_streams
-from support.system import planner_of, until
+from support.system import planner_of
+from support.waiting import until
 
 from pointsman.agent import agent
 from pointsman.bus.clock import SystemClock

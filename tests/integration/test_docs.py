@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from support.docs import ROOT, alive, background, blocks_of, end, run, run_python
-from support.system import planner_of, running, synthesizer, until
+from support.system import planner_of, running, synthesizer
+from support.waiting import until
 from typer.core import TyperGroup
 from typer.main import get_command
 

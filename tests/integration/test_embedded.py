@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import SOON
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.errors import ConfigurationError

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support.crew import planner, steps, synthesizer, team, worker
 from support.store import Store
-from support.system import running, until
+from support.system import running
+from support.waiting import until
 
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.jetstream import connect

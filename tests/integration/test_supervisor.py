@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from support.system import echo, planner_of, running, synthesizer, until
+from support.system import echo, planner_of, running, synthesizer
+from support.waiting import until
 
 from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
@@ -234,7 +235,7 @@ async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
             await bus.publish(
                 subjects.request("crew"), b'{"input": "x", "reply_to": "caller.box"}', {"Nats-Msg-Id": "1"}
             )
-            await until(lambda: _truth(heard))
+            await until(lambda: heard)
         bad = json.dumps({"input": "x", "reply_to": subjects.handoff("a", "wf_1", "t", 1)}).encode()
         await bus.publish(subjects.request("crew"), bad, {"Nats-Msg-Id": "2"})
         refused = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "2"))
@@ -242,10 +243,6 @@ async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
     assert json.loads(heard[0])["answer"] == "joined"
     assert refused.status == "failed"
     assert "reply_to" in refused.reason
-
-
-async def _truth(value: object) -> bool:
-    return bool(value)
 
 
 async def test_two_supervisors_dispatch_nothing_twice(settings: Settings) -> None:

@@ -14,7 +14,8 @@ from support.broker import remove_streams
 from support.checker import problems
 from support.crew import planner, steps, synthesizer, team, worker
 from support.store import Store
-from support.system import running, until
+from support.system import running
+from support.waiting import until
 
 from pointsman.bus.jetstream import JetStreamBus, connect
 from pointsman.client import Client

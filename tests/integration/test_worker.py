@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.workers import Desk, eventually
+from support.waiting import until
+from support.workers import Desk
 
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.settings import Settings
@@ -92,7 +93,7 @@ async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIter
             assert process.returncode is None, "the worker ended at once"
             return len({card.instance for card in await bus.registry.cards()} - known) > 0
 
-        await eventually(announced, within=30)
+        await until(announced, seconds=30)
         return process
 
     yield start_one
@@ -134,7 +135,7 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
     async def all_settled() -> bool:
         return all([await desk.settled(name) for name in ("sleeper", "blocker", "rude")])
 
-    await eventually(all_settled)
+    await until(all_settled)
 
 
 async def test_a_killed_workers_task_is_run_by_another_one(
@@ -144,12 +145,12 @@ async def test_a_killed_workers_task_is_run_by_another_one(
     first = await start()
 
     handoff = await desk.hand("sleeper", 3.0)
-    await eventually(lambda: has_started(notes))
+    await until(lambda: has_started(notes))
     first.kill()
     await first.wait()
     await start()
     async with timed(0, 10):
-        await eventually(lambda: has_started(notes, 2), within=15)
+        await until(lambda: has_started(notes, 2), seconds=15)
     result = await desk.result(handoff, within=15)
 
     assert result.output == "slept"
@@ -163,7 +164,7 @@ async def test_the_first_signal_lets_running_work_finish(
     process = await start(grace=10)
 
     handoff = await desk.hand("sleeper", 3.0)
-    await eventually(lambda: has_started(notes))
+    await until(lambda: has_started(notes))
     process.send_signal(signal.SIGTERM)
     code = await asyncio.wait_for(process.wait(), 10)
     result = await desk.find(handoff)
@@ -182,12 +183,12 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
 
     for number, name in enumerate(("sleeper", "blocker", "rude"), 1):
         await desk.hand(name, 40.0, task=f"T-{name}")  # longer than the other worker may take to start
-        await eventually(lambda number=number: has_started(notes, number))  # type: ignore[misc]
+        await until(lambda number=number: has_started(notes, number))  # type: ignore[misc]
     await start()
     async with timed(0, 5):  # within the grace and two seconds, though one handler blocks its loop
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
-    await eventually(lambda: has_started(notes, 4), within=10)  # the rude one may hold up the others
+    await until(lambda: has_started(notes, 4), seconds=10)  # the rude one may hold up the others
 
     assert code == 0
 
@@ -199,7 +200,7 @@ async def test_a_second_signal_leaves_at_once_and_hands_back_what_it_had(
     process = await start(grace=30, ack_wait=60)
 
     await desk.hand("blocker", 20.0)
-    await eventually(lambda: has_started(notes))
+    await until(lambda: has_started(notes))
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.3)  # two signals at once are one
     async with timed(0, 1.5):
@@ -208,4 +209,4 @@ async def test_a_second_signal_leaves_at_once_and_hands_back_what_it_had(
 
     assert code == 143
     await start(ack_wait=60)
-    await eventually(lambda: has_started(notes, 2), within=10)  # handed back, not missed a minute later
+    await until(lambda: has_started(notes, 2), seconds=10)  # handed back, not missed a minute later

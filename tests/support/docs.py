@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from pointsman.cli import app
 from pointsman.client import Client
 from pointsman.settings import Settings
-from support.system import until
+from support.waiting import until
 
 __all__ = ["ROOT", "alive", "background", "blocks_of", "end", "run", "run_python"]
 

@@ -14,7 +14,7 @@ from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team
-from support.system import until
+from support.waiting import until
 
 __all__ = ["on_memory"]
 

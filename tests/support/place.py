@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,10 @@ from pointsman.bus.jetstream import connect
 from pointsman.bus.memory import MemoryBroker
 from pointsman.ports import Bus, Delivery
 from pointsman.settings import Settings
+from support import waiting
 from support.broker import remove_streams
 
-__all__ = ["HEARTBEAT", "SOON", "Place", "bus", "depth_is", "is_longer", "place", "server", "take", "take_all", "until"]
+__all__ = ["HEARTBEAT", "SOON", "Place", "bus", "depth_is", "place", "server", "take", "take_all", "until"]
 
 HEARTBEAT = 1 / 3  # seconds; three make the one second that is the least a broker counts
 SOON = 5.0  # seconds by which what must happen has happened, on a busy machine too
@@ -74,10 +76,7 @@ async def bus(place: Place) -> Bus:
     return bus
 
 
-async def until(condition: Callable[[], Awaitable[object]], wait: float = SOON) -> None:
-    async with asyncio.timeout(wait):
-        while not await condition():
-            await asyncio.sleep(0.01)
+until = partial(waiting.until, seconds=SOON)
 
 
 async def take(consumer: object, room: int = 10, wait: float = SOON) -> list[Delivery]:
@@ -95,7 +94,3 @@ async def take_all(consumer: object, number: int) -> list[Delivery]:
 async def depth_is(bus: Bus, pending: int, in_flight: int) -> bool:
     depth = await bus.depth("writer", "work")
     return depth is not None and (depth.pending, depth.in_flight) == (pending, in_flight)
-
-
-async def is_longer(heard: Sequence[object], than: int) -> bool:
-    return len(heard) > than

@@ -23,25 +23,23 @@ from pointsman.bus.jetstream import connect
 from pointsman.client import Client
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
+from support.waiting import until
 
 __all__ = ["Finished", "Service", "System", "found"]
 
 T = TypeVar("T")
 
 _READY = 45.0  # seconds; an interpreter with everything imported takes one, ten of them on two busy cores take fifteen
-_POLL = 0.02  # seconds between two looks at a log file
 _TAIL = 3000  # characters of each log that a failure shows
 
 
 async def found(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
     """The first true value of `look()`. Raises `AssertionError`, naming `what` was looked for, after `seconds`."""
     try:
-        async with asyncio.timeout(seconds):
-            while not (value := await look()):
-                await asyncio.sleep(_POLL)
-            return value
+        value: T = await until(look, seconds=seconds)
     except TimeoutError:
         raise AssertionError(f"no {what} within {seconds:g} s") from None
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,8 +22,9 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Team
+from support.waiting import until
 
-__all__ = ["echo", "in_memory", "planner_of", "running", "shaky", "synthesizer", "until"]
+__all__ = ["echo", "in_memory", "planner_of", "running", "shaky", "synthesizer"]
 
 
 def planner_of(*tasks: dict[str, Any]) -> Agent:
@@ -56,16 +57,6 @@ async def shaky(request: str, context: Context) -> str:
     if context.attempt == 1:
         raise TaskError("not yet", retryable=True)
     return "now"
-
-
-async def until(condition: Callable[[], Awaitable[object] | object], *, seconds: float = 10.0) -> None:
-    """Wait until `condition` is true. Raises `TimeoutError` after `seconds`."""
-    async with asyncio.timeout(seconds):
-        while True:
-            answer = condition()
-            if await answer if isinstance(answer, Awaitable) else answer:
-                return
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,8 +17,9 @@ from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff, Result
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
+from support.waiting import until
 
-__all__ = ["SETTINGS", "TRACEPARENT", "Desk", "echo", "eventually", "is_set", "running", "worker"]
+__all__ = ["SETTINGS", "TRACEPARENT", "Desk", "echo", "running", "worker"]
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.2)
@@ -32,18 +32,6 @@ async def echo(text: str) -> str:
 
 def worker(bus: Bus, *agents: Agent, settings: Settings = SETTINGS, **more: Any) -> Worker:
     return Worker(bus, agents or (echo,), settings, **more)
-
-
-async def is_set(event: threading.Event) -> bool:
-    return event.is_set()
-
-
-async def eventually(what: Callable[[], Awaitable[Any]], *, within: float = 10.0, every: float = 0.01) -> Any:
-    """The first true value of `what()`; fails after `within` seconds."""
-    async with asyncio.timeout(within):
-        while not (found := await what()):
-            await asyncio.sleep(every)
-        return found
 
 
 class Desk:
@@ -86,7 +74,7 @@ class Desk:
 
     async def result(self, handoff: Handoff, *, within: float = 10.0) -> Result:
         """The result of a handoff, once it is there."""
-        found = await eventually(lambda: self.find(handoff), within=within)
+        found = await until(lambda: self.find(handoff), seconds=within)
         assert isinstance(found, Result)
         return found
 
@@ -107,7 +95,7 @@ async def running(worker: Worker) -> AsyncIterator[asyncio.Event]:
 
     task = asyncio.create_task(worker.run(stop))
     try:
-        await eventually(is_ready)
+        await until(is_ready)
         yield stop
     finally:
         stop.set()

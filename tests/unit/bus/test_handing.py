@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.handing import Handing
 from pointsman.bus.wire import Arrival, Connection

@@ -7,7 +7,8 @@ import io
 import re
 
 from rich.console import Console
-from support.system import echo, in_memory, planner_of, synthesizer, until
+from support.system import echo, in_memory, planner_of, synthesizer
+from support.waiting import until
 
 from pointsman import agent
 from pointsman.cli import workflows

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 from support.history import WORKFLOW, at, planned, started, store
-from support.system import echo, until
+from support.system import echo
+from support.waiting import until
 
 from pointsman.cli import approvals, health, letters, workflows
 from pointsman.cli.following import print_outcome

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from support.memory import on_memory
-from support.system import planner_of, synthesizer, until
+from support.system import planner_of, synthesizer
+from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.system import echo, in_memory, planner_of, synthesizer, until
+from support.system import echo, in_memory, planner_of, synthesizer
+from support.waiting import until
 
 from pointsman import Context, agent
 from pointsman.agent import Agent

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from support.core import failure, judged_stage
 from support.prometheus import exposing, samples
-from support.system import echo, until
+from support.system import echo
+from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock

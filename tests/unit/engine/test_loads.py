@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.core import judged_stage
-from support.system import planner_of, until
+from support.system import planner_of
+from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 import pytest
 from support.core import SUBJECTS, Story, failure, task
-from support.system import planner_of, synthesizer, until
+from support.system import planner_of, synthesizer
+from support.waiting import until
 from support.workers import Desk, running
 
 from pointsman.agent import Agent, agent

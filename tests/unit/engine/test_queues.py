@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from support.prometheus import exposing, samples
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBus

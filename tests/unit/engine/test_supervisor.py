@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import structlog
 from structlog.testing import capture_logs
-from support.system import echo, planner_of, synthesizer, until
+from support.system import echo, planner_of, synthesizer
+from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.clock import SystemClock
@@ -129,7 +130,7 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
     monkeypatch.setattr("pointsman.engine.settling._LETTER_AGAIN", 0.01)
     async with crew(broker, Settings(ack_wait=2), 1):
         await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
-        await until(lambda: _truth(len(tries) > 2))
+        await until(lambda: len(tries) > 2)
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 
     assert outcome.status == "completed"
@@ -164,12 +165,12 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
         second = await client.submit("crew", "waits")
         asked = await asyncio.gather(*(second.cancel("enough") for _ in range(cancels)))
         cancelled = await second.outcome(10)
-        await until(lambda: _truth(set(engine._room._admitted) == {first.id}))
+        await until(lambda: set(engine._room._admitted) == {first.id})
         late = await second.cancel()
         gate.set()
         completed = await first.outcome(10)
         third = await (await client.submit("crew", "has room now")).outcome(10)
-        await until(lambda: _truth(engine._room.left == 1))
+        await until(lambda: engine._room.left == 1)
         entries = await client.entries(second.id)
         letters = [stored async for stored in client.bus.read("dead", client.subjects.dead_letters)]
 
@@ -217,10 +218,6 @@ async def test_what_was_never_asked_for_cannot_be_cancelled() -> None:
 
 async def _alive(bus: object, count: int) -> bool:
     return len(await bus.registry.cards()) >= count  # type: ignore[attr-defined]
-
-
-async def _truth(value: object) -> bool:
-    return bool(value)
 
 
 async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_there(

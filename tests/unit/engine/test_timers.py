@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 from support.core import Story, failure, task
-from support.system import planner_of, until
+from support.system import planner_of
+from support.waiting import until
 
 from pointsman.agent import agent
 from pointsman.bus.clock import SystemClock

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.workers import TRACEPARENT, Desk, echo, eventually, running, worker
+from support.waiting import until
+from support.workers import TRACEPARENT, Desk, echo, running, worker
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
@@ -25,7 +26,7 @@ async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
     async with running(worker(desk.bus)):
         handoff = await desk.hand("echo", {"request": "hello"})
         result = await desk.result(handoff)
-        await eventually(lambda: desk.settled("echo"))
+        await until(lambda: desk.settled("echo"))
 
     assert (result.status, result.output, result.agent, result.attempt) == ("succeeded", "hello", "echo", 1)
     assert result.ended_at >= result.started_at
@@ -114,7 +115,7 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
 
     async with running(worker(desk.bus, verbose)):
         result = await desk.result(await desk.hand("verbose"))
-        await eventually(lambda: desk.settled("verbose"))
+        await until(lambda: desk.settled("verbose"))
 
     assert result.error is not None
     assert (result.error.kind, result.error.retryable, runs) == ("oversize", False, 1)
@@ -176,7 +177,7 @@ async def test_the_first_answer_stands() -> None:
         await running_now.wait()
         first = await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)
         release.set()
-        await eventually(lambda: desk.settled("slow"))
+        await until(lambda: desk.settled("slow"))
 
     stored = await desk.bus.last("work", handoff.return_to)
     assert stored is not None

@@ -8,7 +8,8 @@ import time
 from datetime import timedelta
 from typing import Any, cast
 
-from support.workers import SETTINGS, Desk, eventually, running, worker
+from support.waiting import until
+from support.workers import SETTINGS, Desk, running, worker
 
 from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBus
@@ -40,7 +41,7 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
         await desk.result(again)
         await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)
         await taken.nak()
-        await eventually(lambda: desk.settled("once"))
+        await until(lambda: desk.settled("once"))
 
     assert runs == 1
 
@@ -81,7 +82,7 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
     async with running(Watched(desk.bus, [busy], SETTINGS)):
         handoff = await desk.hand("busy")
         result = await desk.result(handoff)
-        await eventually(lambda: desk.settled("busy"))
+        await until(lambda: desk.settled("busy"))
 
     assert (result.output, runs) == (1, 1)
     assert len(settled) == 1
@@ -135,7 +136,7 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
     async with running(worker(desk.bus)):
         fine = await desk.hand("echo", "fine", task="T3")
         assert (await desk.result(fine)).output == "fine"
-        await eventually(lambda: desk.settled("echo"))
+        await until(lambda: desk.settled("echo"))
 
     found = await letters(desk)
     kinds = ["undecodable", "undecodable", "unknown_type", "undecodable", "contract", "contract"]
@@ -158,8 +159,8 @@ async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
     await desk.publish(desk.handoff("echo"), body=b"x" * 190_000)
 
     async with running(worker(desk.bus)):
-        await eventually(lambda: letters(desk))
-        await eventually(lambda: desk.settled("echo"))
+        await until(lambda: letters(desk))
+        await until(lambda: desk.settled("echo"))
 
     (letter,) = await letters(desk)
     assert base64.b64decode(letter.body).strip(b"x") == b""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.workers import SETTINGS, Desk, echo, eventually, is_set, running, worker
+from support.waiting import until
+from support.workers import SETTINGS, Desk, echo, running, worker
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBroker, MemoryBus
@@ -38,7 +39,7 @@ async def test_cards_are_announced_while_it_works_and_gone_when_it_stops() -> No
         return len(await bus.registry.cards()) == 1
 
     async with running(subject):
-        await eventually(announced)
+        await until(announced)
         await clock.advance(10 * SETTINGS.heartbeat)  # past the time to live: it is refreshed
         (card,) = await bus.registry.cards()
         services = [service.name for service in broker.services]
@@ -65,7 +66,7 @@ async def test_running_work_finishes_within_the_grace(own_loop: bool) -> None:
 
     async with running(worker(desk.bus, brief, own_loop=own_loop, settings=Settings(grace=5))) as stop:
         handoff = await desk.hand("brief")
-        await eventually(lambda: is_set(started))
+        await until(started.is_set)
         stop.set()
         late = await desk.hand("brief", task="T2")
         release.set()
@@ -90,7 +91,7 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
 
     async with running(worker(desk.bus, long, own_loop=own_loop, settings=Settings(grace=0.1, ack_wait=60))) as stop:
         handoff = await desk.hand("long")
-        await eventually(lambda: is_set(started))
+        await until(started.is_set)
         began = time.monotonic()
         stop.set()
     took = time.monotonic() - began

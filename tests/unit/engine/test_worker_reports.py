@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from opentelemetry.trace import SpanKind
 from support.spans import exporting
-from support.workers import TRACEPARENT, Desk, eventually, running, worker
+from support.waiting import until
+from support.workers import TRACEPARENT, Desk, running, worker
 
 from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBroker, MemoryBus
@@ -95,7 +96,7 @@ async def test_the_counters_tell_what_was_done() -> None:
     async with running(worker(desk.bus, picky)):
         await desk.result(await desk.hand("picky", 1))
         await desk.result(await desk.hand("picky", "one", task="T2"))
-        await eventually(lambda: desk.settled("picky"))
+        await until(lambda: desk.settled("picky"))
         (service,) = broker.services
 
     assert (service.requests, service.errors, service.last_error) == (2, 1, "invalid_input")
@@ -120,7 +121,7 @@ async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: b
         async with running(worker(desk.bus, traced, own_loop=own_loop)):
             handoff = await desk.hand("traced", "four")
             result = await desk.result(handoff)
-            await eventually(lambda: desk.settled("traced"))
+            await until(lambda: desk.settled("traced"))
 
     spans = {each.name: each for each in exporter.get_finished_spans()}
     process, execute, inside = (

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.workers import SETTINGS, Desk, eventually, is_set, running, worker
+from support.waiting import until
+from support.workers import SETTINGS, Desk, running, worker
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
@@ -34,14 +35,11 @@ async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, in
         await release.wait()
         inside -= 1
 
-    async def full() -> bool:
-        return inside == at_once
-
     async with AsyncExitStack() as stack:
         for _ in range(workers):
             await stack.enter_async_context(running(worker(desk.bus, narrow)))
         given = [await desk.hand("narrow", task=f"T{number}") for number in range(10)]
-        await eventually(full)
+        await until(lambda: inside == at_once)
         depth = await desk.bus.depth("agent-narrow", "work")
         release.set()
         for handoff in given:
@@ -84,7 +82,7 @@ async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> 
     workers = [worker(desk.bus, subject, clock=clock, own_loop=own) for own in (own_loop, False)]
     async with running(workers[0]), running(workers[1]):
         handoff = await desk.hand("long")
-        await eventually(lambda: is_set(started))
+        await until(started.is_set)
         await clock.advance(4 * SETTINGS.ack_wait)
         release.set()
         await desk.result(handoff)
@@ -108,7 +106,7 @@ async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its
     workers = [worker(desk.bus, rude, clock=clock, own_loop=True) for _ in range(2)]
     async with running(workers[0]), running(workers[1]):
         handoff = await desk.hand("rude")
-        await eventually(lambda: is_set(started))
+        await until(started.is_set)
         await clock.advance(4 * SETTINGS.ack_wait)
         release.set()
         result = await desk.result(handoff)
@@ -188,7 +186,7 @@ async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
         await desk.bus.broadcast(cancelled, b"not json", {})
         await desk.bus.broadcast(cancelled, dump(Cancellation(tasks=("T1", "T2", "T9"))), {})
         results = [await desk.result(handoff) for handoff in (runs, waits, *others)]
-        await eventually(lambda: desk.settled("slow"))
+        await until(lambda: desk.settled("slow"))
 
     assert [result.error.kind if result.error else result.output for result in results] == [
         "cancelled", "cancelled", "yes", "yes"]  # fmt: skip

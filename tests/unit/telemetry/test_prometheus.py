@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.prometheus import every_name, exposing, samples
-from support.system import in_memory, planner_of, shaky, synthesizer, until
+from support.system import in_memory, planner_of, shaky, synthesizer
+from support.waiting import until
 
 from pointsman import LLMAgent, tool
 from pointsman.engine import queues

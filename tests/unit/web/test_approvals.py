@@ -7,7 +7,8 @@ from typing import Any
 
 from support.asgi import ask, events
 from support.memory import on_memory
-from support.system import planner_of, until
+from support.system import planner_of
+from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.web.dashboard import Dashboard

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.asgi import ask, events
 from support.history import TEAM, WORKFLOW, at, completed, store
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client

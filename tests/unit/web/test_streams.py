@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request as HttpRequest
 from support.asgi import ask, events
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
-from support.system import until
+from support.waiting import until
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
