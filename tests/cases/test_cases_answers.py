@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.models import anthropic, both, closing, openai
+from support.adapters import anthropic, both, closing, openai
 from support.providers import Answer, Call, FakeProvider
 from support.system import running
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.adapters import openai
 from support.crew import planner, steps, synthesizer, team, worker
-from support.models import openai
 from support.providers import Answer, Call, FakeProvider
 from support.system import running
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.adapters import KEY, both, closing
 from support.broker import remove_streams
 from support.crew import CREW, steps
-from support.models import KEY, both, closing
 from support.processes import System, found
 from support.providers import Answer, Call, FakeProvider, unpaired
 

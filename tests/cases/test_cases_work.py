@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.adapters import KEY, openai
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
-from support.models import KEY, openai
 from support.processes import Service, System, found
 from support.providers import Answer, FakeProvider
 from support.system import running

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
-from support.adapters import LIMITS, Connect, anthropic, both, openai, responses, talking
+from support.adapters import LIMITS, Connect, anthropic, every, openai, responses, talking
 from support.providers import Answer, Call, FakeProvider
 
 from pointsman.context import Context
@@ -29,7 +29,7 @@ async def weather_of(city: str) -> str:
     return f"rain in {city}"
 
 
-@both
+@every
 @pytest.mark.parametrize("factor", [1.0, 1.5], ids=["right", "short"])
 async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_input_is_short(
     connect: Connect, factor: float, monkeypatch: pytest.MonkeyPatch
@@ -61,7 +61,7 @@ async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_in
     assert context.usage.tokens == budget + taken - estimate
 
 
-@both
+@every
 @pytest.mark.parametrize("answer", [
     Answer("prompt is too long: 210000 tokens > 200000 maximum", status=400),
     Answer("This model's maximum context length is 128000 tokens.", status=400),
@@ -114,7 +114,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     provider.shutdown()
 
 
-@both
+@every
 async def test_a_model_call_is_one_chat_span_and_no_other(connect: Connect, spans: InMemorySpanExporter) -> None:
     async with talking(connect, Answer("hi", usage=(3, 2))) as (_, model):
         agent = LLMAgent(name="greeter", description="Greets", instructions="Greet.", model=model)
@@ -151,7 +151,7 @@ class _Hurried(VirtualClock):
         self.slept.append(seconds)
 
 
-@both
+@every
 async def test_an_agent_with_a_tool_and_an_output_type_gets_through_a_rate_limit(connect: Connect) -> None:
     class Place(BaseModel):
         city: str
@@ -189,7 +189,7 @@ async def test_an_agent_with_a_tool_and_an_output_type_gets_through_a_rate_limit
     assert context.usage.calls == 2
 
 
-@both
+@every
 async def test_a_refusal_is_one_call_and_ends_refused(connect: Connect) -> None:
     class Place(BaseModel):
         city: str

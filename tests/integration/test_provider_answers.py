@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, asking, both, talking
+from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, asking, every, talking
 from support.providers import Answer
 
 from pointsman.errors import ModelError
@@ -12,7 +12,7 @@ from pointsman.ports import ToolCall, Turn
 from pointsman_schemas.events import Usage
 
 
-@both
+@every
 async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) -> None:
     async with talking(connect, Answer("Good day.", usage=(1000, 100))) as (provider, model):
         reply = await model.complete(asking(temperature=0.0, max_tokens=50))
@@ -26,7 +26,7 @@ async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) 
     assert [sent[name] for name in LIMITS if name in sent] == [50]
 
 
-@both
+@every
 async def test_parallel_tool_calls_and_their_results_keep_their_pairs(connect: Connect) -> None:
     wanted = Answer("Let me look.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
     async with talking(connect, wanted, Answer("Rain and sun.")) as (provider, model):
@@ -44,7 +44,7 @@ async def test_parallel_tool_calls_and_their_results_keep_their_pairs(connect: C
     assert "Oslo" in provider.calls[1].prompt
 
 
-@both
+@every
 async def test_a_result_without_its_call_is_refused_by_the_provider_so_the_pairing_is_really_checked(
     connect: Connect,
 ) -> None:
@@ -54,7 +54,7 @@ async def test_a_result_without_its_call_is_refused_by_the_provider_so_the_pairi
             await model.complete(asking(turns=turns))
 
 
-@both
+@every
 async def test_structured_output_is_asked_for_in_the_provider_s_own_way(connect: Connect) -> None:
     async with talking(connect, Answer(data={"city": "Oslo"})) as (provider, model):
         reply = await model.complete(asking(output_schema=SCHEMA, output_name="place"))
@@ -70,7 +70,7 @@ async def test_structured_output_is_asked_for_in_the_provider_s_own_way(connect:
         assert sent["tool_choice"] == {"type": "tool", "name": "place"}
 
 
-@both
+@every
 async def test_tools_may_be_used_before_the_structured_answer(connect: Connect) -> None:
     wanted = Answer(calls=(("weather", {"city": "Oslo"}),))
     async with talking(connect, wanted, Answer(data={"city": "Oslo"})) as (provider, model):
@@ -87,7 +87,7 @@ async def test_tools_may_be_used_before_the_structured_answer(connect: Connect) 
     assert "weather" in provider.calls[0].tools
 
 
-@both
+@every
 @pytest.mark.parametrize(
     ("answer", "finish", "text"),
     [
@@ -104,7 +104,7 @@ async def test_refusals_and_cut_answers_say_so(connect: Connect, answer: Answer,
     assert reply.usage.calls == 1
 
 
-@both
+@every
 async def test_a_reply_without_usage_still_counts_as_a_call(connect: Connect) -> None:
     async with talking(connect, Answer("hi", usage=None)) as (_, model):
         reply = await model.complete(asking())
@@ -112,7 +112,7 @@ async def test_a_reply_without_usage_still_counts_as_a_call(connect: Connect) ->
     assert reply.usage == Usage(calls=1)
 
 
-@both
+@every
 async def test_arguments_that_are_not_json_do_not_break_the_history(connect: Connect) -> None:
     call = ToolCall("call_0", "weather", "{city: Oslo")
     turns = (

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from support.adapters import KEY, Connect, asking, both, openai, responses, talking
+from support.adapters import KEY, Connect, asking, every, openai, responses, talking
 from support.providers import Answer, FakeProvider
 
 from pointsman.errors import ModelError
 from pointsman.ports import Model
 
 
-@both
+@every
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 async def test_what_may_pass_is_retryable_and_one_call_is_one_call(connect: Connect, status: int) -> None:
     async with talking(connect, Answer("busy", status=status)) as (provider, model):
@@ -25,7 +25,7 @@ async def test_what_may_pass_is_retryable_and_one_call_is_one_call(connect: Conn
     assert len(provider.calls) == 1
 
 
-@both
+@every
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 async def test_what_was_turned_down_is_terminal_and_shows_no_key(connect: Connect, status: int) -> None:
     async with talking(connect, Answer(f"Incorrect API key provided: {KEY}", status=status)) as (provider, model):
@@ -38,7 +38,7 @@ async def test_what_was_turned_down_is_terminal_and_shows_no_key(connect: Connec
     assert len(provider.calls) == 1
 
 
-@both
+@every
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
@@ -60,7 +60,7 @@ async def test_retry_after_is_read_whatever_its_form(
     assert caught.value.retry_after == seconds
 
 
-@both
+@every
 @pytest.mark.parametrize("broken", [Answer("half an answer", drop=20), Answer("no byte of it", drop=0)])
 async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answer) -> None:
     async with talking(connect, broken) as (_, model):
@@ -70,7 +70,7 @@ async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answe
     assert caught.value.retryable
 
 
-@both
+@every
 async def test_an_answer_that_never_comes_ends_at_the_timeout(connect: Connect) -> None:
     async with FakeProvider.saying(Answer("late", delay=30)) as provider:
         model: Model = connect(provider)
@@ -82,7 +82,7 @@ async def test_an_answer_that_never_comes_ends_at_the_timeout(connect: Connect) 
     assert caught.value.retryable
 
 
-@both
+@every
 @pytest.mark.parametrize("body", [b"<html>proxy error</html>", b"{}", b'{"choices": []}', b"null"])
 async def test_an_answer_of_another_kind_is_an_error_and_not_an_empty_text(connect: Connect, body: bytes) -> None:
     async with talking(connect, Answer(body=body)) as (_, model):

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.adapters import SCHEMA, WEATHER, Connect, anthropic, asking, both, openai, responses, talking
+from support.adapters import SCHEMA, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer
 
 from pointsman.errors import ModelError
 from pointsman.llm.reading import strict_json
 
 
-@both
+@every
 async def test_a_streamed_answer_is_told_piece_by_piece_and_is_the_same_in_the_end(connect: Connect) -> None:
     said: list[str] = []
     wanted = Answer("Let me look at the sky.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
@@ -31,7 +31,7 @@ async def test_a_streamed_answer_is_told_piece_by_piece_and_is_the_same_in_the_e
     assert [call.body.get("stream", False) for call in provider.calls] == [False, True]
 
 
-@both
+@every
 @pytest.mark.parametrize(
     "answer",
     [Answer(data={"city": "Oslo"}), Answer(refusal="I will not."), Answer("It was a dark and", finish="length"),
@@ -54,7 +54,7 @@ ERRORS: dict[Connect, Callable[[str], dict[str, Any]]] = {
 }
 
 
-@both
+@every
 @pytest.mark.parametrize(
     ("code", "status", "retryable"),
     [("rate_limit_exceeded", 429, True), ("overloaded_error", 529, True), ("server_error", 500, True),
@@ -73,7 +73,7 @@ async def test_an_error_inside_of_a_stream_has_the_class_it_would_have_by_itself
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
 
-@both
+@every
 async def test_a_stream_that_is_cut_off_is_no_answer_and_counts_as_a_call(connect: Connect) -> None:
     said: list[str] = []
     async with talking(connect, Answer("It was a dark and stormy night", drop=700)) as (_, model):
@@ -85,7 +85,7 @@ async def test_a_stream_that_is_cut_off_is_no_answer_and_counts_as_a_call(connec
     assert caught.value.usage.calls == 1
 
 
-@both
+@every
 async def test_a_stream_that_ends_without_saying_so_is_no_answer(connect: Connect) -> None:
     async with talking(connect, Answer(body=b"")) as (_, model):
         with pytest.raises(ModelError) as caught:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-import anthropic as anthropic_sdk  # imported here, as it takes seconds: not within the first test's time
+import anthropic as anthropic_sdk  # imported here, as it takes seconds: not within a test's time
 import openai as openai_sdk
 import pytest
 
@@ -25,6 +25,8 @@ __all__ = [
     "anthropic",
     "asking",
     "both",
+    "closing",
+    "every",
     "openai",
     "responses",
     "talking",
@@ -40,28 +42,35 @@ Connect: TypeAlias = Callable[[FakeProvider], Model]
 
 
 def openai(provider: FakeProvider) -> Model:
-    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=20)
 
 
 def anthropic(provider: FakeProvider) -> Model:
-    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=5)
+    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=20)
 
 
 def responses(provider: FakeProvider) -> Model:
-    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=20)
 
 
-both = pytest.mark.parametrize("connect", [openai, responses, anthropic])
+both = pytest.mark.parametrize("connect", [openai, anthropic])
+every = pytest.mark.parametrize("connect", [openai, responses, anthropic])
+
+
+@asynccontextmanager
+async def closing(model: Model) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await model.close()
 
 
 @asynccontextmanager
 async def talking(connect: Connect, *answers: Answer) -> AsyncIterator[tuple[FakeProvider, Model]]:
     async with FakeProvider.saying(*answers) as provider:
         model = connect(provider)
-        try:
+        async with closing(model):
             yield provider, model
-        finally:
-            await model.close()
 
 
 def asking(text: str = "hello", **more: Any) -> ModelRequest:
