@@ -17,16 +17,12 @@ from typing import Any, Final
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.logs import get_logger
 
-__all__ = ["Door", "NotSent"]
+__all__ = ["Door"]
 
 _FAILURES: Final = 2  # one may be for the batch, as one that is too large; two in a row are for the collector
 _PAUSE: Final = 5.0  # seconds from a try that failed to the next one's item: as long as the standard has a batch wait
 
 _log = get_logger(__name__)
-
-
-class NotSent(Exception):
-    """What an exporter raises for a batch that it could not make a request of: the collector is not to blame."""
 
 
 class Door:
@@ -89,7 +85,8 @@ class Door:
     def export(self, batch: Sequence[Any]) -> Any:
         """What the exporter says to `batch`; None, which the SDK does not look at, when it was not asked.
 
-        Raises what the exporter raises, which counts as a failure unless it is `NotSent`.
+        Raises what the exporter raises. That counts as a failure unless it is a ValueError or a TypeError: those are of
+        a batch that cannot be encoded, where what a collector does is an OSError.
         """
         with self._lock:
             self._inside -= len(batch)
@@ -101,8 +98,8 @@ class Door:
             result = self._exporter.export(batch)
             delivered = result.name == "SUCCESS"
             return result
-        except NotSent:
-            at_fault = False
+        except (TypeError, ValueError) as error:
+            at_fault = isinstance(error, OSError)  # some of an HTTP client's are both
             raise
         finally:
             if delivered:

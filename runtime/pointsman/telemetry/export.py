@@ -18,8 +18,7 @@ from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
 from pointsman.telemetry import logs, metrics, traces
-from pointsman.telemetry.door import Door, NotSent
-from pointsman.telemetry.encoder import encode
+from pointsman.telemetry.door import Door
 from pointsman.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ T = TypeVar("T")
 
 _QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
 _HTTP: Final = "http/protobuf"
-_LARGEST_REQUEST: Final = 64 * 1024 * 1024  # bytes: as the SDK has it
 log = get_logger(__name__)
 
 
@@ -274,40 +272,9 @@ def _span_exporter(name: str) -> Any:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
-    return _otlp_span_exporter()
-
-
-def _otlp_span_exporter() -> Any:
-    """The SDK's exporter, with our encoder in it where it is one that has the parts we know."""
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExportResult
 
-    class Encoding(OTLPSpanExporter):
-        """Sent, tried again, compressed and secured by the SDK; what we cannot encode is encoded by it, too."""
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            if self._shutdown:
-                return super().export(spans)
-            try:
-                body = encode(spans)
-            except Exception:  # the SDK leaves out what cannot be sent, and says so
-                try:
-                    body = encode_spans(spans).SerializePartialToString()
-                except Exception as error:
-                    raise NotSent(f"a batch of {len(spans)} cannot be encoded: {error}") from error
-            if len(body) > _LARGEST_REQUEST:
-                raise NotSent(
-                    f"a batch of {len(spans)} is a request of {len(body)} bytes, and {_LARGEST_REQUEST} are the most:"
-                    " lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
-                )
-            return SpanExportResult.SUCCESS if self._client.export(body).success else SpanExportResult.FAILURE
-
-    exporter = Encoding()
-    known = callable(getattr(getattr(exporter, "_client", None), "export", None)) and hasattr(exporter, "_shutdown")
-    counts_itself = _variable("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED").lower() == "true"
-    return exporter if known and not counts_itself else OTLPSpanExporter()
+    return OTLPSpanExporter()
 
 
 def _metric_exporter(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-__all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json"]
+__all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json", "writable"]
 
 HIDDEN: Final = "[hidden]"
 
@@ -33,12 +33,15 @@ _SECRET_VALUE: Final = re.compile(
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
 
 
+def writable(text: str) -> str:
+    """`text` with lone surrogates by their codes: one that no UTF-8 can hold loses the whole batch it is sent in."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def scrub(text: str, *, emails: bool = False) -> str:
-    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`, and lone
-    surrogates by their codes: a text that no UTF-8 can hold loses a whole batch of what is sent."""
-    if not text.isascii():
-        text = text.encode("utf-8", "backslashreplace").decode()
-    text = _SECRET_VALUE.sub(HIDDEN, text)
+    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`, and
+    `writable`."""
+    text = _SECRET_VALUE.sub(HIDDEN, writable(text))
     return _EMAIL.sub(HIDDEN, text) if emails else text
 
 

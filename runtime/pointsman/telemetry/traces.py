@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
@@ -26,7 +26,7 @@ from opentelemetry.trace.span import NonRecordingSpan, SpanContext, TraceFlags, 
 
 from pointsman.errors import PointsmanError
 from pointsman.telemetry.names import ERROR_TYPE, Attributes, Value
-from pointsman.telemetry.scrubber import scrub
+from pointsman.telemetry.scrubber import scrub, writable
 
 __all__ = [
     "Carried",
@@ -141,7 +141,7 @@ class Span:
     def note(self, name: str, attributes: Attributes | None = None) -> None:
         """Something happened now: a span event."""
         if self._span.is_recording():
-            self._span.add_event(name, _attributes(attributes))
+            self._span.add_event(writable(name), _attributes(attributes))
 
     def leave(self) -> None:
         """Do not export it: another process will end it, under the same id."""
@@ -211,7 +211,7 @@ def span(
         token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
         try:
             inner = tracer.start_span(
-                name,
+                writable(name),
                 within,
                 _KINDS[kind],
                 _attributes(attributes),
@@ -293,7 +293,7 @@ def record(
     token = _chosen.set((int(context.trace_id, 16), int(context.span_id, 16)))
     try:
         finished = tracer.start_span(
-            name,
+            writable(name),
             within,
             _KINDS[kind],
             _attributes(attributes),
@@ -303,7 +303,7 @@ def record(
     finally:
         _chosen.reset(token)
     for happening in happenings:
-        finished.add_event(happening.name, _attributes(happening.attributes), _nanoseconds(happening.at))
+        finished.add_event(writable(happening.name), _attributes(happening.attributes), _nanoseconds(happening.at))
     if error is not None:
         _fail(finished, *error)
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
@@ -400,7 +400,7 @@ def _note(opened: Span, inner: otel.Span, error: Exception) -> None:
         inner.add_event(
             "exception",
             {
-                "exception.type": qualified,
+                "exception.type": writable(qualified),
                 "exception.message": scrub(str(error)),
                 "exception.stacktrace": scrub("".join(traceback.format_exception(error))[-_STACK_LENGTH:]),
             },
@@ -409,12 +409,22 @@ def _note(opened: Span, inner: otel.Span, error: Exception) -> None:
 
 
 def _fail(inner: otel.Span, error_type: str, message: str) -> None:
-    inner.set_attribute(ERROR_TYPE, error_type)
+    inner.set_attribute(ERROR_TYPE, writable(error_type))
     inner.set_status(otel.Status(otel.StatusCode.ERROR, scrub(message)))
 
 
 def _attributes(attributes: Attributes | None) -> Mapping[str, Value]:
-    return {key: value for key, value in attributes.items() if value is not None} if attributes else {}
+    if not attributes:
+        return {}
+    return {writable(key): _writable(value) for key, value in attributes.items() if value is not None}
+
+
+def _writable(value: Value) -> Value:
+    if isinstance(value, str):
+        return writable(value)
+    if isinstance(value, Sequence):
+        return cast(Value, [writable(each) if isinstance(each, str) else each for each in value])
+    return value
 
 
 def context_of(trace_id: str, span_id: str) -> otel_context.Context | None:

@@ -8,26 +8,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanContext
 from support.prometheus import exposing, samples
 from support.system import echo, in_memory, planner_of, synthesizer
 
 from pointsman import telemetry
 from pointsman.settings import Settings
 from pointsman.telemetry import content, export, traces
-from pointsman.telemetry.door import NotSent
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30))
@@ -134,85 +127,6 @@ def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", standard)
 
     assert content.mode_of(Settings(capture_content=ours)) == mode
-
-
-class TestSpanExporter:
-    """The SDK's own, with our encoder in it."""
-
-    @pytest.fixture
-    def posted(self, monkeypatch: pytest.MonkeyPatch) -> list[ExportTraceServiceRequest]:
-        transports = pytest.importorskip(
-            "opentelemetry.exporter.http.transport._requests", reason="an SDK of another build encodes for itself"
-        )
-        posted: list[ExportTraceServiceRequest] = []
-
-        def request(transport: object, method: str, url: str, *, data: bytes, **more: object) -> Any:
-            posted.append(ExportTraceServiceRequest.FromString(data))
-            return SimpleNamespace(status_code=200, reason="OK", error=None)
-
-        monkeypatch.setattr(transports.RequestsHTTPTransport, "request", request)
-        return posted
-
-    def test_it_sends_what_our_encoder_makes_of_them(
-        self, monkeypatch: pytest.MonkeyPatch, posted: list[ExportTraceServiceRequest]
-    ) -> None:
-        monkeypatch.setattr("opentelemetry.exporter.otlp.proto.http.trace_exporter.encode_spans", None)
-
-        result = export._otlp_span_exporter().export(_spans({"key": "value"}))
-
-        assert result is SpanExportResult.SUCCESS
-        assert posted == [encode_spans(_spans({"key": "value"}))]
-
-    def test_what_cannot_be_sent_is_left_out_by_the_sdk(self, posted: list[ExportTraceServiceRequest]) -> None:
-        result = export._otlp_span_exporter().export(_spans({"huge": 2**64, "key": "value"}))
-
-        assert result is SpanExportResult.SUCCESS
-        assert posted == [encode_spans(_spans({"key": "value"}))]
-
-    def test_a_batch_larger_than_a_request_may_be_is_not_sent_and_says_what_to_do(
-        self, monkeypatch: pytest.MonkeyPatch, posted: list[ExportTraceServiceRequest]
-    ) -> None:
-        monkeypatch.setattr(export, "_LARGEST_REQUEST", 1_000)
-
-        with pytest.raises(NotSent, match=r"a batch of 2 is a request of \d+ bytes.*OTEL_BSP_MAX_EXPORT_BATCH_SIZE"):
-            export._otlp_span_exporter().export(_spans({"key": "x" * 500}, {"key": "x" * 500}))
-
-        assert posted == []
-
-    def test_a_batch_that_nobody_can_encode_is_not_sent(self, posted: list[ExportTraceServiceRequest]) -> None:
-        never_ended = ReadableSpan("open", SpanContext(1, 2, is_remote=False), resource=Resource({}), kind=None)  # type: ignore[arg-type]
-
-        with pytest.raises(NotSent, match="a batch of 1 cannot be encoded"):
-            export._otlp_span_exporter().export([never_ended])
-
-        assert posted == []
-
-    def test_an_sdk_that_measures_itself_encodes_for_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
-
-        assert type(export._otlp_span_exporter()) is OTLPSpanExporter
-
-    def test_an_sdk_of_another_build_encodes_for_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def build(exporter: Any) -> None:
-            exporter._shutdown = False
-
-        monkeypatch.setattr(OTLPSpanExporter, "__init__", build)
-
-        assert type(export._otlp_span_exporter()) is OTLPSpanExporter
-
-    def test_one_that_is_shut_down_sends_no_more(self, posted: list[ExportTraceServiceRequest]) -> None:
-        exporter = export._otlp_span_exporter()
-        exporter.shutdown()
-
-        assert exporter.export(_spans({"key": "value"})) is SpanExportResult.FAILURE
-        assert posted == []
-
-
-def _spans(*attributes: dict[str, Any]) -> list[ReadableSpan]:
-    context, resource = SpanContext(1, 2, is_remote=False), Resource({})
-    return [
-        ReadableSpan("x", context, resource=resource, attributes=each, start_time=1, end_time=2) for each in attributes
-    ]
 
 
 class TestLost:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace as otel
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
@@ -22,7 +23,16 @@ from support.spans import exporting
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
-from pointsman.telemetry.traces import Carried, TraceContext, current, parse_traceparent, record, reserve, span
+from pointsman.telemetry.traces import (
+    Carried,
+    Happening,
+    TraceContext,
+    current,
+    parse_traceparent,
+    record,
+    reserve,
+    span,
+)
 from pointsman.threads import in_thread
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -360,3 +370,29 @@ class TestOff:
         record("workflow", context=REMOTE, parent_span_id=SPAN, started=NOON, ended=NOON)
 
         assert exported.get_finished_spans() == ()
+
+
+def test_a_text_that_no_utf8_can_hold_is_sent_with_its_code_wherever_it_stands(exported: InMemorySpanExporter) -> None:
+    """One exception that names a file of another encoding must not lose the 511 spans beside it."""
+    odd = {"k\ud800": "\ud800", "many": ["\ud800"]}
+    with span("n\ud800", attributes=odd) as opened:
+        opened.note("e\ud800", odd)
+        opened.set({"set": "\ud800"})
+        opened.fail("t\ud800", "no \udce9")
+    happening = Happening("e\ud800", NOON, odd)
+    record(
+        "n\ud800", context=REMOTE, parent_span_id=None, started=NOON, ended=NOON, attributes=odd,
+        error=("t\ud800", "no \udce9"), happenings=[happening],
+    )  # fmt: skip
+
+    sent = encode_spans(exported.get_finished_spans()).resource_spans[0].scope_spans[0].spans
+
+    assert len(sent) == 2
+    for told in sent:
+        said = {each.key: each.value for each in told.attributes}
+        assert (told.name, told.status.message, told.events[0].name) == ("n\\ud800", "no \\udce9", "e\\ud800")
+        assert said["k\\ud800"].string_value == "\\ud800"
+        assert said["many"].array_value.values[0].string_value == "\\ud800"
+        assert said["error.type"].string_value == "t\\ud800"
+        assert told.events[0].attributes[0].value.string_value == "\\ud800"
+    assert {each.key: each.value.string_value for each in sent[0].attributes}["set"] == "\\ud800"
