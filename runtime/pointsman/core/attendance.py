@@ -13,7 +13,9 @@ from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipelin
 if TYPE_CHECKING:
     from pointsman.core.draft import Draft
 
-__all__ = ["missing", "next_look"]
+__all__ = ["NOBODY", "missing", "next_look", "nobody_reacts"]
+
+NOBODY = "no agent is alive that could take the request"
 
 _SOONEST = timedelta(seconds=0.5)
 """Until it is looked for the first time who has come: what was started with the supervisor takes about a second."""
@@ -40,7 +42,7 @@ def missing(draft: Draft) -> str:
                 return ""
             if named is not None and named <= {card.name for card in draft.around.cards}:
                 return ""  # nobody else can come: that is said at once
-            return f"no live agent of the team reacts to the event {strategy.begins}"
+            return nobody_reacts(strategy)
         case Supervisor() | Router() as strategy:
             planner = strategy.planner if isinstance(strategy, Supervisor) else strategy.classifier
             return _anybody(draft, planner, strategy.fallback)
@@ -48,6 +50,10 @@ def missing(draft: Draft) -> str:
             return _anybody(draft, strategy.planner)
         case _:
             assert_never(state.strategy)
+
+
+def nobody_reacts(strategy: Choreography) -> str:
+    return f"no live agent of the team reacts to the event {strategy.begins}"
 
 
 def next_look(draft: Draft) -> datetime:
@@ -71,4 +77,4 @@ def _anybody(draft: Draft, planner: str | None = None, fallback: str | None = No
         return ""  # the team has nobody, and nobody can come
     if planner is not None:
         return f"no agent named {planner} is alive, nor any that it could choose"
-    return "no agent is alive that could take the request"
+    return NOBODY

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pydantic import JsonValue
 
 from pointsman.core.approvals import start
+from pointsman.core.attendance import nobody_reacts
 from pointsman.core.draft import Draft, end, free_ids
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import menu
@@ -30,7 +31,7 @@ def begin_choreography(draft: Draft, strategy: Choreography) -> None:
     react(draft, strategy, None, [Emitted(name=strategy.begins, data=_data(draft))])
     state = draft.open()
     if not state.ended and state.plan is None:
-        reason = state.limit or f"no live agent of the team reacts to the event {strategy.begins}"
+        reason = state.limit or nobody_reacts(strategy)
         end(draft, Phase.FAILED, NOT_SERVED, reason)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from pointsman.core.answers import ask_judge, failures, not_served, write_answer
+from pointsman.core.attendance import NOBODY
 from pointsman.core.draft import Draft, end, free_ids
 from pointsman.core.outcome import NOT_SERVED
 from pointsman.core.planning import accept_plan, menu
@@ -31,8 +32,7 @@ def begin_fan_out(draft: Draft, strategy: FanOut) -> None:
     else:
         members = [item.name for item in menu(draft)] if state.agents == "*" else list(dict.fromkeys(state.agents))
         if not members:
-            reason = "no agent is alive that could take the request"
-            return end(draft, Phase.FAILED, NOT_SERVED, reason)
+            return end(draft, Phase.FAILED, NOT_SERVED, NOBODY)
         intent = strategy.intent or "Serve the request from your own point of view"
         tasks = tuple(
             PlannedTask(id=task_id, agent=name, intent=intent)
