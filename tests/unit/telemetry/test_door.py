@@ -189,6 +189,20 @@ def test_a_batch_that_was_never_sent_says_nothing_of_the_collector(place: Place)
     assert (place.door.lost, place.enter(10)) == (30, 10)
 
 
+def test_an_http_clients_error_is_the_collectors_though_it_is_of_a_value_too(place: Place) -> None:
+    class Refused(OSError, ValueError): ...
+
+    def refuse(batch: object) -> SpanExportResult:
+        raise Refused
+
+    place.exporter.export = refuse  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(Refused):
+            place.door.export(range(place.enter(10)))
+
+    assert (place.door.lost, place.enter(10)) == (20, 0)
+
+
 class TestSpans:
     """No span is made for a collector that is away."""
 
