@@ -261,13 +261,9 @@ def audit(story: Story, chance: Random) -> None:
 
     before: State | None = None
     for entry in log:
-        counted = entry.result if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) else None
-        if (
-            isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked)
-            and counted is not None
-            and before is not None
-        ):
-            given, result = before.tasks[entry.task_id], counted
+        counts = isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked)
+        if counts and entry.result is not None and before is not None:
+            given, result = before.tasks[entry.task_id], entry.result
             judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewAsked)
             assert given.live or (judged and result == given.result), f"nobody waited for a result for {given.id}"
             assert (result.workflow_id, result.agent, result.attempt) == (WORKFLOW, given.agent, given.attempt)
