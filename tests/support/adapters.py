@@ -42,15 +42,15 @@ Connect: TypeAlias = Callable[[FakeProvider], Model]
 
 
 def openai(provider: FakeProvider) -> Model:
-    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=20)
+    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
 
 
 def anthropic(provider: FakeProvider) -> Model:
-    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=20)
+    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=5)
 
 
 def responses(provider: FakeProvider) -> Model:
-    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=20)
+    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
 
 
 both = pytest.mark.parametrize("connect", [openai, anthropic])

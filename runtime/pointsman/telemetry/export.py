@@ -7,18 +7,26 @@ for it.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
 from pointsman.telemetry import logs, metrics, traces
 from pointsman.telemetry.door import Door
+from pointsman.telemetry.environment import (
+    has_prometheus,
+    is_disabled,
+    metric_exporter,
+    room,
+    span_exporter,
+    variable,
+    wanted,
+)
 from pointsman.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -29,8 +37,6 @@ __all__ = ["Measurements", "Pipeline", "start_logs", "start_metrics", "start_tra
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
-_HTTP: Final = "http/protobuf"
 log = get_logger(__name__)
 
 
@@ -73,14 +79,14 @@ class Pipeline:
 def start_traces(service_name: str, instance: str) -> Pipeline | None:
     """Begin to record spans if the environment or the application wants them. None when there is nothing to flush."""
     traces.use(None)
-    if _is_disabled():
+    if is_disabled():
         return None
     if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _installed_here(
         otel.get_tracer_provider()
     ):
         traces.use(otel.get_tracer_provider(), _version())  # the application's: its processors, its shutdown
         return None
-    exporters = [exporter for name in _exporters("TRACES") if (exporter := _attempt("spans", _span_exporter, name))]
+    exporters = [exporter for name in wanted("TRACES") if (exporter := _attempt("spans", span_exporter, name))]
     if not exporters:
         return None
     return _attempt("spans", _build_traces, exporters, service_name, instance)
@@ -96,18 +102,16 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
     """Begin to measure if the environment or the application wants it, or somebody may ask for it: `exposed`. None when
     there is nothing to flush."""
     metrics.use(None)
-    if _is_disabled():
+    if is_disabled():
         return None
     loaded = sys.modules.get("opentelemetry.sdk.metrics")
     provider = otel_metrics.get_meter_provider()
     if loaded is not None and isinstance(provider, loaded.MeterProvider) and not _installed_here(provider):
         metrics.use(provider.get_meter("pointsman", _version()))
         return None
-    exporters = [
-        exporter for name in _exporters("METRICS") if (exporter := _attempt("metrics", _metric_exporter, name))
-    ]
-    asked = _variable("OTEL_METRICS_EXPORTER").lower()
-    exposed = exposed and asked != "none" and _has_prometheus(wanted="prometheus" in asked)
+    exporters = [exporter for name in wanted("METRICS") if (exporter := _attempt("metrics", metric_exporter, name))]
+    asked = variable("OTEL_METRICS_EXPORTER").lower()
+    exposed = exposed and asked != "none" and has_prometheus(asked="prometheus" in asked)
     if not exporters and not exposed:
         return None
     return _attempt("metrics", _build_metrics, exporters, service_name, instance, exposed)
@@ -116,8 +120,8 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
 def start_logs(service_name: str, instance: str) -> Pipeline | None:
     """Begin to send log lines by OTLP, besides writing them, if the environment asks for that by name."""
     logs.send_to(None)
-    asked = _variable("OTEL_LOGS_EXPORTER") or _variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
-    if _is_disabled() or not asked or "otlp" not in _exporters("LOGS"):
+    asked = variable("OTEL_LOGS_EXPORTER") or variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+    if is_disabled() or not asked or "otlp" not in wanted("LOGS"):
         return None
     return _attempt("logs", _build_logs, service_name, instance)
 
@@ -135,7 +139,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
             if span.context is not None and span.context.trace_flags.sampled and self._door.admits():
                 super().on_end(span)
 
-    doors = [Door("spans", exporter, _room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
+    doors = [Door("spans", exporter, room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
     provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
     for door in doors:
         provider.add_span_processor(Batching(door))
@@ -213,7 +217,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    door = Door("logs", OTLPLogExporter(), _room("OTEL_BLRP_MAX_QUEUE_SIZE"))
+    door = Door("logs", OTLPLogExporter(), room("OTEL_BLRP_MAX_QUEUE_SIZE"))
     provider = LoggerProvider(_resource(service_name, instance), shutdown_on_exit=False)
     provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, door), max_queue_size=door.room))
     logger = provider.get_logger("pointsman", _version())
@@ -245,76 +249,6 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
         provider.shutdown()
 
     return Pipeline(flush, door.shutdown, lambda: 0)
-
-
-def _room(variable: str) -> int:
-    asked = _variable(variable)
-    return int(asked) if asked.isdecimal() else _QUEUE
-
-
-def _has_prometheus(*, wanted: bool) -> bool:
-    try:
-        import opentelemetry.exporter.prometheus  # noqa: F401  (an extra)
-    except ImportError:
-        if wanted:
-            log.warning(
-                "telemetry_exporter_missing",
-                variable="OTEL_METRICS_EXPORTER",
-                seen="prometheus",
-                hint="pip install 'pointsman[prometheus]'",
-            )
-        return False
-    return True
-
-
-def _span_exporter(name: str) -> Any:
-    if name == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-        return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()
-
-
-def _metric_exporter(name: str) -> Any:
-    if name == "console":
-        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
-
-        return ConsoleMetricExporter(out=sys.stderr)
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
-    return OTLPMetricExporter()
-
-
-def _exporters(signal: str) -> list[str]:
-    """The exporters the environment asks for, of those there are. OTLP by itself only when an endpoint is named."""
-    asked = [name.strip().lower() for name in _variable(f"OTEL_{signal}_EXPORTER").split(",") if name.strip()]
-    if not asked and (_variable("OTEL_EXPORTER_OTLP_ENDPOINT") or _variable(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")):
-        asked = ["otlp"]
-    protocol = _variable(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or _variable("OTEL_EXPORTER_OTLP_PROTOCOL") or _HTTP
-    known: list[str] = []
-    for name in asked:
-        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # it is asked on the health port
-            continue
-        if name not in ("otlp", "console"):
-            log.warning(
-                "telemetry_exporter_unknown",
-                variable=f"OTEL_{signal}_EXPORTER",
-                seen=name,
-                expected="otlp, console or none; for metrics prometheus, too",
-            )
-        elif name == "otlp" and protocol != _HTTP:
-            log.warning(
-                "telemetry_protocol_unsupported",
-                variable="OTEL_EXPORTER_OTLP_PROTOCOL",
-                seen=protocol,
-                expected=_HTTP,
-                hint="a collector listens for it on port 4318, as a rule",
-            )
-        else:
-            known.append(name)
-    return known
 
 
 def _attempt(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -352,14 +286,6 @@ _installed: list[object] = []  # providers made here: a second setup in one proc
 
 def _installed_here(provider: object) -> bool:
     return any(provider is ours for ours in _installed)
-
-
-def _is_disabled() -> bool:
-    return _variable("OTEL_SDK_DISABLED").lower() == "true"
-
-
-def _variable(name: str) -> str:
-    return os.environ.get(name, "").strip()
 
 
 def _version() -> str:

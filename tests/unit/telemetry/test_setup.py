@@ -20,7 +20,7 @@ from support.system import echo, in_memory, planner_of, synthesizer
 
 from pointsman import telemetry
 from pointsman.settings import Settings
-from pointsman.telemetry import content, export, traces
+from pointsman.telemetry import content, environment, export, traces
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30))
@@ -90,7 +90,7 @@ def test_the_standard_variables_choose_the_exporters(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert export._exporters("TRACES") == expected
+    assert environment.wanted("TRACES") == expected
 
 
 def test_what_the_user_says_of_the_resource_goes_above_what_we_say(monkeypatch: pytest.MonkeyPatch) -> None:
