@@ -21,7 +21,7 @@ def exposing() -> Iterator[Measurements]:
     try:
         yield started
     finally:
-        metrics.use(None)
+        started._flush()  # also ends the threads of its readers
 
 
 def samples(of: Measurements) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:

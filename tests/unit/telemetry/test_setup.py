@@ -29,9 +29,11 @@ TASK = {"id": "t1", "agent": "a", "intent": "help"}
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is set, before and after: a reader that is left would export amid some other test, a minute later."""
     monkeypatch.setattr(telemetry.logs, "configure", lambda settings: None)
     yield
     traces.use(None)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("OtelPeriodic")]
 
 
 async def test_an_applications_own_provider_is_used_and_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ class TestLost:
         assert 0 < lost == 20_000 - len(exporter.get_finished_spans())
 
     async def test_log_lines_that_the_collector_refuses_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:9/v1/logs")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
 
         with exposing() as figures:
