@@ -18,6 +18,7 @@ from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
+    "AgentLoad",
     "AllowanceAwaited",
     "ApprovalDecided",
     "ApprovalRequested",
@@ -25,7 +26,9 @@ __all__ = [
     "Commit",
     "ControlIgnored",
     "Entry",
+    "Grounds",
     "LimitReached",
+    "OpenCircuit",
     "Parent",
     "PlanAccepted",
     "PlanRejected",
@@ -391,10 +394,37 @@ Entry: TypeAlias = Annotated[
 ]
 
 
+class OpenCircuit(Part):
+    """An agent that was sent no work before `until`, or only the attempt `probe`."""
+
+    until: AwareDatetime
+    probe: str = ""
+
+
+class AgentLoad(Part):
+    """The handoffs that were `ahead` in an agent's queue and in its hands, and the seconds that one took lately."""
+
+    ahead: int
+    seconds: float | None = None
+
+
+class Grounds(Part):
+    """What a commit was decided upon beside its entries' own inputs; null is none. `agents` are the cards of those
+    alive, without what is as by default, prose and schemas, and null where they are as in the commit before; `circuits`
+    are all that were open, `loads` those of agents that were chosen among, `max_body` the bytes an event might have
+    where that was not the default, `fired` the timers that came."""
+
+    agents: tuple[dict[str, JsonValue], ...] | None = None
+    circuits: dict[AgentName, OpenCircuit] | None = None
+    loads: dict[AgentName, AgentLoad] | None = None
+    max_body: int | None = None
+    fired: tuple[str, ...] | None = None
+
+
 class Commit(Event):
     """One message of the log. `number` counts the workflow's commits from 1. A commit that carries a `snapshot` is the
     whole state after its entries; `snapshot_sequence` is where in the stream the newest earlier one stands. `waiting`
-    are the approvals that the workflow waits for after it."""
+    are the approvals that the workflow waits for after it, `grounds` what it was decided upon."""
 
     event_type: ClassVar[str] = "io.pointsman.log.v1"
 
@@ -403,3 +433,4 @@ class Commit(Event):
     snapshot: JsonValue = None
     snapshot_sequence: int | None = None
     waiting: tuple[Token, ...] = ()
+    grounds: Grounds | None = None

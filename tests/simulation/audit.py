@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pointsman.core.evolve import apply
 from pointsman.core.inputs import RequestRefused
 from pointsman.core.outbox import dead_letter_id
+from pointsman.core.rehearsal import rehearse
 from pointsman.core.state import State, from_snapshot
 from pointsman.engine.burial import letter_id
 from pointsman.engine.history import commit_of
@@ -45,7 +46,7 @@ from pointsman_schemas.strict_json import parse
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["audit", "check_head", "describe"]
+__all__ = ["audit", "check_head", "describe", "differences"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,19 @@ def check_head(world: World, workflow: str, head: Head) -> str | None:
     return None if folded == head.state else f"{workflow}: a supervisor's state is not the fold of its log"
 
 
+def differences(commits: Sequence[Commit]) -> list[str]:
+    """Where the present code decides otherwise: nowhere, for it has decided."""
+    found = [
+        f"commit {commit.number} does not say what it was decided upon" for commit in commits if not commit.grounds
+    ]
+    with suppress(InvariantError):  # which is a problem of its own
+        found += [
+            f"commit {each.commit} is decided otherwise again: {each.got} in the place of {each.expected}"
+            for each in rehearse(commits)
+        ]
+    return found
+
+
 def describe(world: World) -> list[str]:
     """Why a world does not come to rest: what is open, and how its workflows stand."""
     lines = world.open_ends()
@@ -111,6 +125,7 @@ def _workflows(rest: Rest) -> Iterator[str]:
         yield from (f"{workflow}: {problem}" for problem in _story(entries))
         yield from (f"{workflow}: {problem}" for problem in _spending(entries))
         yield from (f"{workflow}: {problem}" for problem in _approvals(world, entries))
+        yield from (f"{workflow}: {problem}" for problem in differences([commit for _, commit in commits]))
         ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
         if len(ends) != 1 or entries[-1] is not ends[0]:
             yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
@@ -125,7 +140,7 @@ def _workflows(rest: Rest) -> Iterator[str]:
                 yield f"{workflow}: {task_id} failed after {entry.attempts} attempts and has no dead letter"
 
 
-def _log(commits: list[tuple[Stored, Commit]]) -> Iterator[str]:
+def _log(commits: Sequence[tuple[Stored, Commit]]) -> Iterator[str]:
     """Numbers without gaps, entries that fold, snapshots that are what they stand for."""
     state: State | None = None
     newest: int | None = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from pointsman.core import retry
 from pointsman.engine.history import commit_of
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit
 from pointsman_schemas.strict_json import parse
+from simulation.audit import differences
 from simulation.world import World
 
 pytestmark = pytest.mark.timeout(180)  # worlds are all CPU, and a machine may be busy
@@ -44,6 +47,23 @@ def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) ->
     assert {*here, *elsewhere} == {here[0]}
     emitted = [world.broker.held("log", "sim.event.*.news") for world in worlds]
     assert [bool(events) for events in emitted] == [emitting, emitting]
+
+
+def test_a_decision_that_the_present_code_makes_otherwise_is_found_in_their_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs: dict[str, list[Commit]] = defaultdict(list)
+    for seed in range(1, 9):
+        world = World(seed)
+        world.run()
+        for stored in world.broker.held("log", world.subjects.logs_of()):
+            logs[f"{seed} {stored.subject}"].append(commit_of(stored))
+    assert not [each for log in logs.values() for each in differences(log)]
+
+    monkeypatch.setattr(retry, "_LONGEST_BACKOFF", 0.05)
+
+    found = [each for log in logs.values() for each in differences(log)]
+    assert any("kind='retry_scheduled'" in each for each in found)
 
 
 def test_the_worlds_meet_every_kind_of_fault() -> None:

@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from pointsman.core.circuits import Circuit
-from pointsman.core.decide import decide
+from pointsman.core.decide import consider
 from pointsman.core.evolve import apply
+from pointsman.core.grounds import grounds, kept
 from pointsman.core.inputs import (
     Admission,
     Circumstances,
@@ -167,9 +168,12 @@ class Story:
 
     def feed(self, *inputs: Input) -> tuple[Entry, ...]:
         """Decide on `inputs` together and commit what follows."""
-        entries = decide(self.current, inputs, Circumstances(self.now, self.cards, self.circuits, loads=self.loads))
+        around = Circumstances(self.now, self.cards, self.circuits, loads=self.loads)
+        draft = consider(self.current, inputs, around)
+        entries = tuple(draft.entries)
         if entries:
-            commit = Commit(number=len(self.commits) + 1, entries=entries)
+            number = len(self.commits) + 1
+            commit = Commit(number=number, entries=entries, grounds=grounds(draft, kept(self.cards)))
             assert parse(Commit, dump(commit)) == commit
             self.commits.append(commit)
             self.current = apply(self.current, commit)

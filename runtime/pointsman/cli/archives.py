@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from pydantic import JsonValue
 from pointsman.cli.output import Code, emit, one_line, write
 from pointsman.cli.session import session
 from pointsman.core.rehearsal import Difference, rehearse
-from pointsman.engine.archive import Archive, commits_of, export_workflow, import_workflow, read, results_of, tree
+from pointsman.engine.archive import Archive, commits_of, export_workflow, import_workflow, read, tree
 from pointsman.errors import ConfigurationError
-from pointsman_schemas.events import Result
 from pointsman_schemas.log import Commit, Entry
 
 __all__ = ["export", "import_", "replay"]
@@ -62,26 +60,33 @@ def import_(file: str, *, url: str | None, namespace: str | None, json: bool) ->
 
 def replay(file: str, *, json: bool) -> Code:
     found = read(_read(file))
-    logs: list[tuple[str, list[Commit], Mapping[str, Result]]] = (
-        [(each.workflow_id, list(commits_of(each)), results_of(each)) for each in tree(found)]
+    logs: list[tuple[str, list[Commit]]] = (
+        [(each.workflow_id, list(commits_of(each))) for each in tree(found)]
         if isinstance(found, Archive)
-        else [("", list(found), {})]
+        else [("", list(found))]
     )
-    commits = [commit for _, log, _ in logs for commit in log]
+    commits = [commit for _, log in logs for commit in log]
     if not logs[0][1]:
         raise ConfigurationError(f"{file} holds no log; export the workflow again, before its log has aged out")
-    differences = [(workflow, each) for workflow, log, results in logs for each in rehearse(log, results)]
+    differences = [(workflow, each) for workflow, log in logs for each in rehearse(log)]
+    if (unjudged := sum(commit.grounds is None for commit in commits)) == len(commits):
+        raise ConfigurationError(f"{file} does not say what its commits were decided upon: it was written by an "
+                                 "earlier version, replay it with that one")  # fmt: skip
     entries = sum(len(commit.entries) for commit in commits)
     if json:
         for workflow, each in differences:
             emit({"workflow_id": workflow or None, "entry": each.entry, "commit": each.commit,
                   "expected": each.expected, "got": each.got})  # fmt: skip
-        emit({"workflows": len(logs), "entries": entries, "commits": len(commits), "differences": len(differences)})
+        emit({"workflows": len(logs), "entries": entries, "commits": len(commits),
+              "not_judged": unjudged, "differences": len(differences)})  # fmt: skip
     else:
         for workflow, each in differences:
             print(_told(each, workflow if len(logs) > 1 else ""))
-        same = "the present code decides all of it as it was decided" if not differences else (
+        which = "the rest" if unjudged else "all of it"
+        same = f"the present code decides {which} as it was decided" if not differences else (
             f"the present code decides {len(differences)} of them otherwise")  # fmt: skip
+        if unjudged:
+            same = f"{unjudged} commits do not say what they were decided upon and were not judged; {same}"
         several = f"{len(logs)} workflows, " if len(logs) > 1 else ""
         print(f"{several}{len(commits)} commits, {entries} entries; {same}.")
     return Code.FAILED if differences else Code.OK

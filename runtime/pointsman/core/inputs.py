@@ -87,8 +87,6 @@ class Circumstances:
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
     max_body: int = MAX_BODY
     loads: Mapping[str, Load] = field(default_factory=dict)
-    chosen: Mapping[str, str] = field(default_factory=dict)
-    """By task, who was chosen for it where a finished decision is made again: the figures are gone."""
 
     def card(self, name: str) -> AgentCard | None:
         """The card of one live instance of the agent `name`."""

@@ -53,8 +53,6 @@ def _most_idle(draft: Draft, task: Task) -> Choice:
     """The agent with the task's skill that would be done first: by its queue, and by what it took lately. After a
     failure it is another one, if there is one."""
     around = draft.around
-    if (name := around.chosen.get(task.id)) is not None:
-        return Choice(name)
     names = _skilled(draft, task.skill) or [task.agent] * bool(task.agent)  # it waits for whoever had the skill
     ready = [name for name in names if free(draft, name, task)]
     if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:

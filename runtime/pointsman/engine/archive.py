@@ -8,7 +8,7 @@ to be done is not put into a work stream, and a supervisor that is given an inpu
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal
@@ -19,8 +19,6 @@ from pointsman.core.trace import children_of
 from pointsman.engine.history import IMPORTED, newest_commit
 from pointsman.errors import ConfigurationError, Conflict, ContractError, NotFound, PointsmanError
 from pointsman.ports import Bus, Stored, StreamKind
-from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Result
 from pointsman_schemas.ids import TeamName, Token, WorkflowId
 from pointsman_schemas.log import Commit
 from pointsman_schemas.strict_json import describe, parse
@@ -34,7 +32,6 @@ __all__ = [
     "export_workflow",
     "import_workflow",
     "read",
-    "results_of",
     "tree",
 ]
 
@@ -143,20 +140,6 @@ def commits_of(archive: Archive) -> Iterator[Commit]:
     """The workflow's log. Raises `ContractError` for a commit that cannot be read."""
     prefix = f"{archive.namespace}.log."
     return (parse(Commit, record.data) for record in archive.records if record.subject.startswith(prefix))
-
-
-def results_of(archive: Archive) -> Mapping[str, Result]:
-    """The results that were sent, by event id, as far as the work stream still had them."""
-    found: dict[str, Result] = {}
-    for record in archive.records:
-        if record.stream == "work" and ".result." in record.subject:
-            try:
-                envelope, body = decode(record.headers, record.data)
-                if envelope is not None:
-                    found[envelope.id] = parse(Result, body)
-            except ContractError:
-                continue  # what could not be read then cannot be read now
-    return found
 
 
 async def _import(bus: Bus, subjects: Subjects, archive: Archive) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.core.decide import consider
+from pointsman.core.grounds import Agents, grounds, kept
 from pointsman.core.inputs import Circumstances
 from pointsman.core.state import changed
 from pointsman.engine.arrivals import Arrival, cut_down
@@ -17,6 +18,7 @@ from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEvent, UnknownOutcome
 from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger, metrics, names
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.log import Entry
 
 __all__ = ["Committer"]
@@ -41,6 +43,7 @@ class Committer:
         self._watch = watch
         self._circuits = circuits
         self._loads = loads
+        self._alive: tuple[tuple[AgentCard, ...], Agents] = ((), ())
 
     async def commit(
         self, workflow: str, head: Head, arrivals: Sequence[Arrival]
@@ -68,8 +71,10 @@ class Committer:
                 continue  # it was chosen by what was not known, or not so well
             if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
                 continue  # another supervisor was faster
+            alive = self._kept(cards)
+            given = grounds(draft, alive if alive != head.agents else None)
             try:
-                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id)
+                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id, given)
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
                 _log.info("commit_not_taken", workflow_id=workflow, reason=error.kind)
@@ -96,6 +101,11 @@ class Committer:
             passed("supervisor.committed")
             return after, entries, raced
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
+
+    def _kept(self, cards: tuple[AgentCard, ...]) -> Agents:
+        if cards != self._alive[0]:
+            self._alive = cards, kept(cards)
+        return self._alive[1]
 
     async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
         """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""

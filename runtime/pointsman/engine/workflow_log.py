@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from pointsman.core.evolve import apply
+from pointsman.core.grounds import Agents
 from pointsman.core.state import State, changed, from_snapshot, to_snapshot
 from pointsman.engine.history import commit_of, is_imported
 from pointsman.engine.spans import trace_context
@@ -19,7 +20,7 @@ from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerE
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import parse_traceparent
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.log import Commit, Entry
+from pointsman_schemas.log import Commit, Entry, Grounds
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -46,13 +47,15 @@ class ImportedLog(PeerError):
 class Head:
     """Where a workflow's log stands: the state it folds to, its last sequence (0: no log yet), its newest snapshot.
 
-    `others` says that another process has written to it, and may not have sent all that its commits owe.
+    `others` says that another process has written to it, and may not have sent all that its commits owe. `agents` are
+    those that its commits last named as alive, None where that was not read.
     """
 
     state: State | None = None
     sequence: int = 0
     snapshot_sequence: int | None = None
     others: bool = False
+    agents: Agents | None = None
 
 
 class WorkflowLog:
@@ -100,8 +103,17 @@ class WorkflowLog:
         parent = parse_traceparent(envelope.traceparent) if envelope else None
         return envelope.correlation_id if envelope else None, parent.trace_id if parent else ""
 
-    async def commit(self, head: Head, workflow: str, entries: Sequence[Entry], state: State, cause: str) -> Head:
-        """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause`.
+    async def commit(
+        self,
+        head: Head,
+        workflow: str,
+        entries: Sequence[Entry],
+        state: State,
+        cause: str,
+        grounds: Grounds | None = None,
+    ) -> Head:
+        """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause` and decided
+        upon `grounds`.
 
         Raises:
             Conflict: somebody else has written since `head`. Nothing was stored: load, decide again.
@@ -115,6 +127,7 @@ class WorkflowLog:
             entries=tuple(entries),
             snapshot_sequence=head.snapshot_sequence,
             waiting=tuple(state.approvals),
+            grounds=grounds,
         )
         due = number % SNAPSHOT_EVERY == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
@@ -138,7 +151,8 @@ class WorkflowLog:
                 raise
             due = False  # a log without this snapshot is only slower to load
             sequence = await self._bus.publish(subject, dump(plain), headers, expect=head.sequence)
-        return Head(committed, sequence, sequence if due else head.snapshot_sequence, head.others)
+        snapshot = sequence if due else head.snapshot_sequence
+        return Head(committed, sequence, snapshot, head.others, _agents(head, plain))
 
     def _read(self, stored: Stored) -> Commit:
         if is_imported(stored):
@@ -151,12 +165,18 @@ class WorkflowLog:
     def _extend(self, head: Head, stored: Stored, commit: Commit) -> Head:
         try:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
-                return Head(from_snapshot(commit.snapshot), stored.sequence, stored.sequence)
+                return Head(
+                    from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=_agents(head, commit)
+                )
             state = apply(head.state, commit)
         except (InvariantError, ValidationError) as error:
             raise _damaged(stored, error) from None
         snapshot = stored.sequence if commit.snapshot is not None else head.snapshot_sequence
-        return Head(state, stored.sequence, snapshot)
+        return Head(state, stored.sequence, snapshot, agents=_agents(head, commit))
+
+
+def _agents(before: Head, commit: Commit) -> Agents | None:
+    return commit.grounds.agents if commit.grounds and commit.grounds.agents is not None else before.agents
 
 
 def _damaged(stored: Stored, error: Exception) -> DamagedLog:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from support.core import Story, admission, card, failure, plan, task
 from support.world import AGENTS, World, some_limits, some_strategy
 
-from pointsman.core.inputs import RequestReceived, ResultReceived
+from pointsman.core.inputs import RequestReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
-from pointsman_schemas.log import Commit, LimitReached, PlanRejected, RetryScheduled, TaskFailed
+from pointsman_schemas.log import LimitReached, PlanRejected, RetryScheduled, TaskFailed
 from pointsman_schemas.team import Choreography, Limits, Router, Team
 
 
@@ -29,9 +29,8 @@ def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
     for _ in range(chance.randint(0, 60)):
         world.turn()
     world.drain()
-    heard = [each for each in (*world.delivered, *world.coming) if isinstance(each, ResultReceived)]
 
-    found = list(rehearse(story.commits, {each.event_id: each.result for each in heard}))
+    found = list(rehearse(story.commits))
 
     assert found == []
 
@@ -59,7 +58,7 @@ def test_what_only_one_of_them_decides_is_found_too() -> None:
     story.fail("a", failure())
     commit = story.commits[-1]
     (place,) = [n for n, entry in enumerate(commit.entries) if isinstance(entry, TaskFailed)]
-    cut = Commit(number=commit.number, entries=commit.entries[:place])
+    cut = commit.model_copy(update={"entries": commit.entries[:place]})
 
     (difference,) = rehearse([*story.commits[:-1], cut])
 
@@ -153,6 +152,15 @@ def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read()
     kept = Team.model_fields.keys() - {"name", "description", "skills"}
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
     assert list(rehearse(story.commits)) == []
+
+
+def test_a_commit_that_does_not_say_what_it_was_decided_upon_is_not_judged() -> None:
+    story = Story().planned(task("a", "ghost"))
+    assert all(commit.grounds for commit in story.commits)
+
+    silent = [commit.model_copy(update={"grounds": None}) for commit in story.commits]
+
+    assert list(rehearse(silent)) == []
 
 
 def test_a_log_that_does_not_fold_is_not_judged() -> None:
