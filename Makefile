@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 
+# Images of Python set it. A test run starts hundreds of interpreters, and each would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check mypy pyright format schemas simulate chaos bench bench-smoke constraints pictures backend clean
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -19,6 +20,8 @@ __all__ = ["broker", "bus", "logging_as_it_was", "namespace", "own_broker", "set
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pointsman")
 
+gc.disable()  # what is imported and collected is not garbage
+
 os.environ.pop("COLUMNS", None)  # what the command line prints is not as wide as the terminal the tests run in
 
 logs.CACHED = False
@@ -28,6 +31,12 @@ logs._install("warning")  # what a process has before it is set up, without the 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What may take longest begins first, so that at the end nobody waits for the last one."""
     items.sort(key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
+
+
+def pytest_collection_finish() -> None:
+    """No garbage collection of a test need look through what was there before all of them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
