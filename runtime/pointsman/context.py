@@ -302,8 +302,8 @@ class Context:
     def count_key(self, kind: str, *parts: str) -> str:
         """A key for the next of equal things of this task: the n-th gets the same key in every attempt."""
         base = derived_id(kind, self.idempotency_key, *parts)
-        self._ledger.counts[base] += 1
-        return derived_id(base, str(self._ledger.counts[base]))
+        count = self._ledger.counts[base] = self._ledger.counts.get(base, 0) + 1
+        return derived_id(base, str(count))
 
     def with_key(self, idempotency_key: str) -> Context:
         """This context under another idempotency key. Usage, reports and cancellation are shared."""

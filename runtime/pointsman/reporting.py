@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,12 +50,12 @@ class RecordingReporter:
 class Ledger:
     """What an attempt gathers on the way. Shared by a context and those it hands to tools."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     confidence: float | None = None
     replan_hint: str | None = None
     events: list[Emitted] = field(default_factory=list)
     cancelled: bool = False
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=dict)
     processes: set[asyncio.Task[Completed]] = field(default_factory=set)
 
 

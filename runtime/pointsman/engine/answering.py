@@ -12,14 +12,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Container
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pointsman.engine.attempt import Attempt
 from pointsman.engine.burial import bury
+from pointsman.engine.deadlines import Deadlines
 from pointsman.engine.desks import Desk
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handlers import Handlers, InlineHandlers
@@ -31,7 +32,7 @@ from pointsman.engine.reports import BusReporter
 from pointsman.errors import ContractError, OversizeEvent, describe_error
 from pointsman.ports import Bus, Clock, Delivery
 from pointsman.settings import Settings
-from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span
+from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span, tracing
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result
 from pointsman_schemas.ids import derived_id, span_id_for
@@ -70,6 +71,7 @@ class Answerer:
     ) -> None:
         self.handlers: Handlers = InlineHandlers()
         self.meters: BusMeters | None = None
+        self.deadlines = Deadlines[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
         self.since: datetime | None = None
         """What was stored before that may have been answered, though it comes for the first time as far as the broker
         remembers."""
@@ -124,69 +126,24 @@ class Answerer:
 
     async def _process(self, job: Job, envelope: Envelope, handoff: Handoff) -> None:
         delivery, desk = job.delivery, job.desk
-        title, attributes = names.process_handoff(
-            self._subjects.namespace,
-            desk.name,
-            subject=delivery.message.subject,
-            workflow_id=handoff.workflow_id,
-            task_id=handoff.task_id,
-            attempt=handoff.attempt,
-            delivered=delivery.delivered,
-            message_id=envelope.id,
-            source=envelope.source,
-            correlation_id=envelope.correlation_id,
-            consumer=consumer_name(desk.name),
-            role=handoff.role,
-            server=self._bus.server,
-        )
-        parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
-        again = delivery.delivered > 1
-        older = self.since is not None and delivery.message.at < self.since
-        maybe_known = again or older or RESENT in delivery.message.headers
-        if not again:
+        if delivery.delivered == 1 and metrics.measuring():
             waited = (self._clock.now() - delivery.message.at).total_seconds()
             metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})
         began = self._clock.monotonic()
+        title, attributes = self._about(job, envelope, handoff) if tracing() or metrics.measuring() else ("", {})
         with (
             bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
                  correlation_id=envelope.correlation_id),
-            span(title, kind="consumer", parent=parent, attributes=attributes,
-                 # An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it.
-                 span_id=span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt),
-                 links=(parent,) if again and parent else ()) as spot,
-            _left_when_unsettled(spot),
+            self._span(job, envelope, handoff, title, attributes) as spot,
         ):  # fmt: skip
-            if again:
-                spot.note(names.REDELIVERED, {names.DELIVERED: delivery.delivered})
-            reporter = BusReporter(
-                self._bus,
-                self._subjects,
-                source=self._source(desk),
-                correlation_id=envelope.correlation_id,
-                causation_id=envelope.id,
-                clock=self._clock,
-            )
-            journal = self._journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
-            job.attempt = attempt = Attempt(
-                desk.agent, handoff, reporter, self.handlers, self._clock, journal, self.meters
-            )
-            if maybe_known and await self._has_result(handoff):
+            try:
+                result = await self._answer(job, envelope, handoff, spot)
+            except BaseException:  # it is delivered again, and its span is ended then
                 spot.leave()
-                await job.delivery.ack()
-                return
-            passed("worker.received")
-            result = self._given_up(job, attempt) or await attempt.run()
+                raise
             if result is None:
                 spot.leave()
-                _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
-                await job.delivery.nak()
                 return
-            passed("worker.ran")
-            await reporter.flush()
-            result = await self._store(result, handoff, envelope, spot, desk)
-            passed("worker.answered")
-            await job.delivery.ack()
-            passed("worker.acked")
             if result.error is not None:
                 spot.fail(result.error.kind, result.error.message)
                 _log.warning(
@@ -201,15 +158,74 @@ class Answerer:
         seconds = self._clock.monotonic() - began
         kind = result.error.kind if result.error else None
         desk.count(seconds, kind)
-        metrics.observe(
-            names.PROCESS_DURATION,
-            seconds,
-            {
-                **{key: attributes.get(key) for key in _MEASURED},
-                names.AGENT_NAME: desk.name,
-                names.ERROR_TYPE: kind,
-            },
+        if metrics.measuring():
+            measured = {key: attributes.get(key) for key in _MEASURED}
+            metrics.observe(
+                names.PROCESS_DURATION, seconds, {**measured, names.AGENT_NAME: desk.name, names.ERROR_TYPE: kind}
+            )
+
+    def _about(self, job: Job, envelope: Envelope, handoff: Handoff) -> tuple[str, names.Attributes]:
+        return names.process_handoff(
+            self._subjects.namespace,
+            job.desk.name,
+            subject=job.delivery.message.subject,
+            workflow_id=handoff.workflow_id,
+            task_id=handoff.task_id,
+            attempt=handoff.attempt,
+            delivered=job.delivery.delivered,
+            message_id=envelope.id,
+            source=envelope.source,
+            correlation_id=envelope.correlation_id,
+            consumer=consumer_name(job.desk.name),
+            role=handoff.role,
+            server=self._bus.server,
         )
+
+    def _span(
+        self, job: Job, envelope: Envelope, handoff: Handoff, title: str, attributes: names.Attributes
+    ) -> AbstractContextManager[Span]:
+        """An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it."""
+        parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
+        own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing() else None
+        links = (parent,) if parent and job.delivery.delivered > 1 else ()
+        return span(title, kind="consumer", parent=parent, attributes=attributes, span_id=own, links=links)
+
+    async def _answer(self, job: Job, envelope: Envelope, handoff: Handoff, spot: Span) -> Result | None:
+        """The result that was stored; None where nothing was run, or it was not run to its end."""
+        delivery, desk = job.delivery, job.desk
+        again = delivery.delivered > 1
+        if again:
+            spot.note(names.REDELIVERED, {names.DELIVERED: delivery.delivered})
+        older = self.since is not None and delivery.message.at < self.since
+        maybe_known = again or older or RESENT in delivery.message.headers
+        reporter = BusReporter(
+            self._bus,
+            self._subjects,
+            source=self._source(desk),
+            correlation_id=envelope.correlation_id,
+            causation_id=envelope.id,
+            clock=self._clock,
+        )
+        journal = self._journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
+        job.attempt = attempt = Attempt(
+            desk.agent, handoff, reporter, self.handlers, self._clock, self.deadlines, journal, self.meters
+        )
+        if maybe_known and await self._has_result(handoff):
+            await job.delivery.ack()
+            return None
+        passed("worker.received")
+        result = self._given_up(job, attempt) or await attempt.run()
+        if result is None:
+            _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
+            await job.delivery.nak()
+            return None
+        passed("worker.ran")
+        await reporter.flush()
+        result = await self._store(result, handoff, envelope, spot, desk)
+        passed("worker.answered")
+        await job.delivery.ack()
+        passed("worker.acked")
+        return result
 
     def _journal(self, job: Job, handoff: Handoff, envelope: Envelope, *, fresh: bool) -> BusJournal:
         return BusJournal(
@@ -282,13 +298,3 @@ class Answerer:
 
     def _source(self, desk: Desk) -> str:
         return self._subjects.source("agent", desk.name)
-
-
-@contextmanager
-def _left_when_unsettled(spot: Span) -> Iterator[None]:
-    """What an exception ends is delivered again, and its span is ended then."""
-    try:
-        yield
-    except BaseException:
-        spot.leave()
-        raise

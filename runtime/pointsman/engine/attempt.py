@@ -6,12 +6,13 @@ import asyncio
 import math
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import JsonValue
 
 from pointsman.agent import Agent
 from pointsman.context import Context
+from pointsman.engine.deadlines import Deadlines
 from pointsman.engine.handlers import Execution, Handlers
 from pointsman.errors import ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
 from pointsman.journal import Journal
@@ -26,8 +27,7 @@ __all__ = ["ABANDON", "Attempt"]
 
 ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
 
-_Why = Literal["cancelled", "shutdown"]
-_Ended = Literal["cancelled", "shutdown", "timeout"]
+_Why = Literal["cancelled", "shutdown", "timeout"]
 
 _log = get_logger(__name__)
 
@@ -43,10 +43,14 @@ class _Ending:
 
 
 class Attempt:
-    """`agent`'s try at `handoff`, run by `handlers`. Whatever the agent does, what comes of it is a `Result`."""
+    """`agent`'s try at `handoff`, run by `handlers`. Whatever the agent does, what comes of it is a `Result`.
+
+    `deadlines` interrupt what they watch with a `timeout`.
+    """
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Handlers, clock: Clock,
-                 journal: Journal | None = None, meters: Meters | None = None) -> None:  # fmt: skip
+                 deadlines: Deadlines[Attempt], journal: Journal | None = None,
+                 meters: Meters | None = None) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
@@ -55,14 +59,16 @@ class Attempt:
         self._meters = meters
         self._handlers = handlers
         self._clock = clock
+        self._deadlines = deadlines
         self._context: Context | None = None
         self._began: datetime | None = None
-        self._interrupted: asyncio.Future[_Why] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[_Why | None] = asyncio.get_running_loop().create_future()
+        """Why the handler must stop; None when it has ended by itself."""
 
     def interrupt(self, why: _Why) -> None:
-        """Stop it, or do not start it: nobody waits for the task any more, or the worker must leave."""
-        if not self._interrupted.done():
-            self._interrupted.set_result(why)
+        """Stop it, or do not start it: nobody waits for the task any more, the worker must leave, or time is over."""
+        if not self._over.done():
+            self._over.set_result(why)
 
     def failed(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
         """The answer when there is none of the agent's."""
@@ -99,15 +105,14 @@ class Attempt:
             retryable=True,
         )
 
-    async def _wait(self, execution: Execution[_Ending], limit: float) -> _Ended | None:
+    async def _wait(self, execution: Execution[_Ending], limit: float) -> _Why | None:
         """Why the handler was stopped; None when it ended by itself."""
-        sleeper = asyncio.ensure_future(self._clock.sleep(limit))
-        awaited: set[asyncio.Future[Any]] = {execution.future, sleeper, self._interrupted}
+        execution.future.add_done_callback(self._ended)
+        self._deadlines.watch(self, limit)
         try:
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            if execution.future.done():
+            why = await self._over
+            if why is None or execution.future.done():
                 return None
-            why: _Ended = self._interrupted.result() if self._interrupted.done() else "timeout"
             if self._context is not None:
                 self._context.cancel()
             execution.cancel()
@@ -124,7 +129,11 @@ class Attempt:
             execution.cancel()
             raise
         finally:
-            sleeper.cancel()
+            self._deadlines.forget(self)
+
+    def _ended(self, _: asyncio.Future[_Ending]) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def _run(self) -> _Ending:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""

@@ -23,7 +23,6 @@ from pointsman.bus.clock import SystemClock
 from pointsman.engine.announcing import keep_announced
 from pointsman.engine.answering import Answerer, Job
 from pointsman.engine.attempt import ABANDON
-from pointsman.engine.burial import letter_id
 from pointsman.engine.desks import Desk, desk_of
 from pointsman.engine.handlers import ThreadHandlers
 from pointsman.engine.handoffs import consumer_name
@@ -81,7 +80,7 @@ class Worker:
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
         self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
-        self._jobs: dict[str, Job] = {}  # by what the dead letter of the handoff would be called
+        self._jobs: dict[object, Job] = {}  # by `_identity`
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._answerer = Answerer(bus, self._subjects, settings, self._clock, self._cancelled)
         self._stopping = False
@@ -109,6 +108,7 @@ class Worker:
                 meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
                 stack.push_async_callback(meters.close)
                 self._answerer.meters = meters
+            stack.callback(self._answerer.deadlines.close)
             if self._own_loop:
                 self._answerer.handlers = await stack.enter_async_context(ThreadHandlers())
             await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
@@ -176,7 +176,7 @@ class Worker:
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        name = letter_id(self._bus, self._subjects, delivery.message, None)
+        name = self._identity(delivery.message)
         if (running := self._jobs.get(name)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
             desk.vacate()
@@ -205,6 +205,12 @@ class Worker:
         finally:
             del self._jobs[name]
             desk.vacate()
+
+    def _identity(self, handoff: Stored) -> object:
+        """What is the same whenever this handoff is delivered, and of no other."""
+        if self._bus.forgets:  # it gives a number twice, and what it forgot is sent again, with another number
+            return handoff.subject, handoff.body
+        return handoff.sequence
 
     # Beside the work
 

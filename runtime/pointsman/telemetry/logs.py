@@ -11,8 +11,8 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass
 from typing import Any, Final, TextIO, cast
@@ -68,22 +68,21 @@ def get_logger(name: str) -> FilteringBoundLogger:
     return cast(FilteringBoundLogger, structlog.get_logger(name))
 
 
-@contextmanager
-def bind(**ids: object) -> Iterator[None]:
+class bind:
     """Every line logged in the block carries `ids`; those that are None are left out."""
-    tokens = structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_ids", "_tokens")
+
+    def __init__(self, **ids: object) -> None:
+        self._ids = {name: value for name, value in ids.items() if value is not None}
+
+    def __enter__(self) -> None:
+        self._tokens = structlog.contextvars.bind_contextvars(**self._ids)
+
+    def __exit__(self, *raised: object) -> None:
         # By value, not by token: a generator that is left early ends in another context, where tokens do not fit.
-        before = {name: old for name, token in tokens.items() if not _is_unbound(old := token.old_value)}
-        structlog.contextvars.unbind_contextvars(*(tokens.keys() - before.keys()))
-        structlog.contextvars.bind_contextvars(**before)
-
-
-def _is_unbound(value: object) -> bool:
-    """Whether that is what one of structlog's variables holds when it holds nothing."""
-    return value is Token.MISSING or value is ...
+        for token in self._tokens.values():
+            token.var.set(... if token.old_value is Token.MISSING else token.old_value)  # ... is structlog's nothing
 
 
 def configure(settings: Settings) -> None:

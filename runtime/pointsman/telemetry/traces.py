@@ -13,7 +13,7 @@ import re
 import secrets
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -185,7 +185,6 @@ def current() -> TraceContext | None:
     return _from_otel(otel.get_current_span().get_span_context())
 
 
-@contextmanager
 def span(
     name: str,
     *,
@@ -195,7 +194,7 @@ def span(
     attributes: Attributes | None = None,
     links: Sequence[TraceContext] = (),
     alone: bool = False,
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """A span around the block, under `parent` or, without one, under the innermost open span.
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
@@ -203,6 +202,21 @@ def span(
     block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
     made, and it counts as lost: what is below it hangs on what is above.
     """
+    if _tracer is None:
+        return _Passage(parent)
+    return _opened(name, kind, parent, span_id, attributes, links, alone)
+
+
+@contextmanager
+def _opened(
+    name: str,
+    kind: Kind,
+    parent: TraceContext | None,
+    span_id: str | None,
+    attributes: Attributes | None,
+    links: Sequence[TraceContext],
+    alone: bool,
+) -> Iterator[Span]:
     before = otel_context.get_current()
     within = _under(parent) if parent is not None else before
     lost_to = _way if _is_in_vain(within) else None
@@ -227,7 +241,7 @@ def span(
     if alone and _tracer is not None:
         for key in _SUPPRESSING:
             within = otel_context.set_value(key, True, within)
-    opened = Span(inner) if tracer is not None else _Passing(inner)
+    opened = Span(inner) if tracer is not None else _Passing(_from_otel(inner.get_span_context()))
     if within is not before:
         otel_context.attach(within)
     try:
@@ -345,10 +359,35 @@ class Carried(Generic[P, T]):
             otel_context.attach(before)  # a pool's process is used again
 
 
+class _Passage:
+    """Tracing is off: within, what surrounds it is `parent`, or stays what it is."""
+
+    __slots__ = ("_before", "_parent", "_within")
+
+    def __init__(self, parent: TraceContext | None) -> None:
+        self._parent = parent
+
+    def __enter__(self) -> Span:
+        self._before = self._within = otel_context.get_current()
+        if self._parent is None:
+            return _Passing(current())
+        self._within = _under(self._parent)
+        otel_context.attach(self._within)
+        return _Passing(self._parent)
+
+    def __exit__(self, *raised: object) -> None:
+        if self._within is not self._before and otel_context.get_current() is self._within:  # as in `_opened`
+            otel_context.attach(self._before)
+
+
 class _Passing(Span):
     """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
 
     __slots__ = ()
+
+    def __init__(self, context: TraceContext | None) -> None:
+        self._left = False
+        self.context = context
 
     @property
     def recording(self) -> bool:
