@@ -217,7 +217,7 @@ class Client:
 
         Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
         """
-        unadmitted = await self.unadmitted(team)
+        unadmitted = await self.unadmitted(team, limit=limit)
         newest = await self._newest_of_each(self.subjects.logs_of(team), limit)
         summaries = await side_by_side(self._summary(stored) for stored in newest)
         found = list(zip((stored.at for stored in newest), summaries, strict=True))
@@ -226,9 +226,10 @@ class Client:
         found.sort(key=lambda each: each[0], reverse=True)
         return [summary for _, summary in found[:limit]]
 
-    async def unadmitted(self, team: str | None = None) -> Sequence[WorkflowSummary]:
+    async def unadmitted(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
         """The requests that no supervisor has taken yet, of `team` or of all: there is none, or it has as many
-        workflows as it may. Oldest first in each team; only what was published lately is looked at."""
+        workflows as it may. Oldest first in each team, the newest `limit` of each; only what was published lately is
+        looked at."""
         from pointsman.engine.unadmitted import unadmitted
 
         return [
@@ -240,7 +241,7 @@ class Client:
                 ended_at=None,
                 input=_input(each.request),
             )
-            for each in await unadmitted(self.bus, self.subjects, team)
+            for each in await unadmitted(self.bus, self.subjects, team, limit)
         ]
 
     async def beginning(self, text: str) -> Sequence[str]:

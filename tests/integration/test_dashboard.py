@@ -179,6 +179,29 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         await expect(row).to_contain_text("2/2")
 
 
+async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
+    browser: Browser, settings: Settings
+) -> None:
+    async with running(settings, TEAM, []) as client, dashboard(settings) as address, page_of(browser, address) as page:
+        await page.goto("/")
+        await shown(page, "No workflows yet.").to_be_visible()
+        await client.submit("shpo", "mend the pump")
+        await expect(page.locator("li.row")).to_contain_text("team shpo has no supervisor")
+        await page.get_by_label("Status").select_option("Completed")
+        await shown(page, "No workflow fits.").to_be_visible()
+        await page.get_by_label("Status").select_option("Not admitted")
+        await expect(page.locator("li.row .status")).to_have_text("Not admitted")
+        await page.get_by_label("Status").select_option("Any status")
+        await page.get_by_role("link", name="mend the pump").click()
+        await shown(page, "Waiting for a supervisor of shpo").to_be_visible()
+        await expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+        await page.get_by_role("link", name="← Workflows").click()
+        await page.locator("li.row").get_by_role("button", name="Cancel").click()
+        await shown(page, "It was asked to end.").to_be_visible()
+        await expect(page.locator("li.row .status")).to_have_text("To be ended")
+        await expect(page.locator("li.row").get_by_role("button", name="Cancel")).to_be_hidden()
+
+
 async def bury(client: Client, count: int) -> None:
     """So many dead letters, of no workflow."""
     for number in range(count):

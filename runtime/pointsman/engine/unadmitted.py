@@ -30,11 +30,13 @@ class Unadmitted:
     cancelled: bool
 
 
-async def unadmitted(bus: Bus, subjects: Subjects, team: str | None = None) -> Sequence[Unadmitted]:
-    """Those of `team`, or of all, by team and in the order they were published. Only what is among the last messages
-    of the stream is looked at, as for a cancellation."""
+async def unadmitted(
+    bus: Bus, subjects: Subjects, team: str | None = None, limit: int | None = None
+) -> Sequence[Unadmitted]:
+    """Those of `team`, or of all, by team and in the order they were published, the newest `limit` of each. Only what
+    is among the last messages of the stream is looked at, as for a cancellation."""
     teams = [team] if team else await _asked(bus, subjects)
-    return [each for name in teams for each in await _of_team(bus, subjects, name)]
+    return [each for name in teams for each in await _of_team(bus, subjects, name, limit)]
 
 
 async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:
@@ -46,7 +48,7 @@ async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:
     return teams
 
 
-async def _of_team(bus: Bus, subjects: Subjects, team: str) -> Sequence[Unadmitted]:
+async def _of_team(bus: Bus, subjects: Subjects, team: str, limit: int | None) -> Sequence[Unadmitted]:
     left = await _left(bus, team)
     if left == 0:  # and no request is read, of which there may be many
         return ()
@@ -54,7 +56,8 @@ async def _of_team(bus: Bus, subjects: Subjects, team: str) -> Sequence[Unadmitt
     async for stored in lately(bus, subjects.request(team)):
         requests.setdefault(workflow_of(stored), stored)
     # A team's supervisor takes them in order, so what it has yet to settle is what came last.
-    asked = list(requests.items())[0 if left is None else max(0, len(requests) - left) :]
+    most = min(len(requests) if each is None else each for each in (left, limit))
+    asked = list(requests.items())[max(0, len(requests) - most) :]
     looks = (_look(bus, subjects, team, workflow, request) for workflow, request in asked)
     return [each for each in await side_by_side(looks) if each is not None]
 

@@ -144,6 +144,7 @@ class Dashboard:
         given = await asked(request)
         workflow = await self.client.workflow(request.path_params["id"])
         ended = await workflow.cancel(str(given.get("reason", "")), by="the dashboard")
+        self._streams.look_again()
         if ended is not None:
             return answer({"error": f"it has ended already: {ended.status}"}, 409)
         return answer({"id": workflow.id})

@@ -13,7 +13,7 @@ from pointsman.errors import ContractError, NotFound
 from pointsman.ports import Bus, Stored
 from pointsman.telemetry import get_logger
 from pointsman.web.folding import Folded
-from pointsman.web.rows import AgentRecord, Page, Row, Search, Totals
+from pointsman.web.rows import SEARCHED, SHOWN, AgentRecord, Page, Row, Search, Totals
 from pointsman_schemas.log import AttemptFailed, Entry, TaskAdded, TaskSucceeded, WorkflowStarted
 from pointsman_schemas.strict_json import compact
 from pointsman_schemas.subjects import Subjects
@@ -24,8 +24,6 @@ _log = get_logger(__name__)
 
 _KEPT = 20_000  # workflows: twice the 10,000 that must stay quick; a row is about 2 kB
 _HISTORY = 300_000  # messages of the log read at the start: about 30 a workflow, its agents' reports among them
-_SEARCHED = 1_000  # characters of a request that a search looks at
-_SHOWN = 200  # characters of it in the list
 
 
 class WorkflowIndex(Folded):
@@ -43,6 +41,9 @@ class WorkflowIndex(Folded):
     @property
     def teams(self) -> Sequence[str]:
         return sorted(self._teams)
+
+    def __contains__(self, workflow: str) -> bool:
+        return workflow in self._rows
 
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
         """The rows from the `offset`th that fits on, at most `limit`, and the totals of all that fit."""
@@ -99,8 +100,8 @@ class WorkflowIndex(Folded):
             began=stored.sequence,
             sequence=stored.sequence,
             started_at=first.at,
-            input=asked[:_SHOWN],
-            hay=f"{first.workflow_id} {first.correlation_id} {asked[:_SEARCHED]}".casefold(),
+            input=asked[:SHOWN],
+            hay=f"{first.workflow_id} {first.correlation_id} {asked[:SEARCHED]}".casefold(),
         )
         self._rows[row.id] = row
         self._teams[row.team] = self._teams.get(row.team, 0) + 1

@@ -112,6 +112,11 @@ class Polled(Generic[T]):
                     continue
                 await changed.wait()
 
+    async def news(self, seen: T | None) -> None:
+        """Return when the value is not `seen`, at once or as soon as it is so."""
+        while self.value == seen:
+            await self._changed.wait()
+
     def look_again(self) -> None:
         """Do not wait for the next time: something was done."""
         self._again.set()

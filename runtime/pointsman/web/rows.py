@@ -21,10 +21,14 @@ from pointsman_schemas.log import (
     TaskReopened,
     TaskSkipped,
     TaskSucceeded,
+    TimerArmed,
     WorkflowEnded,
 )
 
-__all__ = ["AgentRecord", "Page", "Row", "Search", "Totals"]
+__all__ = ["SEARCHED", "SHOWN", "AgentRecord", "Page", "Row", "Search", "Totals"]
+
+SEARCHED = 1_000  # characters of a request that a search looks at
+SHOWN = 200  # characters of it in the list
 
 _SAMPLES = 200  # newest attempts of an agent that its latency is told from
 
@@ -74,6 +78,9 @@ class Row:
                 wanted = isinstance(entry, ApprovalRequested)
                 self.asked.add(entry.approval) if wanted else self.asked.discard(entry.approval)
                 self.status = "waiting for approval" if self.asked else "running"
+            case TimerArmed():
+                self.reason = entry.reason  # who must come before it can begin
+                return
             case WorkflowEnded():
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
@@ -164,6 +171,7 @@ class Totals:
 
     count: int = 0
     running: int = 0
+    waiting: int = 0
     failed: int = 0
     tokens: int = 0
     cost: float = 0.0

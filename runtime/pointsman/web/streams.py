@@ -6,7 +6,7 @@ Every event carries, as `live`, what stands around all pages: whether the broker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -27,6 +27,7 @@ from pointsman.web.letters import LetterIndex
 from pointsman.web.live import IDLE, Polled, batches, sse
 from pointsman.web.rows import Row, Search
 from pointsman.web.story import Line, Story
+from pointsman.web.waiting import look_for_waiting
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import Entry, WorkflowStarted
@@ -55,6 +56,7 @@ class Streams:
         self._letters = letters
         self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
         self._approvals_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_approvals, _LOOK)
+        self._waiting_seen: Polled[list[Row]] = Polled(lambda: look_for_waiting(client), _LOOK)
         self.stopping = asyncio.Event()
 
     async def until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
@@ -87,33 +89,44 @@ class Streams:
             await chunks.aclose()
 
     async def workflows(self, request: Request) -> Chunks:
-        """The page that is asked for, then the rows that change, each with whether it still fits."""
+        """The page that is asked for, then the rows that change, each with whether it still fits; and the requests that
+        fit and that no supervisor has taken yet, whenever they are others."""
+        async with self._waiting_seen.watched(), aclosing(self._rows(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _rows(self, request: Request) -> Chunks:
         index, search, offset = self._index, _search(request), _offset(request)
         seen, epoch = _last_event_id(request), index.epoch
         if not 0 < seen <= index.sequence:  # new here, or what it saw is gone
             seen = -1
+        told: list[dict[str, object]] | None = None
         while True:
+            looked = self._waiting_seen.value
+            waiting = [row.shown() for row in looked or () if row.id not in index and search.fits(row)]
             changes, until = index.changes, index.sequence
             changed = [] if seen < 0 else _at_most(index.changed_since(seen), _TOO_MANY)
             if seen < 0 or changed is None or epoch != index.epoch:
                 epoch = index.epoch
                 page = index.page(search, offset=offset, limit=_PAGE)
+                page.totals.waiting = len(waiting)
                 content: dict[str, Any] = {
                     "rows": [row.shown() for row in page.rows],
+                    "waiting": waiting,
                     "totals": page.totals,
                     "size": _PAGE,
                 }
                 yield sse("page", {**content, **await self._status()}, id=page.sequence)
-            elif changed:
+            elif changed or waiting != told:
                 page = index.page(search, limit=0)
-                rows = [{**row.shown(), "fits": search.fits(row)} for row in changed]
-                yield sse("rows", {"rows": rows, "totals": page.totals, **await self._status()}, id=page.sequence)
+                page.totals.waiting = len(waiting)
+                rows = {"rows": [{**row.shown(), "fits": search.fits(row)} for row in changed], "totals": page.totals}
+                more = {"waiting": waiting} if waiting != told else {}
+                yield sse("rows", {**rows, **more, **await self._status()}, id=page.sequence)
             else:
                 yield sse("status", await self._status())
-            seen = until  # more may have been folded while that was sent
-            with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE):
-                    await index.news(changes)
+            seen, told = until, waiting  # more may have been folded while that was sent
+            await _first_of(index.news(changes), self._waiting_seen.news(looked))
             await asyncio.sleep(_TICK)
 
     async def workflow(self, request: Request) -> Chunks:
@@ -121,7 +134,8 @@ class Streams:
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.log_anywhere(name)) is None:
-            yield sse("absent", {"id": name, **await self._status()})
+            team = await self._client.waiting(name)
+            yield sse("absent", {"id": name, "team": team, **await self._status()})
         story, pause = Story(), _TICK / 2
         entries: list[Entry] = []
         reports: list[Progress] = []
@@ -173,8 +187,9 @@ class Streams:
             await asyncio.sleep(_TICK)
 
     def look_again(self) -> None:
-        """What waits for a person was answered."""
+        """What waits for a person was answered, or what waits for a supervisor cancelled."""
         self._approvals_seen.look_again()
+        self._waiting_seen.look_again()
 
     def _fold(self, stored: Stored, story: Story, entries: list[Entry], reports: list[Progress]) -> list[Line]:
         if stored.subject.startswith(f"{self._client.subjects.namespace}.event."):
@@ -217,6 +232,16 @@ class Streams:
 
     async def _look_at_approvals(self) -> list[dict[str, Any]]:
         return [approval.model_dump(mode="json") for approval in await self._client.approvals()]
+
+
+async def _first_of(*news: Coroutine[Any, Any, None]) -> None:
+    """Return when there is news of one of them, or after `IDLE`."""
+    waited = [asyncio.ensure_future(each) for each in news]
+    try:
+        await asyncio.wait(waited, timeout=IDLE, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waited:
+            each.cancel()
 
 
 def _search(request: Request) -> Search:

@@ -3,6 +3,8 @@
 const STATUS = {
   running: ["running", "Running"],
   waiting: ["muted", "Waiting"],
+  "waiting for admission": ["warn", "Not admitted"],
+  "asked to end": ["muted", "To be ended"],
   "waiting for approval": ["warn", "Needs approval"],
   "in review": ["running", "In review"],
   held: ["warn", "Held back"],

@@ -8,7 +8,7 @@ import { follow, post } from "./live.js";
 import { timeline } from "./timeline.js";
 
 export function workflowPage(main, id) {
-  const team = new URLSearchParams(location.search).get("team");
+  let team = new URLSearchParams(location.search).get("team");
   document.title = `${id} · Pointsman`;
   let chosen = "";
   let view = null;
@@ -50,8 +50,10 @@ export function workflowPage(main, id) {
     note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
   }
 
-  function absent() {
+  function absent(said) {
     if (view) return;
+    stopIt.hidden = !said.team;
+    team = said.team || team;
     setText(title, id);
     waiting.replaceChildren(team
       ? empty(`Waiting for a supervisor of ${team}`, "The request is stored and waits. It begins as soon as one takes it; this page follows.", "If nothing happens, see what is missing:", command(`pointsman doctor ${team}`))

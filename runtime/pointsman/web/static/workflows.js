@@ -1,17 +1,18 @@
 // The list: newest first, live, filtered by the server.
 
-import { arrange, command, empty, h, setText } from "./dom.js";
+import { arrange, command, empty, h, note, setText } from "./dom.js";
 import { ago, clock, compact, money, number, seconds, span, tone, word } from "./format.js";
-import { follow } from "./live.js";
+import { follow, post } from "./live.js";
 import { pager } from "./pager.js";
 
 const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
-const STATES = ["running", "waiting for approval", "completed", "partial", "failed", "cancelled"];
+const STATES = ["waiting for admission", "running", "waiting for approval", "completed", "partial", "failed", "cancelled"];
 
 export function workflowsPage(main) {
   document.title = "Workflows · Pointsman";
   const asked = new URLSearchParams(location.search);
   const rows = new Map();
+  let waiting = []; // requests that no supervisor has taken yet, before all others
   let offset = Number(asked.get("offset") || 0);
   let size = 100;
 
@@ -57,11 +58,13 @@ export function workflowsPage(main) {
     size = page.size;
     rows.clear();
     for (const row of page.rows) rows.set(row.id, row);
+    waiting = page.waiting;
     offerTeams(page.live.teams);
     draw(page.totals);
   }
 
-  function some({ rows: changed, totals: sums }) {
+  function some({ rows: changed, totals: sums, waiting: others = waiting }) {
+    waiting = others;
     for (const row of changed) {
       if (!row.fits) rows.delete(row.id);
       else if (rows.has(row.id) || !offset) rows.set(row.id, row);
@@ -83,8 +86,9 @@ export function workflowsPage(main) {
 
   const elements = new Map();
   function draw(sums) {
-    const shown = [...rows.values()];
-    for (const id of elements.keys()) if (!rows.has(id)) elements.delete(id);
+    const shown = [...(offset ? [] : waiting), ...rows.values()];
+    const ids = new Set(shown.map((row) => row.id));
+    for (const id of elements.keys()) if (!ids.has(id)) elements.delete(id);
     arrange(list, shown.map((row) => {
       if (!elements.has(row.id)) elements.set(row.id, rowElement(row));
       const element = elements.get(row.id);
@@ -93,6 +97,7 @@ export function workflowsPage(main) {
     }));
     arrange(totals, [
       figure("Workflows", number(sums.count)), figure("Running", number(sums.running), sums.running && "running"),
+      ...(sums.waiting ? [figure("Not admitted", number(sums.waiting), "warn")] : []),
       figure("Failed or partial", number(sums.failed), sums.failed && "bad"),
       figure("Tokens", compact(sums.tokens)), figure("Cost", money(sums.cost) || "$0.00"),
     ]);
@@ -127,7 +132,8 @@ function rowElement(first) {
   const link = h("a", { href: `/workflows/${row.id}`, class: "request" });
   const bar = h("span", { class: "bar" }, h("i"), h("b"));
   const count = h("span", { class: "number" });
-  const tasks = h("span", { class: "tasks" }, bar, count);
+  const stopIt = h("button", { type: "button", text: "Cancel", onclick: cancel });
+  const tasks = h("span", { class: "tasks" }, bar, count, stopIt);
   const started = h("time", { class: "number", datetime: row.started_at, title: clock(row.started_at) });
   const took = h("span", { class: "number" });
   const tokens = h("span", { class: "number" });
@@ -137,12 +143,20 @@ function rowElement(first) {
     setText(started, ago(row.started_at));
     setText(took, seconds(span(row.started_at, row.ended_at)));
   };
+  async function cancel() {
+    stopIt.disabled = true;
+    const done = await post(`/api/workflows/${row.id}/cancel`, { reason: "cancelled in the dashboard" });
+    stopIt.disabled = false;
+    note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
+  }
   element.update = (now) => {
     row = now;
+    stopIt.hidden = row.status !== "waiting for admission";
     state.className = `status ${tone(row.status)}`;
     setText(state, word(row.status));
     state.title = row.reason;
-    setText(link, row.input.replace(/\s+/g, " ") || "(empty)");
+    const why = row.ended_at || !row.reason ? "" : `: ${row.reason}`;
+    setText(link, (row.input.replace(/\s+/g, " ") || "(empty)") + why);
     setText(count, row.total ? `${row.done}/${row.total}` : "");
     bar.hidden = !row.total;
     bar.firstChild.style.width = `${row.total ? (100 * row.done) / row.total : 0}%`;
