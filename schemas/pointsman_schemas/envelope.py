@@ -73,28 +73,30 @@ def encode(envelope: Envelope) -> dict[str, str]:
     """The headers of a binary-mode event. Values are percent-encoded, so none can end its line."""
     headers = {
         "ce-specversion": _SPEC_VERSION,
-        "ce-id": _quote(envelope.id),
-        "ce-type": _quote(envelope.type),
-        "ce-source": _quote(envelope.source),
+        "ce-id": envelope.id,
+        "ce-type": envelope.type,
+        "ce-source": envelope.source,
         "ce-time": _rfc3339(envelope.time),
         "ce-datacontenttype": _JSON,
     }
     if envelope.subject is not None:
-        headers["ce-subject"] = _quote(envelope.subject)
+        headers["ce-subject"] = envelope.subject
     if envelope.correlation_id is not None:
-        headers["ce-correlationid"] = _quote(envelope.correlation_id)
+        headers["ce-correlationid"] = envelope.correlation_id
     if envelope.causation_id is not None:
-        headers["ce-causationid"] = _quote(envelope.causation_id)
+        headers["ce-causationid"] = envelope.causation_id
     if (dataschema := envelope.dataschema or _dataschema(envelope.type)) is not None:
-        headers["ce-dataschema"] = _quote(dataschema)
+        headers["ce-dataschema"] = dataschema
     if envelope.origin_traceparent is not None:
-        headers["ce-traceparent"] = _quote(envelope.origin_traceparent)
+        headers["ce-traceparent"] = envelope.origin_traceparent
     if envelope.traceparent is not None:
-        headers["traceparent"] = _quote(envelope.traceparent)
-        if envelope.tracestate:
-            headers["tracestate"] = _printable(envelope.tracestate)
+        headers["traceparent"] = envelope.traceparent
     for name, value in envelope.extensions.items():
-        headers[f"ce-{name}"] = _quote(value)
+        headers[f"ce-{name}"] = value
+    if _UNSAFE.search("".join(headers.values())):  # seldom: then each is looked at
+        headers = {name: _quote(value) for name, value in headers.items()}
+    if envelope.traceparent is not None and envelope.tracestate:
+        headers["tracestate"] = _printable(envelope.tracestate)
     return headers
 
 

@@ -58,6 +58,10 @@ class Artifacts:
         self._bound = bound
         self._clock = clock
 
+    def fits(self, body: bytes) -> bool:
+        """Whether `body` need not be kept apart, whatever its headers are: most need not, and nobody counts."""
+        return len(body) + MAX_HEADERS <= min(self._bus.max_payload, self._bound)
+
     async def claimed(self, subject: str, body: bytes, wire: dict[str, str]) -> tuple[bytes, dict[str, str]]:
         """What to send on `subject`: `body` and the headers `wire`, or, if they do not fit, a reference to the body.
 
@@ -66,8 +70,6 @@ class Artifacts:
             UnknownOutcome: the broker was silent. Nothing but garbage may be stored.
         """
         room = min(self._bus.max_payload, self._bound)
-        if len(body) + MAX_HEADERS <= room:  # most are: then nobody counts
-            return body, wire
         headers = header_size(wire)
         if headers + len(body) <= room or headers > MAX_HEADERS:
             return body, wire

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -292,31 +292,51 @@ class JetStreamBus:
 
     # Asking the broker
 
-    async def request(
+    def request(
         self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> bytes:
-        """One answer. Raises `lost` when there is none in time, and waits that long for a connection that is away."""
+    ) -> Coroutine[Any, Any, bytes]:
+        """One answer; it is asked for before anybody waits, unless the connection is away, which is waited for.
+
+        Raises `lost` when there is none in time.
+        """
+        if self.connected and not self._closing:
+            return self._answer(subject, lost, self._ask(subject, body, headers))
+        return self._request_later(subject, body, headers, lost)
+
+    def _ask(self, subject: str, body: bytes, headers: bytes) -> asyncio.Future[Arrival]:
+        reply, answer = self._replies.expect()
+        try:
+            self._nc.put(subject, reply, headers, body)
+        except BaseException:
+            self._replies.forget(reply)
+            raise
+        return answer
+
+    async def _request_later(self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailable]) -> bytes:
         if self._closing:
             raise BusUnavailable(f"cannot ask on {subject}: this connection was closed; open another one")
+        self._up.clear()  # the connection may be gone, and its callback not have run yet
         try:
-            if not self.connected:
-                self._up.clear()  # the connection is gone, and its callback has not run yet
-                async with asyncio.timeout(self._timeout):
-                    await self._up.wait()
-            reply, answer = self._replies.expect()
-            try:
-                await self._nc.hand_over(subject, reply, headers, body)
-                message = await answer
-            finally:
-                self._replies.forget(reply)
+            async with asyncio.timeout(self._timeout):
+                await self._up.wait()
+            asked = self._ask(subject, body, headers)
         except TimeoutError:
-            raise lost(
-                f"no answer on {subject} within {self._timeout} s, {'connected' if self.connected else 'not connected'}"
-            ) from None
-        except Abandoned:
-            raise lost(f"the connection was lost before {subject} was answered") from None
+            raise self._silent(subject, lost) from None
         except FAILURES as error:
             raise BusUnavailable(f"cannot ask on {subject}: {error}") from error
+        return await self._answer(subject, lost, asked)
+
+    def _silent(self, subject: str, lost: type[BusUnavailable]) -> BusUnavailable:
+        how = "connected" if self.connected else "not connected"
+        return lost(f"no answer on {subject} within {self._timeout} s, {how}")
+
+    async def _answer(self, subject: str, lost: type[BusUnavailable], asked: asyncio.Future[Arrival]) -> bytes:
+        try:
+            message = await asked
+        except TimeoutError:
+            raise self._silent(subject, lost) from None
+        except Abandoned:
+            raise lost(f"the connection was lost before {subject} was answered") from None
         if message.block and message.status.startswith("503"):
             raise BusUnavailable(
                 f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "
@@ -360,7 +380,7 @@ class JetStreamBus:
 
     # Messages
 
-    async def publish(
+    def publish(
         self,
         subject: str,
         body: bytes,
@@ -368,15 +388,28 @@ class JetStreamBus:
         *,
         expect: int | None = None,
         message_id: str | None = None,
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
+        """It is under way when this returns, so that several are together: unless the connection is away, or `body`
+        has to be kept apart first."""
         check_subject(subject)
-        extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
+        orders = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
         if message_id is not None:
-            extra[MESSAGE_ID] = message_id
-        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers, extra))
-        return await self._writer.store(subject, body, wire)
+            orders[MESSAGE_ID] = message_id
+        return self._store(subject, subject, body, wire_headers(headers, orders))
 
-    async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+    def _store(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
+        """Store on `name` what is for `subject`."""
+        if self._artifacts.fits(body):
+            return self._writer.store(name, body, wire)
+        return self._store_claimed(name, subject, body, wire)
+
+    async def _store_claimed(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> int:
+        return await self._writer.store(name, *await self._artifacts.claimed(subject, body, wire))
+
+    def schedule(
+        self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
+    ) -> Coroutine[Any, Any, bool]:
+        """Under way when this returns, as with `publish`."""
         check_subject(name)
         check_subject(target)
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -387,8 +420,11 @@ class JetStreamBus:
             EXPECTED_SEQUENCE: "0",
             EXPECTED_OF: target,
         }
+        return self._scheduled(self._store(name, target, body, wire_headers(headers, orders)))
+
+    async def _scheduled(self, storing: Coroutine[Any, Any, int]) -> bool:
         try:
-            await self._writer.store(name, *await self._artifacts.claimed(target, body, wire_headers(headers, orders)))
+            await storing
         except Conflict:
             return False
         return True

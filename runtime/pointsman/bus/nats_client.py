@@ -40,7 +40,7 @@ class NatsClient(Client):
     - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
       still wait for the flusher, a fresh subscription among them.
     - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
-    - `hear` calls a plain function for each message as it is read, and `hand_over` takes a header block that is made
+    - `hear` calls a plain function for each message as it is read, and `put` takes a header block that is made
       already: a queue, a task's turn and a second check of every header for each message are a third of its cost.
     """
 
@@ -90,13 +90,21 @@ class NatsClient(Client):
         self._heard.pop(subscription._id, None)
 
     async def hand_over(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
-        """As `publish`, of a subject and headers that were checked. It waits only when the connection cannot keep up.
+        """As `put`, and wait where the connection cannot keep up."""
+        self.put(subject, reply, headers, body)
+        if self._pending_data_size > self._max_pending_size:
+            await _cancellable(self._flush_pending(force_flush=True))
+
+    def put(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
+        """As `publish`, of a subject and headers that were checked, and without waiting: for what is waited for
+        anyhow, as an answer is.
 
         Raises what `publish` raises: it is closed, or away with more pending than it keeps.
         """
         if self.is_closed:
             raise nats.errors.ConnectionClosedError
-        if not self.is_connected and len(body) + self._pending_data_size > self._max_pending_size:
+        connected = self.is_connected
+        if not connected and len(body) + self._pending_data_size > self._max_pending_size:
             raise nats.errors.OutboundBufferLimitError
         if headers:
             order = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(body)}\r\n"
@@ -105,10 +113,8 @@ class NatsClient(Client):
         command = b"%b%b%b\r\n" % (order.encode(), headers, body)
         self._pending.append(command)
         self._pending_data_size += len(command)
-        if self._pending_data_size > self._max_pending_size:
-            await _cancellable(self._flush_pending(force_flush=True))
-        elif self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
+        if connected and self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     def drop_deliveries_of(self, stream: str) -> None:
         """What waits to be sent and would settle a delivery of `stream`, or hand one on, will not be sent."""

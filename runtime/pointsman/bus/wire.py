@@ -132,8 +132,8 @@ def header_bytes(headers: Mapping[str, str]) -> bytes:
     """The header block of names and values that `wire_headers` has checked; empty for none."""
     if not headers:
         return b""
-    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-    return "".join(["NATS/1.0\r\n", *lines, "\r\n"]).encode()
+    lines = "\r\n".join(map(": ".join, headers.items()))
+    return f"NATS/1.0\r\n{lines}\r\n\r\n".encode()
 
 
 def header_lines(block: bytes) -> dict[str, str]:

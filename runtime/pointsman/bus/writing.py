@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
 
 from pydantic_core import from_json
 
@@ -22,9 +22,9 @@ class _Connection(Protocol):
     def max_payload(self) -> int: ...
     @property
     def server(self) -> Server | None: ...
-    async def request(
+    def request(
         self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> bytes: ...
+    ) -> Coroutine[Any, Any, bytes]: ...
 
 
 class StreamWriter:
@@ -40,10 +40,13 @@ class StreamWriter:
         self._watcher = watcher
         self.hops = ""
 
-    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
-        """Publish and return the sequence the stream gave it."""
+    def store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
+        """Publish, at once; the sequence the stream gives it."""
         if self._watcher is None:
-            return await self._store(subject, body, wire)
+            return self._store(subject, body, wire)
+        return self._watched(self._watcher, subject, body, wire)
+
+    async def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> int:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION: self.hops}
             size = header_size(traced)
@@ -56,17 +59,20 @@ class StreamWriter:
             error = raised.kind
             raise
         finally:
-            self._watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, error)
+            watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, error)
 
     def passed(self, told: Arrival) -> None:
         """What a server tells at `hops`."""
         if self._watcher is not None and (hop := hop_of(told.data)) is not None:
             self._watcher.passed(hop)
 
-    async def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
+    def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self._bus.max_payload)
-        answer = from_json(await self._bus.request(subject, body, block, lost=UnknownOutcome))
+        return self._stored(subject, wire, self._bus.request(subject, body, block, lost=UnknownOutcome))
+
+    async def _stored(self, subject: str, wire: dict[str, str], storing: Coroutine[Any, Any, bytes]) -> int:
+        answer = from_json(await storing)
         if not (code := error_code(answer)):
             return int(answer["seq"])
         if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
