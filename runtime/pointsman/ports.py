@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import JsonValue
 
@@ -234,7 +234,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def publish(
+    def publish(
         self,
         subject: str,
         body: bytes,
@@ -242,8 +242,9 @@ class Bus(Protocol):
         *,
         expect: int | None = None,
         message_id: str | None = None,
-    ) -> int:
-        """Store one message in the stream that has `subject` and return its sequence. Many may be in flight at once.
+    ) -> Coroutine[Any, Any, int]:
+        """Store one message in the stream that has `subject` and return its sequence. It may be under way before it is
+        awaited, so that many are in flight at once; not awaited, it may never be.
 
         `expect` is the sequence the subject must end at now, 0 for none yet: the compare-and-set. `message_id` lets the
         broker drop a second publish within its de-duplication window (the sequence of the first is returned).
@@ -256,7 +257,9 @@ class Bus(Protocol):
         """
         ...
 
-    async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+    def schedule(
+        self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
+    ) -> Coroutine[Any, Any, bool]:
         """Have the broker publish the message on `target` at `at`; durable, once, at once when `at` is past.
 
         `name` is a `schedule` subject; a schedule that still waits there is replaced. False when `target` already holds

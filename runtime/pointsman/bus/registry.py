@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -30,7 +30,7 @@ class _Bus(Protocol):
 
 
 class _Writer(Protocol):
-    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int: ...
+    def store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]: ...
 
 
 class _Reader(Protocol):

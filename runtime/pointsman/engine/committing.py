@@ -3,17 +3,19 @@ conflict all of it again, from what the log holds then."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pointsman.core.decide import consider
 from pointsman.core.grounds import Agents, grounds, kept
 from pointsman.core.inputs import Circumstances
-from pointsman.core.state import changed
+from pointsman.core.state import State, changed
 from pointsman.engine.arrivals import Arrival, cut_down
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.continuity import LogWatch
 from pointsman.engine.fault_points import passed
 from pointsman.engine.loads import Loads
+from pointsman.engine.sending import Ready
 from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEvent, UnknownOutcome
 from pointsman.ports import Bus, Clock
@@ -21,7 +23,7 @@ from pointsman.telemetry import get_logger, metrics, names
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.log import Entry
 
-__all__ = ["Committer"]
+__all__ = ["Committed", "Committer"]
 
 _UNKNOWN = 0.05
 """Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
@@ -31,11 +33,29 @@ _RACES = 100
 _log = get_logger(__name__)
 
 
+class Committed(NamedTuple):
+    """The head after some inputs, the entries committed for them, what those have to send, and whether what was sent
+    before is unknown."""
+
+    head: Head
+    entries: tuple[Entry, ...] = ()
+    owed: Sequence[Ready] = ()
+    raced: bool = False
+
+
 class Committer:
-    """Commits to one team's logs. Of what it commits, `watch`, `circuits` and `loads` learn."""
+    """Commits to one team's logs. Of what it commits, `watch`, `circuits` and `loads` learn; `prepare` makes what is
+    to be sent for it, while the broker stores the commit."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, logs: WorkflowLog, watch: LogWatch, circuits: SharedCircuits, loads: Loads
+        self,
+        bus: Bus,
+        clock: Clock,
+        logs: WorkflowLog,
+        watch: LogWatch,
+        circuits: SharedCircuits,
+        loads: Loads,
+        prepare: Callable[[State, Sequence[Entry]], Sequence[Ready]],
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -43,12 +63,10 @@ class Committer:
         self._watch = watch
         self._circuits = circuits
         self._loads = loads
+        self._prepare = prepare
         self._alive: tuple[tuple[AgentCard, ...], Agents] = ((), ())
 
-    async def commit(
-        self, workflow: str, head: Head, arrivals: Sequence[Arrival]
-    ) -> tuple[Head, tuple[Entry, ...], bool]:
-        """The head after the inputs, the entries committed for them, and whether what was sent before is unknown."""
+    async def commit(self, workflow: str, head: Head, arrivals: Sequence[Arrival]) -> Committed:
         raced = False
         for _ in range(_RACES):
             cards = tuple(await self._bus.registry.cards())
@@ -59,12 +77,12 @@ class Committer:
             entries, state = tuple(draft.entries), draft.state
             if not entries or state is None:
                 if head.state is not None and head.state.ended:
-                    return head, (), raced  # nothing follows
+                    return Committed(head, raced=raced)  # nothing follows
                 # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
                 # one may be the very timer that another supervisor has armed since.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
-                    return head, (), raced
+                    return Committed(head, raced=raced)
                 head, raced = newer, True
                 continue
             if draft.compared and await self._loads.look(draft.compared):
@@ -73,8 +91,13 @@ class Committer:
                 continue  # another supervisor was faster
             alive = self._kept(cards)
             given = grounds(draft, alive if alive != head.agents else None)
+            owed: list[Ready] = []
+
+            def prepare(committed: State, entries: tuple[Entry, ...] = entries, owed: list[Ready] = owed) -> None:
+                owed += self._prepare(committed, entries)
+
             try:
-                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id, given)
+                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id, given, prepare)
             except (Conflict, UnknownOutcome) as error:
                 metrics.count(names.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
                 _log.info("commit_not_taken", workflow_id=workflow, reason=error.kind)
@@ -92,14 +115,14 @@ class Committer:
                     continue
                 apart: tuple[Entry, ...] = ()
                 for arrival in arrivals:
-                    head, made, _ = await self.commit(workflow, head, [arrival])
-                    apart += made
-                return head, apart, True
+                    committed = await self.commit(workflow, head, [arrival])
+                    head, apart = committed.head, apart + committed.entries
+                return Committed(head, apart, self._prepare(head.state, apart) if head.state else (), raced=True)
             self._watch.wrote(after.sequence)
             self._circuits.saw(head.state, workflow, entries)
             self._loads.saw(head.state, entries)
             passed("supervisor.committed")
-            return after, entries, raced
+            return Committed(after, entries, owed, raced)
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
 
     def _kept(self, cards: tuple[AgentCard, ...]) -> Agents:

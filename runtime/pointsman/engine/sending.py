@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence, Set
-from datetime import datetime, timedelta
+from collections.abc import Coroutine, Iterable, Sequence, Set
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 from pointsman.core.inputs import EARLY
 from pointsman.core.message import Message
@@ -18,8 +20,8 @@ from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import RESENT
-from pointsman.engine.spans import log_ids, trace_context
-from pointsman.errors import Conflict, OversizeEvent
+from pointsman.engine.spans import log_ids, traceparent
+from pointsman.errors import Conflict, OversizeEvent, PointsmanError
 from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger, tracing
 from pointsman_schemas.envelope import Envelope, encode
@@ -28,9 +30,18 @@ from pointsman_schemas.log import ApprovalRequested, Entry, TaskAbandoned, Timer
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Sender"]
+__all__ = ["Ready", "Sender"]
 
 _log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Ready:
+    """A message as it goes on the wire."""
+
+    message: Message
+    headers: dict[str, str]
+    body: bytes
 
 
 class Sender:
@@ -43,12 +54,16 @@ class Sender:
         self._source = subjects.source("team", team)
         self.ahead = timedelta()  # the broker's clock, by which schedules fire, before the one here
 
-    async def send_new(self, state: State, entries: Sequence[Entry]) -> None:
-        """What `entries`, committed just now and by this process, have added to the outbox of `state`."""
-        abandoned = [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]
-        await self._take_back(state, [state.tasks[name] for name in abandoned])
-        if touched := _touched(entries):
-            await self._send(state, touched)
+    def prepare(self, state: State, entries: Sequence[Entry]) -> Sequence[Ready]:
+        """What `entries` have added to the outbox of `state`, which they lead to: for `send_new`, once they are
+        committed."""
+        return self._ready(state, outbox(state, self._subjects, _touched(entries))) if entries else ()
+
+    async def send_new(self, state: State, entries: Sequence[Entry], prepared: Sequence[Ready] | None = None) -> None:
+        """Send what `entries`, committed just now and by this process, have added to the outbox of `state`."""
+        if abandoned := [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]:
+            await self._take_back(state, [state.tasks[name] for name in abandoned])
+        await self._send(state, self.prepare(state, entries) if prepared is None else prepared)
 
     async def send_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
         """The whole outbox of `state`, because what was sent before is not known."""
@@ -57,7 +72,10 @@ class Sender:
             if await self._bus.last("log", ending) is not None:
                 return
         await self.take_back(state)
-        sent, there = await self._send(state, None)
+        messages = self._ready(state, outbox(state, self._subjects))
+        if self._bus.forgets:
+            _mark_resent(messages)
+        sent, there = await self._send(state, messages)
         _log.info("outbox_sent_again", sent=sent, already_there=there, **log_ids(state))
 
     async def take_back(self, state: State) -> None:
@@ -66,64 +84,77 @@ class Sender:
 
     async def reschedule(self, state: State) -> None:
         """Send what waits for its time again, for a broker whose clock has been set."""
-        waiting = [message for message in outbox(state, self._subjects) if message.schedule is not None]
-        await self._together(state, waiting, again=self._bus.forgets)
+        waiting = (message for message in outbox(state, self._subjects) if message.schedule is not None)
+        messages = self._ready(state, waiting)
+        if self._bus.forgets:
+            _mark_resent(messages)
+        await self._together(state, messages)
 
-    async def _send(self, state: State, only: Set[str] | None) -> tuple[int, int]:
-        """How many messages were new, and how many were there already."""
-        messages = list(outbox(state, self._subjects, only))
-        again = only is None and self._bus.forgets
-        rest = [message for message in messages if not isinstance(message.event, Outcome)]
-        new = [*await self._together(state, rest, again=again)]
-        new += await self._together(state, messages[len(rest) :])
-        if state.outcome is not None and state.reply_to:
-            await self._bus.broadcast(state.reply_to, dump(state.outcome), {})
+    def _ready(self, state: State, messages: Iterable[Message]) -> Sequence[Ready]:
+        return [Ready(message, self._headers(state, message), dump(message.event)) for message in messages]
+
+    async def _send(self, state: State, messages: Sequence[Ready]) -> tuple[int, int]:
+        """How many of `messages` were new, and how many were there already."""
+        if not messages:
+            return 0, 0
+        if not isinstance(messages[-1].message.event, Outcome):
+            new = await self._together(state, messages)
+        else:
+            new = [*await self._together(state, messages[:-1]), *await self._together(state, messages[-1:])]
+            if state.reply_to:
+                await self._bus.broadcast(state.reply_to, messages[-1].body, {})
         return sum(new), len(new) - sum(new)
 
-    async def _together(self, state: State, messages: Sequence[Message], *, again: bool = False) -> Sequence[bool]:
-        if len(messages) == 1:
-            return (await self._emit(state, messages[0], again=again),)
-        return await asyncio.gather(*(self._emit(state, message, again=again) for message in messages))
-
-    async def _emit(self, state: State, message: Message, *, again: bool) -> bool:
-        """Whether it is new; it is on the bus in any case, or its attempt has failed. `again`: the broker may have had
-        it, and forgotten it."""
-        new = True
+    async def _together(self, state: State, messages: Sequence[Ready]) -> Sequence[bool]:
+        """Which of them are new. Each is on the bus in any case, or its attempt has failed. All are under way before
+        the first is waited for, where the bus has that; if some cannot be sent, what kept the first of them."""
+        under_way = [self._begin(each) for each in messages]
+        new: list[bool] = []
+        failure: PointsmanError | None = None
         try:
-            headers = self._headers(state, message)
-            if again and isinstance(message.event, Handoff):
-                headers[RESENT] = "true"
-            if isinstance(message.event, DeadLetter):
-                await store_letter(self._bus, message.subject, message.event, headers)
-            elif message.schedule is not None and message.due is not None:
-                new = await self._schedule(message, message.schedule, message.due + self.ahead, headers)
-            else:
-                await self._bus.publish(message.subject, dump(message.event), headers, expect=0)
-            passed("supervisor.sent")
-        except Conflict:
-            new = False  # sent before a crash, or by another supervisor
-        except OversizeEvent as error:
-            await self._fail_oversize(state, message, error)
+            for each, sending in zip(messages, under_way, strict=True):
+                try:
+                    new.append(await sending is not False or await self._put_back(each))
+                    passed("supervisor.sent")
+                except Conflict:
+                    new.append(False)  # sent before a crash, or by another supervisor
+                except OversizeEvent as error:
+                    await self._fail_oversize(state, each.message, error)
+                    new.append(True)
+                except PointsmanError as error:
+                    failure = failure or error
+        finally:
+            for sending in under_way:
+                sending.close()
+        if failure is not None:
+            raise failure
         return new
 
-    async def _schedule(self, message: Message, name: str, due: datetime, headers: dict[str, str]) -> bool:
-        body, target = dump(message.event), message.subject
-        if await self._bus.schedule(name, due, target, body, headers):
-            return True
-        if not isinstance(message.event, Timer):
+    def _begin(self, ready: Ready) -> Coroutine[Any, Any, object]:
+        message, headers, body = ready.message, ready.headers, ready.body
+        if message.schedule is not None and message.due is not None:
+            return self._bus.schedule(message.schedule, message.due + self.ahead, message.subject, body, headers)
+        if isinstance(message.event, DeadLetter):
+            return store_letter(self._bus, message.subject, message.event, headers)
+        return self._bus.publish(message.subject, body, headers, expect=0)
+
+    async def _put_back(self, ready: Ready) -> bool:
+        """Whether it had to be scheduled in place of what somebody else has put where it is to come."""
+        message, target = ready.message, ready.message.subject
+        if message.due is None or not isinstance(message.event, Timer):
             return False
         # What stands there fired, unless it was stored before its time: then somebody else has put it there, and a
         # workflow that took it for its own wake-up would never get that.
         there = await self._bus.last("work", target)
-        if there is not None and due - there.at <= EARLY:
+        if there is not None and message.due + self.ahead - there.at <= EARLY:
             return False
         _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
         await self._bus.purge("work", target)
-        return await self._bus.schedule(name, due, target, body, headers)
+        return await self._begin(ready) is True
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
         # With tracing off here the task's span will never be; its agent goes on from where the caller was.
-        traceparent = trace_context(state.trace, message.span_id if tracing() else None).traceparent
+        parent = traceparent(state.trace, message.span_id if tracing() else None)
         return encode(
             Envelope(
                 id=message.id,
@@ -133,9 +164,9 @@ class Sender:
                 subject=state.workflow_id,
                 correlation_id=state.correlation_id,
                 causation_id=f"{state.workflow_id}-{message.commit}",
-                traceparent=traceparent,
+                traceparent=parent,
                 tracestate=state.trace.tracestate,
-                origin_traceparent=traceparent,
+                origin_traceparent=parent,
             )
         )
 
@@ -197,10 +228,17 @@ class Sender:
         await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
 
 
+def _mark_resent(messages: Iterable[Ready]) -> None:
+    """The broker may have had them, and forgotten them."""
+    for each in messages:
+        if isinstance(each.message.event, Handoff):
+            each.headers[RESENT] = "true"
+
+
 def _touched(entries: Iterable[Entry]) -> Set[str]:
     """The tasks, the timer and the approvals that the entries are about, in their order; the outcome is about its last
     task."""
-    return dict.fromkeys(_about(entry) for entry in entries).keys()
+    return dict.fromkeys(map(_about, entries)).keys()
 
 
 def _about(entry: Entry) -> str:

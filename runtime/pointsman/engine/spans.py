@@ -38,12 +38,17 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Spans", "log_ids", "trace_context"]
+__all__ = ["Spans", "log_ids", "trace_context", "traceparent"]
 
 
 def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
     """The context of the workflow's own span, or of one of its other spans."""
     return TraceContext(trace.trace_id, span_id or trace.span_id, trace.flags, trace.tracestate)
+
+
+def traceparent(trace: TraceOrigin, span_id: str | None = None) -> str:
+    """The same, as a header says it."""
+    return f"00-{trace.trace_id}-{span_id or trace.span_id}-{trace.flags:02x}"
 
 
 def log_ids(state: State) -> dict[str, str]:

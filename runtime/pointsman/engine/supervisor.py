@@ -83,7 +83,8 @@ class SupervisorEngine:
         self._circuits = SharedCircuits(
             bus, self._subjects, clock, failures=settings.circuit_failures, seconds=settings.circuit_open
         )
-        self._committer = Committer(bus, clock, self._logs, self._watch, self._circuits, Loads(bus, clock))
+        loads, prepare = Loads(bus, clock), self._sender.prepare
+        self._committer = Committer(bus, clock, self._logs, self._watch, self._circuits, loads, prepare)
         self._mender = Mender(bus, self._subjects, clock, self._logs, self._sender, team.name)
         self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
@@ -336,7 +337,7 @@ class SupervisorEngine:
             await self._look_for_cancellation(workflow, arrivals)
         if head.state is not None and too_early(head.state, arrivals, self._clock.now()):
             await self._broker_was_set()
-        head, entries, raced = await self._committer.commit(workflow, head, arrivals)
+        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
         # What others have committed they send themselves, and if they die before, the input they did it for comes
@@ -346,8 +347,8 @@ class SupervisorEngine:
             await self._sender.send_all(head.state, entries)
             others = False
         else:
-            await self._sender.send_new(head.state, entries)
-        self._remember(workflow, replace(head, others=others))
+            await self._sender.send_new(head.state, entries, owed)
+        self._remember(workflow, head if head.others is others else replace(head, others=others))
         passed("supervisor.emitted")
         await self._spans.ended(head.state, entries)
         if left_behind and tracing():

@@ -6,7 +6,7 @@ That is the whole of the coordination between supervisors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from pointsman.core.evolve import apply
 from pointsman.core.grounds import Agents
 from pointsman.core.state import State, changed, from_snapshot, to_snapshot
 from pointsman.engine.history import commit_of, is_imported
-from pointsman.engine.spans import trace_context
+from pointsman.engine.spans import traceparent
 from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError, describe_error
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import parse_traceparent
@@ -66,6 +66,7 @@ class WorkflowLog:
         self._subjects = subjects
         self._clock = clock
         self._team = team
+        self._source = subjects.source("team", team)
 
     async def load(self, workflow: str, known: Head | None = None) -> Head:
         """The head of the log, read from the newest snapshot on, or from `known` on.
@@ -111,9 +112,10 @@ class WorkflowLog:
         state: State,
         cause: str,
         grounds: Grounds | None = None,
+        meanwhile: Callable[[State], object] = lambda _: None,
     ) -> Head:
         """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause` and decided
-        upon `grounds`.
+        upon `grounds`. What can be done for the state it leads to while the broker stores it, `meanwhile` does.
 
         Raises:
             Conflict: somebody else has written since `head`. Nothing was stored: load, decide again.
@@ -135,17 +137,22 @@ class WorkflowLog:
             Envelope(
                 id=f"{workflow}-{number}",
                 type=Commit.event_type,
-                source=self._subjects.source("team", self._team),
+                source=self._source,
                 time=self._clock.now(),
                 subject=workflow,
                 correlation_id=committed.correlation_id,
                 causation_id=cause,
-                traceparent=trace_context(committed.trace).traceparent,
+                traceparent=traceparent(committed.trace),
             )
         )
         subject = self._subjects.log(self._team, workflow)
         try:
-            sequence = await self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
+            storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
+            try:
+                meanwhile(committed)
+                sequence = await storing
+            finally:
+                storing.close()
         except OversizeEvent:
             if not due:
                 raise
