@@ -1,0 +1,211 @@
+"""Commit, emit, acknowledge: in that order, and whoever dies in between is made good by who comes after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from support.system import echo, planner_of, synthesizer
+
+from pointsman.bus import memory
+from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.core.evolve import apply
+from pointsman.core.outbox import outbox
+from pointsman.core.state import State
+from pointsman.engine import answering, committing, sending, supervisor
+from pointsman.engine.fault_points import FAULT_POINTS
+from pointsman.engine.history import commit_of
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.settings import Settings
+from pointsman.testing.simulation import Process, SimulatedClock, simulate
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Handoff
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import Commit, TaskDispatched
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Team
+
+SUBJECTS = Subjects("sim")
+TEAM = Team(name="crew", limits=Limits(deadline=60, task_timeout=20))
+TASKS = [
+    {"id": "t1", "agent": "a", "intent": "do the thing"},
+    {"id": "t2", "agent": "a", "depends_on": ["t1"], "intent": "go on with it"},
+]
+WORKFLOW = workflow_id_for("sim.request.crew", "r1")
+SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
+STEPS = 20_000  # ten times what any of these takes
+
+
+def log_of(broker: MemoryBroker) -> list[Commit]:
+    return [commit_of(stored) for stored in broker.stream("log").select(SUBJECTS.log("crew", WORKFLOW))]
+
+
+def state_of(broker: MemoryBroker) -> State | None:
+    state: State | None = None
+    for commit in log_of(broker):
+        state = apply(state, commit)
+    return state
+
+
+class Witness:
+    """Sees what is published and what is acknowledged, and says what came too early."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.broker = broker
+        self.acknowledged: list[str] = []
+        self.sent: list[str] = []
+        self.early: list[str] = []
+
+    def publishes(self, subject: str) -> None:
+        kind, *rest = subject.split(".")[1:]
+        entries = [entry for commit in log_of(self.broker) for entry in commit.entries]
+        match kind:
+            case "handoff":
+                handed = {(e.agent, e.task_id, str(e.attempt)) for e in entries if isinstance(e, TaskDispatched)}
+                committed = (rest[0], rest[2], rest[3]) in handed
+            case "outcome":
+                committed = any(entry.kind == "workflow_ended" for entry in entries)
+            case "schedule":
+                committed = any(entry.kind == "timer_armed" for entry in entries)
+            case _:
+                return
+        self.sent.append(kind)
+        if not committed:
+            self.early.append(f"{subject} was sent before it was committed")
+
+    def acknowledges(self, message: Any) -> None:
+        kind = message.subject.split(".")[1]
+        self.acknowledged.append(kind)
+        if kind == "handoff":
+            _, body = decode(message.headers, message.body)
+            if not self.there("work", parse(Handoff, body).return_to):
+                self.early.append(f"{message.subject} was acknowledged before its result was there")
+            return
+        envelope, _ = decode(message.headers, message.body)
+        state, name = state_of(self.broker), envelope.id if envelope else ""
+        entries = [entry for commit in log_of(self.broker) for entry in commit.entries]
+        heard = any(getattr(entry, "event_id", "") == name for entry in entries)
+        if state is None or (kind == "inbox" and ".result." in message.subject and not heard):
+            self.early.append(f"{message.subject} was acknowledged before it was committed")
+            return
+        for each in outbox(state, SUBJECTS):
+            stream = self.broker.stream_of(each.subject)
+            if each.schedule is None and not self.there(stream, each.subject):
+                self.early.append(f"{message.subject} was acknowledged before {each.subject} was sent")
+
+    def there(self, stream: Any, subject: str) -> bool:
+        return bool(self.broker.stream(stream).select(subject))
+
+
+class WitnessedBus(MemoryBus):
+    def __init__(self, witness: Witness) -> None:
+        super().__init__(broker=witness.broker)
+        self._witness = witness
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        self._witness.publishes(subject)
+        return await super().publish(subject, body, headers, **more)
+
+    async def schedule(self, name: str, *more: Any, **given: Any) -> bool:
+        self._witness.publishes(name)
+        return await super().schedule(name, *more, **given)
+
+
+def system(bus: Callable[[], MemoryBus], stop: asyncio.Event) -> list[Callable[[], Awaitable[None]]]:
+    agents = [planner_of(*TASKS), synthesizer, echo("a")]
+    return [
+        lambda: SupervisorEngine(bus(), TEAM, SETTINGS, SimulatedClock()).run(stop),
+        lambda: Worker(bus(), agents, SETTINGS, clock=SimulatedClock()).run(stop),
+    ]
+
+
+async def ended(broker: MemoryBroker) -> None:
+    while not broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW)):
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(10)  # whatever was not acknowledged is delivered again, and settled
+
+
+async def ask(broker: MemoryBroker) -> None:
+    await broker.connect().publish(SUBJECTS.request("crew"), b'{"input": "do it"}', {"Nats-Msg-Id": "r1"})
+
+
+def test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+    witness = Witness(broker)
+    ack = memory._Delivery.ack
+
+    async def witnessed(self: memory._Delivery) -> None:
+        witness.acknowledges(self.message)
+        await ack(self)
+
+    monkeypatch.setattr(memory._Delivery, "ack", witnessed)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        running = [asyncio.ensure_future(part()) for part in system(lambda: WitnessedBus(witness), stop)]
+        await asyncio.sleep(1)
+        await ask(broker)
+        await ended(broker)
+        stop.set()
+        await asyncio.gather(*running)
+
+    simulate(main, steps=STEPS)
+
+    assert witness.early == []
+    assert witness.sent.count("handoff") == 4
+    assert {"schedule", "outcome"} <= set(witness.sent)
+    assert {"request", "inbox", "handoff"} <= set(witness.acknowledged)
+
+
+@pytest.mark.parametrize("passage", range(1, 5))
+@pytest.mark.parametrize("point", FAULT_POINTS)
+def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+    alive: dict[str, Process] = {}
+    left = passage
+
+    def dies(name: str) -> None:
+        nonlocal left
+        left -= name == point
+        if name == point and left == 0:
+            alive[name.split(".")[0]].kill()
+
+    for module in (answering, committing, sending, supervisor):
+        monkeypatch.setattr(module, "passed", dies)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        over = asyncio.ensure_future(ended(broker))
+
+        async def keep(name: str, part: Callable[[], Awaitable[None]]) -> None:
+            while not stop.is_set():
+                alive[name] = Process(name)
+                alive[name].start(part())  # type: ignore[arg-type]
+                await alive[name].ended()
+
+        keeping = [
+            asyncio.ensure_future(keep(name, part))
+            for name, part in zip(("supervisor", "worker"), system(broker.connect, stop), strict=True)
+        ]
+        await asyncio.sleep(1)
+        await ask(broker)
+        async with asyncio.timeout(50):  # before the deadline, which would end it in any case
+            await over
+        stop.set()
+        await asyncio.gather(*keeping)
+
+    simulate(main, steps=STEPS)
+
+    state = state_of(broker)
+    assert left <= 0  # it did die there
+    assert state is not None
+    assert state.outcome is not None
+    assert (state.outcome.status, state.outcome.gaps) == ("completed", ())
+    assert len(broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW))) == 1
+    assert not any(durable.ready or durable.in_flight for durable in broker._durables.values())
