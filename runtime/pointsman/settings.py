@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pointsman.core.metering import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
@@ -26,10 +26,11 @@ _SECRET = {"url", "credentials", "user", "password", "token", "dashboard_token"}
 _SHOWN = 80  # characters of a value that a message repeats
 
 
-class Settings(BaseSettings):
-    """How a process finds its broker and behaves there. Times are in seconds."""
+class Settings(BaseModel):
+    """How a process finds its broker and behaves there: as it is told, else as the environment says. Times are in
+    seconds."""
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
 
     url: str = "nats://127.0.0.1:4222"
     """NATS servers, comma-separated."""
@@ -73,7 +74,7 @@ class Settings(BaseSettings):
     artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
     """Bytes the object store may take when this process creates it; unset: as much as there is. When it is full, what
     is large waits until something has aged out."""
-    model_limits: Annotated[dict[str, ModelLimits], NoDecode] = {}
+    model_limits: dict[str, ModelLimits] = {}
     """What the model providers allow, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
     the same key keep them together; where one is told to wait, all do."""
@@ -108,6 +109,14 @@ class Settings(BaseSettings):
         """The addresses in `url`, without credentials: what a message or a log line may show."""
         urls = (url if "//" in url else f"//{url}" for url in self.url.split(","))
         return ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_the_environment(cls, given: Any) -> Any:
+        """What was not given is looked up there."""
+        variables = {name: _PREFIX + name.upper() for name in cls.model_fields}
+        found = {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
+        return found | given if isinstance(given, dict) else given
 
     @field_validator("url")
     @classmethod

@@ -71,3 +71,15 @@ def test_an_address_that_is_not_of_nats_says_what_one_looks_like_and_hides_its_p
         Settings.load(url="nats://a:4222,http://ada:secret@127.0.0.1:8400")
 
     assert "secret" not in str(caught.value)
+
+
+def test_what_is_not_given_is_looked_up_and_counts_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "8080")
+    monkeypatch.setenv("POINTSMAN_JOURNAL", "false")
+    monkeypatch.setenv("POINTSMAN_UNKNOWN", "of a later version")
+
+    settings = Settings(namespace="mine")
+
+    assert (settings.health_port, settings.journal, settings.namespace) == (8080, False, "mine")
+    assert settings.model_fields_set >= {"health_port", "journal", "namespace"}
+    assert "ack_wait" not in settings.model_fields_set
