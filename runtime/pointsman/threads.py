@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-import structlog
+from pointsman.structured import structlog
 
 __all__ = ["in_thread"]
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 
-import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pointsman.bus.checks import MAX_HEADERS, check_size, header_size
 from pointsman.errors import Conflict, ContractError
 from pointsman.ports import Bus, Clock, Stored
+from pointsman.structured import structlog
 from pointsman_schemas.claim import DATAREF, Claim
 from pointsman_schemas.strict_json import describe
 

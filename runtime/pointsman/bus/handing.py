@@ -11,12 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import structlog
-
 from pointsman.bus.pull import PullDelivery
 from pointsman.bus.wire import Arrival, Connection, Inbox
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery, Stored
+from pointsman.structured import structlog
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Handing"]

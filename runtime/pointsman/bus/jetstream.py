@@ -15,8 +15,6 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
-
 from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
     EXPECTED_OF,
@@ -58,6 +56,7 @@ from pointsman.errors import (
 )
 from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind, Watcher
 from pointsman.settings import Settings
+from pointsman.structured import structlog
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 

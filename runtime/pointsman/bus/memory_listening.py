@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-import structlog
-
 from pointsman.bus.checks import matches
 from pointsman.ports import Delivery, Stored
+from pointsman.structured import structlog
 
 __all__ = ["Listening"]
 

@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import structlog
-
 from pointsman.bus.wire import Arrival, Connection, Inbox, Meta, as_stored, error_code, nanoseconds, said
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.ports import Stored
+from pointsman.structured import structlog
 
 __all__ = ["Pull", "PullConsumer", "PullDelivery", "durable"]
 

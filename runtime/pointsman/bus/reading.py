@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from datetime import datetime
 from typing import Any
 
-import structlog
-
 from pointsman.bus.checks import own_headers
 from pointsman.bus.pull import Pull
 from pointsman.bus.wire import (
@@ -27,6 +25,7 @@ from pointsman.bus.wire import (
 )
 from pointsman.errors import BusUnavailable, PeerError
 from pointsman.ports import Stored
+from pointsman.structured import structlog
 
 __all__ = ["StreamReader"]
 

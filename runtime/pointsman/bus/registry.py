@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-import structlog
-
 from pointsman.bus.streams import MARKER
 from pointsman.ports import Clock, Stored
+from pointsman.structured import structlog
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import token

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
-
 from pointsman.bus.artifacts import FRESH
 from pointsman.bus.wire import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.settings import Settings
+from pointsman.structured import structlog
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec
 
-import structlog
-
 from pointsman.ports import Hop, Server, Watcher
+from pointsman.structured import structlog
 
 __all__ = ["ContainedWatcher"]
 

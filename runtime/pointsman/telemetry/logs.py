@@ -15,14 +15,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass
-from typing import Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-import structlog
 from opentelemetry.trace import get_current_span
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from pointsman.settings import Settings
+from pointsman.structured import structlog
 from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 
@@ -65,7 +67,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
     """
     if not structlog.is_configured():
         _install("warning")
-    return cast(FilteringBoundLogger, structlog.get_logger(name))
+    return cast("FilteringBoundLogger", structlog.get_logger(name))
 
 
 class bind:
