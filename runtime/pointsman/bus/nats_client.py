@@ -8,14 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
-
 from pointsman.bus.wire import Arrival, Inbox, header_lines
+from pointsman.late import loaded_late
 from pointsman.ports import Server
+
+with loaded_late("nats.js"):  # two thirds of the package; what it does, `jetstream` does here
+    import nats.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+    from nats.aio.transport import TcpTransport
 
 __all__ = ["FAILURES", "Msg", "NatsClient"]
 

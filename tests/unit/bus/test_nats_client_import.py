@@ -1,0 +1,41 @@
+"""Half of nats-py's code is for a JetStream client that ours does not use, and is not loaded until somebody does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_OURS = "from pointsman.bus.nats_client import NatsClient"
+_LOADED = "print(*(name for name in sys.modules if name.startswith('nats.js.')))"
+
+
+def said(*lines: str) -> str:
+    code = "\n".join(("import sys", *lines))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip()
+
+
+def test_nats_is_imported_without_its_jetstream_client() -> None:
+    assert said(_OURS, _LOADED) == ""
+
+
+def test_who_asks_for_it_has_it() -> None:
+    assert said(_OURS, "print(type(NatsClient().jetstream()).__module__)") == "nats.js.client"
+
+
+def test_it_is_one_and_the_same_however_it_is_imported() -> None:
+    asked = "from nats.js.api import StreamConfig\nimport nats"
+
+    assert said(_OURS, asked, "print(nats.js.api.StreamConfig is StreamConfig, nats.js.JetStreamContext.__name__)") == (
+        "True JetStreamContext"
+    )
+
+
+def test_what_it_lacks_is_missing() -> None:
+    assert said(_OURS, "import nats.js", "print(hasattr(nats.js, 'nothing'), hasattr(nats.js, 'nothing'))") == (
+        "False False"
+    )
+
+
+def test_a_process_that_imported_nats_before_keeps_what_it_has() -> None:
+    assert "nats.js.client" in said("import nats", "before = nats.js", _OURS, "assert nats.js is before", _LOADED)
