@@ -33,7 +33,7 @@ class AgentCard(BaseModel):
     `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: AgentName
     version: str = "1.0.0"

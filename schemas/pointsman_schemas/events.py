@@ -56,7 +56,7 @@ class Event(BaseModel):
     up inside other events. NaN and Infinity are refused when an event is made, for they would be written as null.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
     event_type: ClassVar[str]
     max_depth: ClassVar[int] = 200
 
@@ -69,7 +69,7 @@ class Event(BaseModel):
 class Part(BaseModel):
     """A piece of a body."""
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
 
 
 class Usage(Part):

@@ -18,7 +18,7 @@ class PlannedTask(BaseModel):
     task starts. It starts when every task of `depends_on` has succeeded; a failure of one named in
     `optional_dependencies` does not hold it back. With `approval`, a person must allow it first."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     id: _Name
     agent: _Name = ""
@@ -40,7 +40,7 @@ class Plan(BaseModel):
     """What is to be done. With no tasks, `cannot` says why nothing here can serve the request, and `done`, to an
     adaptive team, that nothing remains to be done."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     goal: str = ""
     tasks: tuple[PlannedTask, ...] = ()
@@ -53,7 +53,7 @@ class SelectedAgent(BaseModel):
     """An agent that a classifier thinks can serve the request, or a `skill`, for whichever agent has it. `confidence`
     is from 0 to 1."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agent: _Name = ""
     skill: _Name = ""
@@ -71,7 +71,7 @@ class Selection(BaseModel):
     """What a classifier answers: the agents that could serve the request, surest first. `unserved` is the part of the
     request that none of them is for, `question` what to ask back where nobody is sure."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agents: tuple[SelectedAgent, ...] = ()
     unserved: str = ""

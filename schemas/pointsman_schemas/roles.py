@@ -33,7 +33,7 @@ class MenuItem(BaseModel):
     """An agent as the planner sees it: the part of its card that helps to choose it and to write its input.
     `note` is what else there is to know of it now."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: AgentName
     description: str
@@ -48,7 +48,7 @@ class LimitsLeft(BaseModel):
     """What a plan has to do with: `seconds` until the workflow's deadline, how many more times it may be planned again,
     and what it has not used of its `calls` of models, `tokens` and `cost` in US dollars; None is without a bound."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     seconds: float
     replans: int = 0
@@ -66,7 +66,7 @@ class PlannerInput(BaseModel):
     workflow may still take.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     metadata: dict[str, JsonValue] = {}
@@ -85,7 +85,7 @@ class PlannerInput(BaseModel):
 class ClassifierInput(BaseModel):
     """What a classifier chooses from. Answers with a `Selection`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     metadata: dict[str, JsonValue] = {}
@@ -99,7 +99,7 @@ class SynthesizerInput(BaseModel):
     `disagreements` are what the results say differently of the same thing, a sentence each.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     goal: str = ""
@@ -113,7 +113,7 @@ class SynthesizerInput(BaseModel):
 class RefinerInput(BaseModel):
     """A task that has failed `attempts` times, last with `error`. Answers with a `Refinement`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     intent: str
@@ -127,7 +127,7 @@ class RefinerInput(BaseModel):
 class Refinement(BaseModel):
     """The task in other words."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     intent: str
 
@@ -136,7 +136,7 @@ class JudgeInput(BaseModel):
     """Where results contradict each other, a sentence each. The results are the handoff's `context`. Answers with a
     `Ruling`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     disagreements: tuple[str, ...]
@@ -145,7 +145,7 @@ class JudgeInput(BaseModel):
 class Ruling(BaseModel):
     """A decision on each contradiction."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)]
 
@@ -155,7 +155,7 @@ class ReviewInput(BaseModel):
     those of the stages before. `intent` is what `agent` was asked to do, `criteria` what the team wants of it besides.
     It can be sent back once: not when this is the `last` look. Answers with a `Review`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     metadata: dict[str, JsonValue] = {}
@@ -170,7 +170,7 @@ class Review(BaseModel):
     """What becomes of a stage's result: `pass` and the pipeline goes on, `again` and the stage is done again by who is
     told the `reason`, `stop` and the pipeline ends there."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     verdict: Literal["pass", "again", "stop"]
     reason: str = ""
@@ -185,6 +185,6 @@ class Review(BaseModel):
 class Synthesis(BaseModel):
     """The answer to the request, in the words the caller reads."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     answer: str

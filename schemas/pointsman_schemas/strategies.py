@@ -14,7 +14,7 @@ __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", 
 class _Synthesized(BaseModel):
     """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     @model_serializer(mode="wrap")
     def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Check(BaseModel):
     agent that lets it pass, sends it back once or stops the pipeline, by the stage's intent and these `criteria`.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     fields: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Stage(BaseModel):
     often as `Limits.attempts` allows.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agent: AgentName | None = None
     skill: Skill = ""
@@ -107,7 +107,7 @@ class Stage(BaseModel):
 class Pipeline(BaseModel):
     """Stages, one after the other. The last one's output is the answer; a stage that fails for good ends it there."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     kind: Literal["pipeline"] = "pipeline"
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]

@@ -50,7 +50,7 @@ class Limits(BaseModel):
     do for it, whatever their own limits; each attempt gets a share when it starts.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     deadline: Annotated[float, Field(gt=0)] = 600.0
     task_timeout: Annotated[float, Field(gt=0)] = 120.0
@@ -75,7 +75,7 @@ class Team(BaseModel):
     rewrites a task that has failed twice, and one named `judge` decides between results that contradict each other.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: TeamName
     description: str = ""

@@ -36,7 +36,7 @@ _CHUNK = 131_072  # bytes, as ADR-20 has it by default
 class _Description(BaseModel):
     """What an object store says of an object; readers of other libraries want every field."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     name: str
     bucket: str

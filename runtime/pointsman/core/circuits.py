@@ -26,7 +26,7 @@ class Circuit(BaseModel):
     """An agent that is sent no work before `until`. `opened` counts how often in a row. `probe` is the attempt that is
     to show whether it is well again; while there is one, `until` is when nobody waits for it any more."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     since: AwareDatetime
     until: AwareDatetime
@@ -37,7 +37,7 @@ class Circuit(BaseModel):
 class Circuits(BaseModel):
     """Every circuit that is not closed, by agent."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agents: Mapping[AgentName, Circuit] = {}
 

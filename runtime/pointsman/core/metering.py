@@ -22,7 +22,7 @@ _POLL = 0.1  # seconds between two looks for the end of somebody else's call
 class ModelLimits(BaseModel):
     """What a provider allows one key for one model: `requests` and `tokens` a minute, and calls at a time."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
     requests: Annotated[float, Field(gt=0)] | None = None
     tokens: Annotated[float, Field(gt=0)] | None = None
@@ -33,7 +33,7 @@ class Allowance(BaseModel):
     """What is left at `at`. None is a bucket nobody has used yet. `calls` are those under way, and until when each can
     be. Nothing is taken before `closed_until`: the provider said so."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     at: AwareDatetime
     requests: float | None = None

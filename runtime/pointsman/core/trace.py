@@ -76,7 +76,7 @@ class TraceNode(BaseModel):
     `detail` says why in one line. `usage` is the node's own and that of everything below it.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     kind: NodeKind

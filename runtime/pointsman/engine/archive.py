@@ -47,7 +47,7 @@ class AlreadyThere(PointsmanError):
 class Record(BaseModel):
     """One message as its stream holds it. `body` is text, or base64 where it is no text."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     stream: StreamKind
     subject: str
@@ -65,7 +65,7 @@ class Record(BaseModel):
 class Archive(BaseModel):
     """A workflow of `team`, as the namespace it ran in held it at `exported_at`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     format: Literal["pointsman.workflow"] = "pointsman.workflow"
     version: Literal[1] = VERSION

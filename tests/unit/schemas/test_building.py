@@ -1,0 +1,37 @@
+"""A process uses a few of the contract's models, and builds the validators of those alone, when it first uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_ALL = """
+import importlib, pkgutil, pointsman_schemas, pointsman.core
+from pydantic import BaseModel
+for package in (pointsman_schemas, pointsman.core):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+
+def below(model):
+    return {model}.union(*map(below, model.__subclasses__()))
+
+def built():
+    models = [model for model in below(BaseModel) if model.__module__.startswith("pointsman")]
+    return [model.__name__ for model in models if model.__pydantic_complete__]
+"""
+
+
+def said(*lines: str) -> str:
+    code = "\n".join((_ALL, *lines))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip()
+
+
+def test_to_import_the_contract_builds_next_to_none_of_it() -> None:
+    assert said("print(*sorted(built()))") == "Check Limits Planned Supervisor Usage"  # what defaults are made of
+
+
+def test_reading_an_event_builds_that_one_and_not_each_of_its_parts() -> None:
+    read = "from pointsman_schemas.log import Commit\nbefore = built()\nCommit(number=1, entries=())"
+
+    assert said(read, "print(*sorted(set(built()) - set(before)))") == "Commit"
