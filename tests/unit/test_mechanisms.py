@@ -13,7 +13,9 @@ from pointsman.llm.offline import OfflineModel
 from pointsman.llm_agent import LLMAgent
 from pointsman.testing import run_team, running_team
 from pointsman.testing.models import ScriptedModel, saying
+from pointsman_agents.judge import judge
 from pointsman_agents.planner import planner
+from pointsman_agents.refiner import refiner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import PlanAccepted, TaskDispatched
@@ -106,8 +108,8 @@ async def test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more(count:
     plan = plan_of(*TEAM.agents[:count]).model_dump(mode="json")
 
     with with_model(planner, ScriptedModel(saying(plan))), with_model(synthesizer, OfflineModel()):
-        outcome = await run_team(TEAM, [planner, *members, synthesizer], "Sail?")
+        outcome = await run_team(TEAM, [planner, *members, synthesizer, judge, refiner], "Sail?")
 
     assert outcome.status == "completed"
-    assert outcome.usage.calls == count + 2
+    assert outcome.usage.calls == count + 2  # a judge and a refiner who live are asked nothing, for nothing went wrong
     assert [task.usage.calls for task in outcome.tasks] == [1] * (count + 2)
