@@ -30,7 +30,7 @@ from pointsman.engine.history import (
     side_by_side,
     started_of,
 )
-from pointsman.errors import ContractError, NotFound, OversizeEvent
+from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEvent
 from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.messages import watcher
@@ -39,7 +39,7 @@ from pointsman.telemetry.traces import span
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Budget, Control, Delta, Outcome, Progress, Request
-from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.ids import digest_of, workflow_id_for
 from pointsman_schemas.log import Commit, Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
@@ -123,10 +123,12 @@ class Client:
     ) -> Workflow:
         """Start a workflow in `team` and return it at once; its id is known before anybody has picked it up.
 
-        The same `request_id` is the same workflow however often it is sent. `deadline` is in seconds from admission.
+        The same request under the same `request_id` is the same workflow however often it is sent. `deadline` is in
+        seconds from admission.
 
         Raises:
-            ContractError: the input is empty, not strict JSON, or a value is out of range.
+            ContractError: the input is empty, not strict JSON, or a value is out of range; or another request has begun
+                a workflow under the `request_id`. Nothing was sent.
             OversizeEvent: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
             UnknownOutcome: the broker was silent, repeatedly. Submit again with the same `request_id`.
         """
@@ -144,7 +146,10 @@ class Client:
             )
         except ValidationError as error:
             raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
-        workflow = workflow_id_for(subject, chosen_id)
+        workflow, body = workflow_id_for(subject, chosen_id, self.source), dump(request)
+        digest = digest_of(body)
+        if request_id is not None:
+            await self._see_that_free(team, workflow, request_id, digest)
         name, attributes = publish_request(
             self.subjects.namespace,
             team,
@@ -168,12 +173,24 @@ class Client:
                 origin_traceparent=traceparent,
             )
             try:
-                # The broker drops repetitions over the whole stream: under the caller's id alone, two teams that are
-                # asked under the same id would be one message.
-                await publish(self.bus, subject, dump(request), encode(envelope), message_id=workflow)
+                # The broker drops repetitions over the whole stream, and in silence: under the caller's id alone, two
+                # teams that are asked under the same id would be one message, and so would two requests.
+                await publish(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
             except OversizeEvent as error:
                 raise OversizeEvent(f"the request is too large: {error}; send a reference to it instead") from None
         return Workflow(self, workflow, team)
+
+    async def _see_that_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
+        """Raise `ContractError` where another request is known to have begun `workflow`."""
+        try:
+            began = await started_of(self.bus, self.subjects, self.subjects.log(team, workflow))
+        except (NotFound, BusUnavailable):  # what is not known here, the supervisor sees
+            return
+        if began.request_digest and began.request_digest != digest:
+            raise ContractError(
+                f"the request id {request_id!r} is taken: {workflow} began under it with another request; nothing was "
+                f"sent; `pointsman show {workflow}` tells what came of that one, and a new id is for a new request"
+            )
 
     async def requested(self, sequence: int) -> Workflow:
         """The workflow of a request that was published as a message, by the sequence its publish was answered with.

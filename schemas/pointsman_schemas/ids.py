@@ -28,6 +28,7 @@ __all__ = [
     "as_token",
     "child_id_for",
     "derived_id",
+    "digest_of",
     "span_id_for",
     "token",
     "workflow_id_for",
@@ -71,13 +72,20 @@ def derived_id(*parts: str, length: int = 24) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
-def workflow_id_for(subject: str, request_id: str) -> WorkflowId:
-    """The id of the workflow that the request `request_id` on `subject` starts: the same request, the same workflow.
+def digest_of(data: bytes) -> str:
+    """24 hexadecimal digits by which the same bytes are known again."""
+    return sha256(data).hexdigest()[:24]
+
+
+def workflow_id_for(subject: str, request_id: str, source: str = "") -> WorkflowId:
+    """The id of the workflow that the request `request_id` of `source` on `subject` starts: the same request, the same
+    workflow.
 
     The subject names the namespace and the team, so that neither two teams nor two tenants share an id, nor the
-    idempotency keys that are made of it.
+    idempotency keys that are made of it. `source` is the event's `ce-source`, nothing for a request without one: an id
+    is one within its source only.
     """
-    return "wf_" + derived_id("workflow", subject, request_id)
+    return "wf_" + derived_id("workflow", subject, source, request_id)
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:

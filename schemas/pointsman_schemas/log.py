@@ -77,13 +77,15 @@ class Parent(Part):
 class WorkflowStarted(Part):
     """A request was admitted, or, with a `parent`, a handoff to the team. `depth` is how many teams are above it.
     Strategy and limits are kept as they were then: a team's new version changes no running workflow. No refiner and no
-    judge is null or left out, as by a release that knew neither."""
+    judge is null or left out, as by a release that knew neither. By `request_digest` the same request is known when it
+    comes again, and another one under the same id is told from it; nothing for a handoff."""
 
     kind: Literal["workflow_started"] = "workflow_started"
     at: AwareDatetime
     workflow_id: WorkflowId
     team: TeamName
     request_id: str
+    request_digest: str = ""
     correlation_id: str
     input: str | dict[str, JsonValue]
     metadata: dict[str, JsonValue] = Field(default_factory=dict)

@@ -131,7 +131,7 @@ class Load:
                     break
                 except BusUnavailable:  # the same id, so that it is one workflow whatever came of the last try
                     await asyncio.sleep(_AGAIN)
-            self._asked.append(workflow_id_for(client.subjects.request(TEAM), request_id))
+            self._asked.append(workflow_id_for(client.subjects.request(TEAM), request_id, client.source))
 
     async def _follow(self, client: Client) -> None:
         async for stored in client.bus.follow("log", [client.subjects.outcomes_of(TEAM)]):

@@ -248,7 +248,9 @@ async def test_no_name_from_outside_becomes_a_subject_or_a_command(system: Syste
             request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
             envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)
             await bus.publish(subjects.request("crew"), dump(request), encode(envelope))
-            outcome = await Workflow(system.client, workflow_id_for(subjects.request("crew"), name), "crew").outcome(20)
+            outcome = await Workflow(
+                system.client, workflow_id_for(subjects.request("crew"), name, name), "crew"
+            ).outcome(20)
             assert (outcome.status, outcome.correlation_id) == ("completed", name)
             with pytest.raises(InvalidToken):
                 await system.client.submit(name, "hello")

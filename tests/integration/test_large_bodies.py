@@ -68,7 +68,7 @@ async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_nex
         outcome = await workflow.outcome(30)
 
     assert outcome.status == "completed"
-    assert workflow.id == workflow_id_for(other.subjects.request("crew"), "again")
+    assert workflow.id == workflow_id_for(other.subjects.request("crew"), "again", other.source)
 
 
 async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own(

@@ -83,7 +83,7 @@ async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
         await bus.publish(subjects.request("crew"), body, headers)
 
-        outcome = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "r-1"))
+        outcome = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "r-1", "/shop"))
 
     assert outcome.status == "completed"
     assert outcome.correlation_id == "order 7/ä"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -354,7 +355,7 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
 
 
 def _inputs(rest: Rest) -> Iterator[str]:
-    """What cannot be read is a dead letter."""
+    """What cannot be read is a dead letter, and so is another request under a taken id."""
     world = rest.world
     letters = {letter.sequence for letter in rest.letters if letter.stream == world.subjects.work_stream}
     known = set(rest.logs)
@@ -368,9 +369,17 @@ def _inputs(rest: Rest) -> Iterator[str]:
             lost = True
         if lost and stored.sequence not in letters:
             yield f"{stored.subject} ({stored.sequence}) can belong to nothing, and is no dead letter"
+    buried = {(letter.workflow_id, letter.body) for letter in rest.letters}
     for stored, workflow in world.requests():
-        if isinstance(read_request(stored, world.team, "sim"), RequestRefused) and stored.sequence not in letters:
-            yield f"request {stored.sequence} ({workflow}) cannot be read, and is no dead letter"
+        received = read_request(stored, world.team, "sim")
+        began = [entry for _, commit in rest.logs.get(workflow, ()) for entry in commit.entries[:1]]
+        another = any(
+            isinstance(entry, WorkflowStarted) and entry.request_digest != received.admission.digest for entry in began
+        )
+        lost = (workflow, b64encode(stored.body).decode()) not in buried
+        if lost and (another or isinstance(received, RequestRefused)):
+            what = "is another than its workflow began with" if another else "cannot be read"
+            yield f"request {stored.sequence} ({workflow}) {what}, and is no dead letter"
 
 
 def _cancellations(rest: Rest) -> Iterator[str]:

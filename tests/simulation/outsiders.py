@@ -45,11 +45,14 @@ class Outsiders:
             yield self._cut(Random(f"{self.world.seed}/cut-{number}"))
 
     async def _ask(self, name: str) -> None:
-        """A request, in one of its forms, maybe more than once."""
+        """A request, in one of its forms, maybe more than once, and maybe another one under its id."""
         chance = Random(f"{self.world.seed}/{name}")
         headers, body = request(chance, name, self.world.clock)
-        for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        another = Random(f"{self.world.seed}/{name}-another").random() < 0.3
+        for time in range(chance.choice([1, 1, 1, 2, 3])):
             await asyncio.sleep(chance.uniform(0.0, 5.0))
+            if time and another:
+                body = body.replace(b"please do", b"never do")
             self._inject(self.world.subjects.request(self.world.team.name), body, headers)
 
     async def _cancel(self, name: str, when: float) -> None:

@@ -101,7 +101,7 @@ async def test_a_request_is_one_cloudevent_and_its_workflow_is_known_at_once(bus
     workflow = await client.submit("crew", "mend it", request_id="r-1", correlation_id="order 7", deadline=5)
 
     [(envelope, request)] = await requests(bus)
-    assert workflow.id == workflow_id_for("pointsman.request.crew", "r-1")
+    assert workflow.id == workflow_id_for("pointsman.request.crew", "r-1", client.source)
     assert (envelope.id, envelope.type) == ("r-1", "io.pointsman.request.v1")
     assert envelope.source == "/pointsman/client/python"
     assert (envelope.subject, envelope.correlation_id) == (workflow.id, "order 7")

@@ -117,6 +117,7 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused, *, unwa
             workflow_id=admission.workflow_id,
             team=team.name,
             request_id=admission.request_id,
+            request_digest=admission.digest,
             correlation_id=admission.correlation_id,
             input=request.input if request else "",
             metadata=request.metadata if request else {},
@@ -137,7 +138,9 @@ def _requested(draft: Draft, received: RequestReceived | RequestRefused, *, unwa
     if isinstance(received, RequestRefused):
         what = "the task was refused" if admission.parent else "the request could not be read"
         reason = f"{what}: {received.error.message}"
-        return end(draft, Phase.FAILED, could_not(reason, "Correct the request and publish it again."), reason)
+        return end(
+            draft, Phase.FAILED, could_not(reason, "Correct the request and publish it again under a new id."), reason
+        )
     return None if unwanted else begin(draft)
 
 

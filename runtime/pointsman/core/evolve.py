@@ -201,6 +201,7 @@ def _started(entry: WorkflowStarted) -> State:
         workflow_id=entry.workflow_id,
         team=entry.team,
         request_id=entry.request_id,
+        request_digest=entry.request_digest,
         correlation_id=entry.correlation_id,
         input=entry.input,
         metadata=entry.metadata,

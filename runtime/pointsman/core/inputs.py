@@ -32,7 +32,8 @@ EARLY = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who asks, and where the workflow's spans hang. With a `parent` it is another team's workflow that asks."""
+    """Who asks, and where the workflow's spans hang. With a `parent` it is another team's workflow that asks; else
+    `digest` is that of the request, by which another one under the same id is told from it."""
 
     workflow_id: str
     request_id: str
@@ -41,6 +42,7 @@ class Admission:
     trace: TraceOrigin
     parent: Parent | None = None
     depth: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

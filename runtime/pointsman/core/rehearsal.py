@@ -130,6 +130,7 @@ def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestRecei
         trace=started.trace,
         parent=started.parent,
         depth=started.depth,
+        digest=started.request_digest,
     )
     last = entries[-1]
     if isinstance(last, WorkflowEnded) and (refused := _REFUSED.fullmatch(last.outcome.reason)) is not None:

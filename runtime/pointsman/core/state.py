@@ -148,6 +148,7 @@ class State:
     reply_to: str | None
     trace: TraceOrigin
     parent: Parent | None = None
+    request_digest: str = ""
     depth: int = 0
     approve_plan: bool = False
     refiner: str | None = None

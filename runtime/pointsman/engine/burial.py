@@ -40,6 +40,8 @@ async def bury(
         BusUnavailable: it is not known to be stored: do not settle the original.
     """
     name = letter_id(bus, subjects, stored, workflow)
+    if stored.subject.startswith(subjects.requests.removesuffix("*")):  # it may come more than once under its id
+        name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(
         id=name,
         origin=origin,

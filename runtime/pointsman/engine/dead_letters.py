@@ -24,6 +24,7 @@ from pydantic import JsonValue
 
 from pointsman.bus.clock import SystemClock
 from pointsman.engine.history import closeable, commit_of, newest_commit, publish, started_of
+from pointsman.engine.intake import workflow_of
 from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent
 from pointsman.ports import Bus, Clock, Stored
 from pointsman_schemas.envelope import Envelope, decode, encode
@@ -165,7 +166,8 @@ class DeadLetters:
         request_id = _request_id(content)
         headers, body = _under_id(content.headers, await self._whole_body(letter), request_id)
         await publish(self._bus, content.subject, body, headers, message_id=request_id)
-        return workflow_id_for(content.subject, request_id)
+        named = {**headers, "Nats-Msg-Id": request_id}
+        return workflow_of(Stored(content.subject, body, named, 0, content.at))
 
     async def _request_again(self, content: DeadLetter) -> str:
         """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent."""
@@ -194,7 +196,7 @@ class DeadLetters:
         )
         subject = self._subjects.request(started.team)
         await publish(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
-        return workflow_id_for(subject, request_id)
+        return workflow_id_for(subject, request_id, self._source)
 
     async def _reopen_task(self, content: DeadLetter) -> str:
         workflow = _workflow(content)

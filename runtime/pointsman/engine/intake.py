@@ -22,7 +22,7 @@ from pointsman.telemetry import parse_traceparent, reserve
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
-from pointsman_schemas.ids import child_id_for, workflow_id_for
+from pointsman_schemas.ids import child_id_for, digest_of, workflow_id_for
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
@@ -55,10 +55,11 @@ def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived 
         request = parse(Request, body)
         _check_reply_to(request.reply_to, namespace)
     except ContractError as error:
-        return RequestRefused(
-            _admission(stored, team, envelope, None), AttemptError(kind=error.kind, message=str(error))
-        )
-    return RequestReceived(_admission(stored, team, envelope, request), request)
+        # What is corrected may be an attribute, so the same body with other headers is another request.
+        digest = digest_of(str(error).encode("utf-8", "replace") + stored.body)
+        admission = _admission(stored, team, envelope, None, digest)
+        return RequestRefused(admission, AttemptError(kind=error.kind, message=str(error)))
+    return RequestReceived(_admission(stored, team, envelope, request, digest_of(body)), request)
 
 
 def read_child(stored: Stored, team: Team, subjects: Subjects, now: datetime) -> RequestReceived | RequestRefused:
@@ -100,23 +101,30 @@ def _check_reply_to(subject: str | None, namespace: str) -> None:
         )
 
 
-def _admission(stored: Stored, team: Team, envelope: Envelope | None, request: Request | None) -> Admission:
+def _admission(
+    stored: Stored, team: Team, envelope: Envelope | None, request: Request | None, digest: str
+) -> Admission:
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    request_id = _request_id(stored, envelope, headers)
+    request_id, source = _identity(stored, envelope, headers)
     correlation_id = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
     return Admission(
-        workflow_id=workflow_id_for(stored.subject, request_id),
+        workflow_id=workflow_id_for(stored.subject, request_id, source),
         request_id=request_id,
         correlation_id=(correlation_id or request_id)[:_ID_KEPT],
         team=team,
         trace=_trace(envelope, headers),
+        digest=digest,
     )
 
 
-def _request_id(stored: Stored, envelope: Envelope | None, headers: Mapping[str, str]) -> str:
-    own_id = envelope.id if envelope else headers.get("ce-id") or headers.get("nats-msg-id")
+def _identity(stored: Stored, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
+    """A request's id, and the source within which it is one."""
+    if envelope:
+        return envelope.id[:_ID_KEPT], envelope.source
+    own_id = headers.get("ce-id") or headers.get("nats-msg-id")
     # A place in the stream is one place for as long as the stream lives; with its time it is one for ever.
-    return (own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}")[:_ID_KEPT]
+    own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
+    return own_id[:_ID_KEPT], headers.get("ce-source", "")
 
 
 def workflow_of(stored: Stored) -> str:
@@ -125,7 +133,7 @@ def workflow_of(stored: Stored) -> str:
     with suppress(ContractError):
         envelope, _ = decode(stored.headers, stored.body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    return workflow_id_for(stored.subject, _request_id(stored, envelope, headers))
+    return workflow_id_for(stored.subject, *_identity(stored, envelope, headers))
 
 
 def addressee(stored: Stored, team: str, subjects: Subjects) -> str | None:

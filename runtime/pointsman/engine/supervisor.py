@@ -20,7 +20,7 @@ from pointsman.core.nesting import FROM_PARENT
 from pointsman.core.state import State
 from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
-from pointsman.engine.arrivals import Arrival, are_new, begins, cancels, too_early
+from pointsman.engine.arrivals import Arrival, are_new, asks, begins, cancels, taken_id, too_early
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, lost_log, lost_work
@@ -321,7 +321,8 @@ class SupervisorEngine:
         passed("supervisor.received")
         started = self._clock.now()
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
-        if workflow in self._ended and not again:
+        # A request may be another than the one that began it, which the log tells.
+        if workflow in self._ended and not again and not any(asks(arrival.input) for arrival in arrivals):
             self._room.give_back(workflow)
             return await self._settler.settle(workflow, arrivals)
         head = self._heads.get(workflow)
@@ -354,6 +355,8 @@ class SupervisorEngine:
         if left_behind and tracing():
             await self._spans.left_behind(workflow, {arrival.event_id for arrival in arrivals})
         self._spans.processed(head.state, [arrival.delivery for arrival in arrivals], started)
+        for arrival in arrivals:
+            arrival.refusal = arrival.refusal or taken_id(head.state, arrival.input)
         await self._settler.settle(workflow, arrivals, head.state)
         passed("supervisor.acked")
         self._note(head.state, entries)

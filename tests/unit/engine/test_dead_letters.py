@@ -127,7 +127,7 @@ async def test_a_request_is_sent_again_under_an_id_that_follows_from_the_letter(
     assert envelope is not None
     assert envelope.id != "r-1"
     assert (envelope.source, envelope.correlation_id, body) == ("/shop", "order 7", REQUEST)
-    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), envelope.id)
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
     assert (done.action, done.removed) == ("request", True)
     assert await letters.list() == ()
 
@@ -150,7 +150,7 @@ async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, lette
     done = await letters.replay(await letters.get("d1"))
 
     [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
-    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), json.loads(sent.body)["id"])
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), json.loads(sent.body)["id"], "/shop")
     assert json.loads(sent.body)["data"] == {"input": "x"}
 
 
@@ -245,7 +245,12 @@ async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, lett
     assert envelope is not None
     assert (envelope.correlation_id, envelope.causation_id) == ("c-1", "d1")
     assert (request.input, request.deadline) == ("mend it", 600)
-    assert first.workflow == second.workflow == workflow_id_for(SUBJECTS.request(TEAM), envelope.id) != WORKFLOW
+    assert (
+        first.workflow
+        == second.workflow
+        == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
+        != WORKFLOW
+    )
 
 
 async def test_an_inbox_event_of_a_running_workflow_is_published_again(bus: MemoryBus, letters: DeadLetters) -> None:

@@ -191,7 +191,9 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
 
     async with crew(broker, Settings(ack_wait=2), 2):
         outcomes = [
-            await Workflow(client, workflow_id_for(client.subjects.request("crew"), f"r{number}"), "crew").outcome(10)
+            await Workflow(
+                client, workflow_id_for(client.subjects.request("crew"), f"r{number}", client.source), "crew"
+            ).outcome(10)
             for number in range(20)
         ]
 

@@ -126,7 +126,7 @@ async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nob
     clock = VirtualClock()
     async with crew(clock, LATER) as client:
         for number in range(1, 5):
-            await forge(client, workflow_id_for(client.subjects.request("crew"), "r1"), f"wake-{number}")
+            await forge(client, workflow_id_for(client.subjects.request("crew"), "r1", client.source), f"wake-{number}")
 
         outcome = await ended(clock, client)
 

@@ -368,7 +368,11 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
         first = await ask(dashboard.app, "POST", "/api/requests", asked)
         again = await ask(dashboard.app, "POST", "/api/requests", asked)
 
-    assert first.json == again.json == {"id": workflow_id_for(f"pointsman.request.{TEAM}", "r-7"), "team": TEAM}
+    assert (
+        first.json
+        == again.json
+        == {"id": workflow_id_for(f"pointsman.request.{TEAM}", "r-7", "/pointsman/client/python"), "team": TEAM}
+    )
     stored = [message async for message in bus.read("work", f"pointsman.request.{TEAM}")]
     assert len(stored) == 1
     assert Request.model_validate_json(stored[0].body).input == {"question": "why"}

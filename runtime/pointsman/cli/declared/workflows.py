@@ -23,7 +23,10 @@ def submit(
         str | None, typer.Option(metavar="JSON", help="The request as a JSON object; - reads standard input.")
     ] = None,
     request_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="The same id is the same workflow, however often it is sent.")
+        str | None,
+        typer.Option(
+            metavar="ID", help="The same request under the same id is one workflow, however often it is sent."
+        ),
     ] = None,
     correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Carried by every event.")] = None,
     deadline: Deadline = None,

@@ -1,0 +1,136 @@
+"""Which requests are one request: those of one source and id, as long as they say the same; nothing else is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import pytest
+from support.system import echo, in_memory, planner_of, synthesizer
+from support.waiting import until
+
+from pointsman.client import Client, Workflow
+from pointsman.engine.dead_letters import DeadLetters, Letter
+from pointsman.errors import ContractError
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Outcome, Request
+from pointsman_schemas.team import Limits, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+AGENTS = (planner_of({"id": "t1", "agent": "a", "intent": "do the thing"}), synthesizer, echo("a"))
+ONE, OTHER = b'{"input": "order 1, amount 1"}', b'{"input": "order 1, amount 2"}'
+
+
+def event(*, source: str = "/shop", type: str = Request.event_type) -> dict[str, str]:
+    return encode(Envelope(id="order-1", type=type, source=source, time=datetime(2026, 1, 2, tzinfo=UTC)))
+
+
+async def ask(client: Client, body: bytes, headers: Mapping[str, str]) -> Workflow:
+    """The workflow of a request as another system publishes it."""
+    return await client.requested(await client.bus.publish(client.subjects.request("crew"), body, headers))
+
+
+async def outcome_of(client: Client, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    return await (await ask(client, body, headers)).outcome(10)
+
+
+async def all_settled(client: Client) -> Sequence[Letter]:
+    """The dead letters, once every request is settled."""
+
+    async def settled() -> bool:
+        depth = await client.bus.depth("request-crew", "work")
+        return depth is not None and depth.pending == depth.in_flight == 0
+
+    await until(settled)
+    return await DeadLetters(client.bus, client.subjects).list()
+
+
+async def test_two_systems_that_use_one_id_are_two_workflows() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        first = await outcome_of(client, ONE, event(source="/shop"))
+        second = await outcome_of(client, OTHER, event(source="/warehouse"))
+        letters = await all_settled(client)
+
+    assert first.workflow_id != second.workflow_id
+    assert (first.status, second.status, letters) == ("completed", "completed", ())
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
+async def test_another_request_under_a_taken_id_is_a_dead_letter_that_names_the_workflow(ended: bool) -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        first = await ask(client, ONE, event())
+        if ended:
+            await first.outcome(10)
+        await ask(client, OTHER, event())
+        await ask(client, OTHER, event())
+        outcome = await first.outcome(10)
+        [letter] = await all_settled(client)
+        replayed = await DeadLetters(client.bus, client.subjects).replay(letter)
+        again = await Workflow(client, replayed.workflow, "crew").outcome(10)
+
+    assert outcome.status == again.status == "completed"
+    assert letter.content.cause.kind == "request_id_taken"
+    assert first.id in letter.content.cause.message
+    assert "under a new id" in letter.content.cause.message
+    assert letter.body == OTHER
+    assert again.workflow_id != first.id
+
+
+async def test_the_same_request_again_is_the_same_workflow_and_no_dead_letter() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        first = await ask(client, ONE, event())
+        second = await ask(client, ONE, event())
+        await first.outcome(10)
+        third = await ask(client, ONE, event())
+        letters = await all_settled(client)
+        workflows = await client.list()
+
+    assert first.id == second.id == third.id
+    assert [each.id for each in workflows] == [first.id]
+    assert letters == ()
+
+
+async def test_a_refused_request_is_corrected_under_a_new_id_and_says_so() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        refused = await outcome_of(client, ONE, event(type="my.req"))
+        await ask(client, ONE, event())
+        letters = await all_settled(client)
+
+    assert refused.status == "failed"
+    assert "under a new id" in str(refused.answer)
+    assert [letter.content.cause.kind for letter in letters] == ["unknown_type", "request_id_taken"]
+
+
+async def test_a_rejected_event_that_is_sent_twice_under_one_id_is_one_dead_letter() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        refused = await outcome_of(client, b"not json", event())
+        await ask(client, b"not json", event())
+        letters = await all_settled(client)
+
+    assert refused.status == "failed"
+    assert [letter.content.cause.kind for letter in letters] == ["undecodable"]
+
+
+async def test_a_client_is_told_before_it_sends_another_request_under_a_taken_id() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        first = await client.submit("crew", "amount 1", request_id="r1")
+        await first.outcome(10)
+        again = await client.submit("crew", "amount 1", request_id="r1")
+        with pytest.raises(ContractError, match=rf"'r1' is taken: {first.id} .* nothing was sent"):
+            await client.submit("crew", "amount 2", request_id="r1")
+        letters = await all_settled(client)
+
+    assert again.id == first.id
+    assert letters == ()
+
+
+async def test_two_clients_that_use_one_id_at_once_are_not_one_message_to_the_broker() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        publishing = [client.submit("crew", text, request_id="r1") for text in ("amount 1", "amount 2")]
+        first, second = await asyncio.gather(*publishing)
+        await first.outcome(10)
+        letters = await all_settled(client)
+
+    assert first.id == second.id
+    assert [letter.content.cause.kind for letter in letters] == ["request_id_taken"]
