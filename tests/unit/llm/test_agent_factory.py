@@ -134,7 +134,7 @@ async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowan
     assert (caught.value.kind, len(model.requests)) == (ErrorKind.LIMIT, 1)
 
 
-@pytest.mark.parametrize(("bound", "asked"), [({"turns": 2}, 2), ({"tokens": 25}, 1)])
+@pytest.mark.parametrize(("bound", "asked"), [({"turns": 2}, 2), ({"tokens": 25}, 0)])
 async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int], asked: int) -> None:
     model = ScriptedModel(*[calling(("double", {"number": number})) for number in range(9)])
 
