@@ -20,7 +20,7 @@ from support.waiting import until
 from typer.testing import CliRunner
 
 from pointsman.agent import Agent, agent
-from pointsman.cli import app
+from pointsman.cli.declared import app
 from pointsman.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings

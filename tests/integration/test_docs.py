@@ -22,7 +22,7 @@ from typer.main import get_command
 
 from pointsman.agent import agent
 from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.cli import app
+from pointsman.cli.declared import app
 from pointsman.client import Client, connect
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team

@@ -18,7 +18,7 @@ from support.system import echo, planner_of, running, synthesizer
 from typer.testing import CliRunner
 
 from pointsman import agent
-from pointsman.cli import app
+from pointsman.cli.declared import app
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.errors import TaskError
 from pointsman.settings import Settings

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pointsman.cli import app
+from pointsman.cli.declared import app
 from pointsman.core.evolve import apply, fold
 from pointsman.core.outcome import outcome_of
 from pointsman.core.state import State, from_snapshot, to_snapshot

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from pointsman.cli import app
+from pointsman.cli.declared import app
 from pointsman.client import Client
 from pointsman.settings import Settings
 from support.waiting import until

@@ -17,11 +17,9 @@ import re
 import sys
 from collections.abc import Callable
 from enum import IntEnum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
-
-import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +35,7 @@ __all__ = [
     "complain",
     "console",
     "emit",
+    "ending",
     "hint",
     "one_line",
     "outcome_code",
@@ -69,21 +68,27 @@ def command(function: Callable[P, Code | None]) -> Callable[P, None]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            code = function(*args, **kwargs) or Code.OK
-        except KeyboardInterrupt:
-            complain("interrupted")
-            code = Code.INTERRUPTED
-        except Exception as error:
-            cause = _cause(error)
-            known = code_for(cause)
-            if known is None:
-                raise
-            complain(str(cause))
-            code = known
-        raise typer.Exit(code)
+        import typer
+
+        raise typer.Exit(ending(partial(function, *args, **kwargs)))
 
     return run
+
+
+def ending(function: Callable[[], Code | None]) -> Code:
+    """Its code once it has run; of an error raised on purpose, which is one line on standard error, the error's."""
+    try:
+        return function() or Code.OK
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return Code.INTERRUPTED
+    except Exception as error:
+        cause = _cause(error)
+        known = code_for(cause)
+        if known is None:
+            raise
+        complain(str(cause))
+        return known
 
 
 def code_for(error: BaseException) -> Code | None:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 from typer.testing import CliRunner
 
-from pointsman.cli import app
+from pointsman.cli.declared import app
 
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
@@ -164,7 +164,8 @@ def loaded_by(code: str, *watched: str) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["worker", "--help"], ["dead", "list", "--help"], ["--version"]])
 def test_help_loads_nothing_but_what_can_be_typed(arguments: list[str]) -> None:
-    code = f"from typer.testing import CliRunner\nfrom pointsman.cli import app\nCliRunner().invoke(app, {arguments})"
+    invoked = f"CliRunner().invoke(app, {arguments})"
+    code = f"from typer.testing import CliRunner\nfrom pointsman.cli.declared import app\n{invoked}"
 
     checking = () if len(arguments) > 1 else ("pydantic",)  # by which Typer itself reads the options of one command
     loaded = loaded_by(code, "pointsman", "pointsman_schemas", "nats", "opentelemetry", "rich", *checking)
