@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from pydantic import JsonValue
@@ -46,8 +46,7 @@ _KNOWN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """What is said about an event, apart from its data.
 
     `subject` is the workflow id. `traceparent` and `tracestate` are those of this hop, in W3C form;
@@ -66,7 +65,7 @@ class Envelope:
     traceparent: str | None = None
     tracestate: str | None = None
     origin_traceparent: str | None = None
-    extensions: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str] = MappingProxyType({})
 
 
 def encode(envelope: Envelope) -> dict[str, str]:
@@ -135,7 +134,7 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         UndecodableEvent: attributes are missing or malformed, or the content is not JSON.
         LostBody: it has none, and names a place that nobody could fetch it from.
     """
-    lower = {name.lower(): value for name, value in headers.items()} if headers else {}
+    lower = dict(zip(_lower(tuple(headers)), headers.values(), strict=True)) if headers else {}
     if not body and (place := lower.get(DATAREF)) is not None:
         raise LostBody(
             f"the body is kept apart, at {place[:200]!r}, and is not to be had there: it has aged out, is damaged, too "
@@ -148,12 +147,15 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         if content_type and not _is_json(content_type):
             raise UndecodableEvent(f"Content-Type is {content_type[:80]!r}; expected {_JSON}")
         return None, body
-    attributes = {
-        name[3:]: value if "%" not in value and value.isascii() else _unquote(value, name)
-        for name, value in lower.items()
-        if name.startswith("ce-")
-    }
+    attributes = {name[3:]: value for name, value in lower.items() if name.startswith("ce-")}
+    if "%" in (every := "".join(attributes.values())) or not every.isascii():
+        attributes = {name: _unquote(value, f"ce-{name}") for name, value in attributes.items()}
     return _envelope(attributes, lower), body
+
+
+@lru_cache(256)  # the events of a kind have the same dozen names
+def _lower(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in names)
 
 
 @lru_cache(64)  # there are a dozen types

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Protocol
 
 from pointsman.bus.checks import own_headers
@@ -138,12 +139,13 @@ def header_bytes(headers: Mapping[str, str]) -> bytes:
 
 def header_lines(block: bytes) -> dict[str, str]:
     """`Name: value` per line. A line of another form is passed over, as is the first, which names the version."""
-    headers: dict[str, str] = {}
-    for line in block.decode("utf-8", "replace").split("\r\n"):
-        name, colon, value = line.partition(":")
-        if colon and " " not in name and "\t" not in name and name.isascii():
-            headers[name] = value.strip()
-    return headers
+    lines = [line.partition(":") for line in block.decode("utf-8", "replace").split("\r\n")]
+    return {name: value.strip() for name, colon, value in lines if colon and _is_name(name)}
+
+
+@lru_cache(1024)  # there are a few dozen
+def _is_name(name: str) -> bool:
+    return " " not in name and "\t" not in name and name.isascii()
 
 
 def instant(text: str) -> datetime:

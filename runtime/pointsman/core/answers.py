@@ -63,8 +63,9 @@ def not_served(state: State) -> str:
 def ask_judge(draft: Draft) -> bool:
     """Have contradictions decided, if there are any, somebody lives who can, and there is time."""
     state = draft.open()
-    found = found_disagreements(state)
-    if not found or state.limit or state.judge is None or draft.around.card(state.judge) is None:
+    if state.limit or state.judge is None or draft.around.card(state.judge) is None:
+        return False
+    if not (found := found_disagreements(state)):
         return False
     asked = JudgeInput(request=state.input, disagreements=found)
     add_role_task(draft, free_id(state, "judge"), Role.JUDGE, state.judge, "Decide what contradicts itself", asked)

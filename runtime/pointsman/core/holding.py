@@ -18,8 +18,10 @@ __all__ = ["kept_back", "release"]
 def kept_back(state: State, status: TaskStatus) -> Sequence[Task]:
     """The tasks that wait for an agent (`held`) or for budget (`awaiting_budget`). While a plan is made that may take
     its place, what has not begun waits for that alone."""
+    waiting = [task for task in state.tasks.values() if task.status is status]
+    if not waiting:  # as nearly always
+        return waiting
     running = state.phase is Phase.RUNNING
-    waiting = (task for task in state.tasks.values() if task.status is status)
     return [task for task in waiting if running or task.attempt or task.role is not Role.WORK]
 
 

@@ -92,4 +92,7 @@ class Circumstances:
 
     def card(self, name: str) -> AgentCard | None:
         """The card of one live instance of the agent `name`."""
-        return next((card for card in self.cards if card.name == name), None)
+        for card in self.cards:
+            if card.name == name:
+                return card
+        return None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pointsman_schemas.events import Event
 
 __all__ = ["Message"]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One event to send. With `schedule` and `due` the broker is to publish it on `subject` at that time.
 
     `id` is the event's CloudEvents id, the same however often it is sent. `span_id` is the span it belongs to, in the

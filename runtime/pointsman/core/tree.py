@@ -34,7 +34,9 @@ __all__ = [
 
 def may_plan(state: State) -> Planned:
     """What the workflow and the teams below it may plan: the tighter of the team's limits and of what it was given."""
-    limits, given = state.limits, state.budget or Budget()
+    limits, given = state.limits, state.budget
+    if given is None:
+        return Planned(tasks=limits.tasks, replans=limits.replans)
     return Planned(
         tasks=limits.tasks if given.tasks is None else min(limits.tasks, given.tasks),
         replans=limits.replans if given.replans is None else min(limits.replans, given.replans),
@@ -45,14 +47,17 @@ def planned_so_far(state: State) -> Planned:
     """What the workflow and the teams below it have planned, as far as is known. The steps of an adaptive planner are
     no re-plans: each has tasks, which are counted."""
     replans = 0 if isinstance(state.strategy, Adaptive) else state.replans
-    return state.below + Planned(tasks=sum(1 for _ in state.work()), replans=replans)
+    tasks = sum(task.role is Role.WORK for task in state.tasks.values())
+    return Planned(tasks=state.below.tasks + tasks, replans=state.below.replans + replans)
 
 
 def taken(state: State, asking: Task | None = None) -> Planned:
     """What is planned, asked about, and set aside for teams at work. The last attempt of who is `asking` is over."""
-    given = allowances(state, asking)
-    aside = Planned(tasks=sum(each.tasks or 0 for each in given), replans=sum(each.replans or 0 for each in given))
-    return planned_so_far(state) + aside + Planned(tasks=_asked_about(state))
+    planned, given = planned_so_far(state), allowances(state, asking)
+    return Planned(
+        tasks=planned.tasks + sum(each.tasks or 0 for each in given) + _asked_about(state),
+        replans=planned.replans + sum(each.replans or 0 for each in given),
+    )
 
 
 def allowances(state: State, asking: Task | None = None) -> Sequence[Budget]:

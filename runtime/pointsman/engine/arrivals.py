@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -66,10 +66,10 @@ def cancels(workflow: str, received: ControlReceived) -> bool:
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{FROM_PARENT}"
 
 
-def too_early(state: State, arrivals: Iterable[Arrival], now: datetime) -> bool:
+def too_early(state: State, arrivals: Iterable[Arrival], now: Callable[[], datetime]) -> bool:
     """Whether the armed timer has fired long before its time."""
     fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
-    return fired and state.timer_due is not None and state.timer_due - now > EARLY
+    return fired and state.timer_due is not None and state.timer_due - now() > EARLY
 
 
 def are_new(arrivals: Iterable[Arrival], entries: Iterable[Entry]) -> bool:

@@ -319,7 +319,7 @@ class SupervisorEngine:
     async def _turn(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
         """Load, decide, commit, emit, acknowledge."""
         passed("supervisor.received")
-        started = self._clock.now()
+        started = self._clock.now() if tracing() else None
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
         # A request may be another than the one that began it, which the log tells.
         if workflow in self._ended and not again and not any(asks(arrival.input) for arrival in arrivals):
@@ -336,7 +336,7 @@ class SupervisorEngine:
             return await self._settler.bury_strangers(workflow, arrivals)
         if head.state is None:
             await self._look_for_cancellation(workflow, arrivals)
-        if head.state is not None and too_early(head.state, arrivals, self._clock.now()):
+        if head.state is not None and too_early(head.state, arrivals, self._clock.now):
             await self._broker_was_set()
         head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)
         if head.state is None:
@@ -354,7 +354,8 @@ class SupervisorEngine:
         await self._spans.ended(head.state, entries)
         if left_behind and tracing():
             await self._spans.left_behind(workflow, {arrival.event_id for arrival in arrivals})
-        self._spans.processed(head.state, [arrival.delivery for arrival in arrivals], started)
+        if started is not None:
+            self._spans.processed(head.state, [arrival.delivery for arrival in arrivals], started)
         for arrival in arrivals:
             arrival.refusal = arrival.refusal or taken_id(head.state, arrival.input)
         await self._settler.settle(workflow, arrivals, head.state)
