@@ -22,7 +22,7 @@ def start(draft: Draft, task_id: str) -> None:
     choice = choose(draft, task)
     if choice.until is None and must_be_approved(draft, task, choice.agent):
         return ask_about_task(draft, task, choice.agent)
-    return dispatch(draft, task_id)
+    return dispatch(draft, task_id, choice)
 
 
 def must_be_approved(draft: Draft, task: Task, agent: str) -> bool:

@@ -14,7 +14,7 @@ from pointsman.core.circuits import probe_name
 from pointsman.core.evolve import evolve
 from pointsman.core.inputs import Circumstances
 from pointsman.core.outcome import outcome_of
-from pointsman.core.routing import choose
+from pointsman.core.routing import Choice, choose
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
@@ -142,12 +142,12 @@ def free_ids(state: State, wanted: Iterable[str]) -> list[str]:
     return found
 
 
-def dispatch(draft: Draft, task_id: str) -> None:
-    """Hand the next attempt at a task to its agent, or to who stands in for it; hold it while there is nobody,
-    and let it wait while there is nothing for it to use."""
+def dispatch(draft: Draft, task_id: str, choice: Choice | None = None) -> None:
+    """Hand the next attempt at a task to its agent, or to who stands in for it, unless it was chosen already; hold it
+    while there is nobody, and let it wait while there is nothing for it to use."""
     state = draft.open()
     task = state.tasks[task_id]
-    choice = choose(draft, task)
+    choice = choice or choose(draft, task)
     if choice.until is not None:
         return hold(draft, task, choice.until)
     card = draft.around.card(choice.agent)
