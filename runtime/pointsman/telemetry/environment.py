@@ -8,7 +8,16 @@ from typing import Any, Final
 
 from pointsman.telemetry.logs import get_logger
 
-__all__ = ["has_prometheus", "is_disabled", "metric_exporter", "room", "span_exporter", "variable", "wanted"]
+__all__ = [
+    "has_plain_histograms",
+    "has_prometheus",
+    "is_disabled",
+    "metric_exporter",
+    "room",
+    "span_exporter",
+    "variable",
+    "wanted",
+]
 
 log = get_logger(__name__)
 
@@ -83,6 +92,16 @@ def has_prometheus(*, asked: bool) -> bool:
             )
         return False
     return True
+
+
+def has_plain_histograms() -> bool:
+    """Whether histograms are wanted as they are by default: cumulative, in explicit buckets, exemplars from traces."""
+    plain = {
+        "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
+        "OTEL_METRICS_EXEMPLAR_FILTER": "trace_based",
+    }
+    return all(variable(name).lower() in ("", value) for name, value in plain.items())
 
 
 def room(name: str) -> int:

@@ -19,6 +19,7 @@ from opentelemetry import trace as otel
 from pointsman.telemetry import logs, metrics, traces
 from pointsman.telemetry.door import Door
 from pointsman.telemetry.environment import (
+    has_plain_histograms,
     has_prometheus,
     is_disabled,
     metric_exporter,
@@ -180,14 +181,17 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
-    readers: list[MetricReader] = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
+    kept = metrics.histograms() if has_plain_histograms() else None
+    periodic = kept.read_by(PeriodicExportingMetricReader) if kept else PeriodicExportingMetricReader
+    readers: list[MetricReader] = [periodic(exporter) for exporter in exporters]
     asked: Callable[[], bytes] | None = None
     if exposed:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        readers.append(PrometheusMetricReader(scope_info_enabled=False, registry=registry))
+        scraped = kept.read_by(PrometheusMetricReader) if kept else PrometheusMetricReader
+        readers.append(scraped(scope_info_enabled=False, registry=registry))
 
         def expose() -> bytes:
             return bytes(generate_latest(registry))
@@ -196,7 +200,7 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
 
     provider = MeterProvider(readers, _resource(service_name, instance), shutdown_on_exit=False)
     _installed.append(provider)
-    metrics.use(provider.get_meter("pointsman", _version()))
+    metrics.use(provider.get_meter("pointsman", _version()), kept)
 
     def flush() -> None:
         metrics.use(None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pointsman.ports import Hop, Server, Watcher
 from pointsman.telemetry import metrics, names
+from pointsman.telemetry.histograms import Labels
 from pointsman.telemetry.traces import Happening, parse_traceparent, record, reserve, tracing
 
 __all__ = ["watcher"]
@@ -20,15 +21,23 @@ def watcher() -> Watcher | None:
 class _Watching:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, Server | None, str | None, str | None], Labels] = {}
+        """As many as there are destinations and errors: it is the template that names one."""
+
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         if metrics.measuring():
-            about = names.sent_message(subject, server, error)
-            metrics.count(names.SENT_MESSAGES, attributes=about)
-            metrics.observe(names.OPERATION_DURATION, seconds, about)
+            key = (names.destination(subject), server, error, None)
+            if (of := self._series.get(key)) is None:
+                of = self._series[key] = metrics.labels(names.sent_message(subject, server, error))
+            metrics.add(names.SENT_MESSAGES, 1, of, names.OPERATION_DURATION, seconds)
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         if metrics.measuring():
-            metrics.count(names.CONSUMED_MESSAGES, amount, names.taken_messages(subject, server, consumer))
+            key = (subject, server, None, consumer)
+            if (of := self._series.get(key)) is None:
+                of = self._series[key] = metrics.labels(names.taken_messages(subject, server, consumer))
+            metrics.add(names.CONSUMED_MESSAGES, amount, of)
 
     def passed(self, hop: Hop) -> None:
         parent = parse_traceparent(hop.headers.get("traceparent"), hop.headers.get("tracestate"))

@@ -1,20 +1,22 @@
 """A few measurements, in the units of the conventions: seconds, tokens, counts. Off, each costs one comparison.
 
 Sums and gauges are kept here and read when somebody asks for them: a gauge can be taken back, where the SDK's own tells
-its last value for ever, and an addition to a sum costs a fraction of the SDK's (docs/performance.md has both).
+its last value for ever, and an addition to a sum costs a fraction of the SDK's (docs/performance.md has both). So are
+histograms, where the readers are ours (`histograms`).
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pointsman.telemetry import names
+from pointsman.telemetry.histograms import Histograms, Labels
 from pointsman.telemetry.names import Attributes, Value
 
-__all__ = ["NAMES", "change", "count", "hide", "measuring", "observe", "show", "use"]
+__all__ = ["NAMES", "add", "change", "count", "hide", "histograms", "labels", "measuring", "observe", "show", "use"]
 
 # From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
 _LONG: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -55,9 +57,9 @@ NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 """Everything that is measured."""
 
 _meter: Meter | None = None
+_histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
-_Labels: TypeAlias = frozenset[tuple[str, Value]]
-_kept: dict[str, dict[_Labels, float]] = {}
+_kept: dict[str, dict[Labels, float]] = {}
 """What counters and gauges stand at."""
 _lock = threading.RLock()  # a collected generator may count what it leaves while it is held
 
@@ -69,53 +71,79 @@ def measuring() -> bool:
 
 def observe(name: str, value: float, attributes: Attributes | None = None) -> None:
     """Add one measurement to the histogram `name`, a constant of `names`; attributes that are None are left out."""
-    if _meter is not None:
+    if _histograms is not None:
+        _histograms.add(name, value, labels(attributes))
+    elif _meter is not None:
         _instrument(_meter, name).record(value, _attributes(attributes))
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
     """Add `amount` to the counter `name`, a constant of `names`; attributes that are None are left out."""
     if _meter is not None:
-        _add(_meter, name, amount, attributes)
+        _add(_meter, name, amount, labels(attributes))
+
+
+def add(counter: str, amount: float, of: Labels, histogram: str = "", value: float = 0.0) -> None:
+    """`count` and `observe`, both of the series `of`, which whoever measures often finds once."""
+    if _meter is not None:
+        _add(_meter, counter, amount, of)
+        if _histograms is not None and histogram:
+            _histograms.add(histogram, value, of)
+        elif histogram:
+            _instrument(_meter, histogram).record(value, dict(of))
+
+
+def labels(attributes: Attributes | None) -> Labels:
+    """What a series of these attributes is known by."""
+    return frozenset(_attributes(attributes).items())
 
 
 def change(name: str, amount: int, about: str) -> None:
     """There is `amount` more of `name` now, or less, at the agent `about`."""
     if _meter is not None:
-        _add(_meter, name, amount, {names.AGENT_NAME: about})
+        _add(_meter, name, amount, frozenset(((names.AGENT_NAME, about),)))
 
 
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:
     """The gauge `name` stands at `value`, until it is shown another one or hidden."""
     if _meter is not None:
-        labels = _labels(attributes)
+        of = labels(attributes)
         with _lock:
-            _values(_meter, name)[labels] = value
+            _values(_meter, name)[of] = value
 
 
 def hide(name: str, attributes: Attributes | None = None) -> None:
     """Nobody knows any more what the gauge `name` stands at, or there is nothing left that it tells of."""
     if _meter is not None:
         with _lock:
-            _values(_meter, name).pop(_labels(attributes), None)
+            _values(_meter, name).pop(labels(attributes), None)
 
 
-def use(meter: Meter | None) -> None:
-    """Measure with `meter` from now on, or not at all with None. `setup` and tests call it."""
-    global _meter
-    _meter = meter
+def histograms() -> Histograms:
+    """What `use` can be given for a meter whose readers were made to read it."""
+    return Histograms(_HISTOGRAMS)
+
+
+def use(meter: Meter | None, kept: Histograms | None = None) -> None:
+    """Measure with `meter` from now on, or not at all with None. `setup` and tests call it.
+
+    Histograms are `kept`, or are the meter's where there are none.
+    """
+    global _meter, _histograms
+    _meter, _histograms = meter, kept
     _instruments.clear()
     _kept.clear()
+    if meter is not None and kept is not None:
+        kept.join(meter)
 
 
-def _add(meter: Meter, name: str, amount: float, attributes: Attributes | None) -> None:
-    labels = _labels(attributes)
+def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:
     with _lock:
         values = _values(meter, name)
-        values[labels] = values.get(labels, 0) + amount
+        values[of] = values.get(of, 0) + amount
 
 
-def _values(meter: Meter, name: str) -> dict[_Labels, float]:
+def _values(meter: Meter, name: str) -> dict[Labels, float]:
     values = _kept.get(name)
     if values is None:
         values = _kept[name] = {}
@@ -123,10 +151,10 @@ def _values(meter: Meter, name: str) -> dict[_Labels, float]:
     return values
 
 
-def _make_readable(meter: Meter, name: str, values: dict[_Labels, float]) -> None:
+def _make_readable(meter: Meter, name: str, values: dict[Labels, float]) -> None:
     def read(_: CallbackOptions) -> list[Observation]:  # the last time after `use(None)`, when what is left is sent
         with _lock:
-            return [Observation(value, dict(labels)) for labels, value in values.items()]
+            return [Observation(value, dict(of)) for of, value in values.items()]
 
     if name in _COUNTERS:
         meter.create_observable_counter(name, [read], *_COUNTERS[name])
@@ -143,11 +171,6 @@ def _instrument(meter: Meter, name: str) -> Any:
         found = meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=boundaries)
         _instruments[name] = found
     return found
-
-
-def _labels(attributes: Attributes | None) -> _Labels:
-    """A series is known by them, in whatever order they are given."""
-    return frozenset(_attributes(attributes).items())
 
 
 def _attributes(attributes: Attributes | None) -> dict[str, Value]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from opentelemetry.context import attach, detach
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 from support.prometheus import measure
 
 from pointsman.telemetry import metrics, names
+from pointsman.telemetry.environment import has_plain_histograms
 
 
 @pytest.fixture
@@ -82,3 +86,77 @@ def test_off_nothing_is_measured_and_nothing_raised() -> None:
 
     metrics.observe(names.TASK_DURATION, 1)
     metrics.count(names.RETRIES)
+
+
+class TestHistogramsThatAreKeptHere:
+    @pytest.mark.parametrize("values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,)])
+    def test_a_reader_gets_what_the_sdk_would_have_made_of_them(self, values: tuple[float, ...]) -> None:
+        made = []
+        for kept in (metrics.histograms(), None):
+            reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
+            metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+            for value in values:
+                metrics.observe(names.TASK_DURATION, value, {names.AGENT_NAME: "a", "none": None})
+            metrics.observe(names.TASK_DURATION, 3, {names.AGENT_NAME: "b"})
+            made.append(_described(reader))
+        metrics.use(None)
+
+        assert made[0] == made[1]
+        assert len(made[0]) == 2
+
+    def test_a_value_within_a_sampled_span_is_an_exemplar_as_it_is_of_the_sdk(self) -> None:
+        made = []
+        within = set_span_in_context(NonRecordingSpan(SpanContext(7, 8, False, TraceFlags(1))))
+        for kept in (metrics.histograms(), None):
+            reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
+            metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+            token = attach(within)
+            metrics.observe(names.TASK_DURATION, 3)
+            detach(token)
+            point: Any = collected(reader)[names.TASK_DURATION]
+            made.append([(one.value, one.span_id, one.trace_id) for one in point.exemplars])
+        metrics.use(None)
+
+        assert made == [[(3, 8, 7)]] * 2
+
+    def test_a_reader_is_told_nothing_while_there_is_nothing(self) -> None:
+        kept = metrics.histograms()
+        reader = kept.read_by(InMemoryMetricReader)()
+        metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+
+        nothing = reader.get_metrics_data()
+        metrics.observe(names.TASK_DURATION, 3)
+        something = reader.get_metrics_data()
+        metrics.use(None)
+
+        assert nothing is None
+        assert something is not None
+
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [
+            ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
+            ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram"),
+            ("OTEL_METRICS_EXEMPLAR_FILTER", "always_off"),
+        ],
+    )
+    def test_where_they_are_wanted_otherwise_they_are_the_sdks(
+        self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    ) -> None:
+        assert has_plain_histograms()
+
+        monkeypatch.setenv(variable, value)
+
+        assert not has_plain_histograms()
+
+
+def _described(reader: InMemoryMetricReader) -> list[Any]:
+    """Each point of the histogram, without its times, and what is said of it."""
+    data: Any = reader.get_metrics_data()
+    found = [metric for resource in data.resource_metrics for scope in resource.scope_metrics
+             for metric in scope.metrics if metric.name == names.TASK_DURATION]  # fmt: skip
+    return [
+        (metric.unit, metric.description, metric.data.aggregation_temporality, dict(point.attributes), point.count,
+         point.sum, list(point.bucket_counts), tuple(point.explicit_bounds), point.min, point.max)
+        for metric in found for point in metric.data.data_points
+    ]  # fmt: skip
