@@ -83,7 +83,7 @@ def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """The headers the event was sent with: what the broker, or we for the broker, added is left out."""
     if not headers:
         return {}
-    return {name: value for name, value in headers.items() if not name.startswith("Nats-") or name == MESSAGE_ID}
+    return {name: value for name, value in headers.items() if name[:5] != "Nats-" or name == MESSAGE_ID}
 
 
 def header_size(headers: Mapping[str, str]) -> int:

@@ -201,7 +201,7 @@ class Answerer:
         reporter = BusReporter(
             self._bus,
             self._subjects,
-            source=self._source(desk),
+            source=desk.source,
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
             clock=self._clock,
@@ -232,7 +232,7 @@ class Answerer:
             self._bus,
             self._subjects,
             handoff,
-            source=self._source(job.desk),
+            source=job.desk.source,
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
             clock=self._clock,
@@ -260,7 +260,7 @@ class Answerer:
             Envelope(
                 id=derived_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
                 type=Result.event_type,
-                source=self._source(desk),
+                source=desk.source,
                 time=result.ended_at,
                 subject=handoff.workflow_id,
                 correlation_id=envelope.correlation_id,
@@ -295,6 +295,3 @@ class Answerer:
             return await self._bus.last("work", handoff.return_to) is not None
 
         return await insist(look, self._clock)
-
-    def _source(self, desk: Desk) -> str:
-        return self._subjects.source("agent", desk.name)

@@ -25,17 +25,18 @@ def desk_of(agent: Agent, instance: str, subjects: Subjects) -> Desk:
         subjects.handoffs_of(card.name),
         {"role": card.role, "skills": ", ".join(card.skills)},
     )
-    return Desk(agent, card.name, card.concurrency, service)
+    return Desk(agent, card.name, card.concurrency, service, subjects.source("agent", card.name))
 
 
 @dataclass(slots=True, eq=False)
 class Desk:
-    """`room` is how many slots are free."""
+    """`room` is how many slots are free, `source` who its events are from."""
 
     agent: Agent
     name: str
     room: int
     service: Service
+    source: str
     consumer: Consumer | None = None
     announced: AgentCard | None = None
     free: asyncio.Event = field(default_factory=asyncio.Event)

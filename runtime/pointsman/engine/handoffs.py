@@ -37,10 +37,19 @@ def read_handoff(message: Stored, subjects: Subjects) -> tuple[Envelope, Handoff
             f"the subject is {message.subject}, but the body is for agent, workflow, task and attempt "
             f"{said}; publish a handoff on its own subject"
         )
+    agent, workflow, task, attempt = said
+    usual = f"{subjects.namespace}.inbox.{handoff.from_agent}.{workflow}.result.{agent}.{task}.{attempt}"
+    if handoff.return_to != usual:
+        _check_return(handoff, message, subjects)
+    return envelope, handoff
+
+
+def _check_return(handoff: Handoff, message: Stored, subjects: Subjects) -> None:
+    """It may be another inbox than that of who sends it, but for no other result."""
+    said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     inbox = subjects.parse_inbox(handoff.return_to)
     if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):
         raise ContractError(
             f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "
             "belongs; nothing is published elsewhere"
         )
-    return envelope, handoff

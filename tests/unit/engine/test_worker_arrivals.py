@@ -154,6 +154,17 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
     assert len(broker.advisories) == 13
 
 
+async def test_a_result_may_be_wanted_in_another_inbox_than_that_of_who_hands_over() -> None:
+    desk = Desk(MemoryBus())
+
+    async with running(worker(desk.bus)):
+        elsewhere = desk.subjects.result("auditors", "wf_1", "echo", "T1", 1)
+        handoff = await desk.hand("echo", "x", return_to=elsewhere)
+        result = await desk.result(handoff)
+
+    assert (handoff.from_agent, result.output) == ("team", "x")
+
+
 async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
     desk = Desk(MemoryBus(max_payload=200_000, max_body=200_000))
     await desk.publish(desk.handoff("echo"), body=b"x" * 190_000)
