@@ -49,6 +49,7 @@ class NatsClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._heard: dict[int, Callable[[Arrival], None]] = {}
+        self._writes = False  # later in this turn of the loop
 
     @property
     def server(self) -> Server | None:
@@ -105,8 +106,7 @@ class NatsClient(Client):
         """
         if self.is_closed:
             raise nats.errors.ConnectionClosedError
-        connected = self.is_connected
-        if not connected and len(body) + self._pending_data_size > self._max_pending_size:
+        if not self.is_connected and len(body) + self._pending_data_size > self._max_pending_size:
             raise nats.errors.OutboundBufferLimitError
         if headers:
             order = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(body)}\r\n"
@@ -115,7 +115,22 @@ class NatsClient(Client):
         command = b"%b%b%b\r\n" % (order.encode(), headers, body)
         self._pending.append(command)
         self._pending_data_size += len(command)
-        if connected and self._flush_queue is not None and self._flush_queue.empty():
+        if not self._writes:
+            self._writes = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Send what has gathered in this turn of the loop: by itself, or where that would have to wait by the flusher,
+        which can, and knows what to do when the connection breaks."""
+        self._writes = False
+        if not self._pending or not self.is_connected:  # reconnecting sends it
+            return
+        if isinstance(transport := self._transport, _Tcp) and transport.is_idle:
+            with suppress(OSError):
+                transport.writelines(self._pending)
+                self._pending, self._pending_data_size = [], 0
+                return
+        if self._flush_queue is not None and self._flush_queue.empty():
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     def drop_deliveries_of(self, stream: str) -> None:
@@ -139,7 +154,7 @@ class NatsClient(Client):
         await super().flush(timeout)
 
     async def _connect_to_server(self, s: Any) -> None:
-        if not bool(self._transport) and s.uri.scheme not in ("ws", "wss"):
+        if self._transport is None and s.uri.scheme not in ("ws", "wss"):
             self._transport = _Tcp()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
@@ -179,6 +194,15 @@ class NatsClient(Client):
 class _Tcp(TcpTransport):
     """Writing to a closed connection is a `ConnectionError`, as nats-py expects. uvloop says `RuntimeError`, at which
     nats-py ends its reconnecting for ever and lets its closing fail."""
+
+    def __bool__(self) -> bool:
+        return True  # nats-py makes one of its own in place of one that is not connected yet
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was written before has been sent."""
+        writer = self._io_writer
+        return writer is not None and not writer.transport.get_write_buffer_size()
 
     def write(self, payload: bytes) -> None:
         try:

@@ -1,0 +1,103 @@
+"""What is sent over a connection arrives once and in order, whether it can be sent at once or has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pointsman.bus.nats_client import NatsClient
+
+INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
+_LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
+
+
+class Server:
+    """Greets a client, answers its first PING, and reads on when it is told to."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Event()
+        self.sizes: list[int] = []  # of the messages, in the order in which they came
+        self.greeted = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        while await reader.readline() != b"PING\r\n":
+            pass
+        writer.write(b"PONG\r\n")
+        self.greeted.set()
+        await self.reads.wait()
+        while line := await reader.readline():
+            if line.startswith(b"PUB"):
+                size = int(line.split()[-1])
+                await reader.readexactly(size + 2)
+                self.sizes.append(size)
+        writer.close()
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[NatsClient]:
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    client = NatsClient()
+    await client.connect([f"nats://127.0.0.1:{port}"], pending_size=_LIMIT, allow_reconnect=False)
+    try:
+        yield client
+    finally:
+        server.reads.set()
+        await client.shut()
+        listening.close()
+
+
+async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> None:
+    server = Server()
+
+    async with connected(server) as client:
+        server.reads.set()
+        await client.hand_over("a", "", b"", b"x")
+        await asyncio.sleep(0)
+
+        assert client.pending_data_size == 0
+
+
+async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for_and_arrives_in_order() -> None:
+    server = Server()
+    sizes = [10_000 + number for number in range(2_000)]  # 20 MB: more than the sockets between take
+
+    async with connected(server) as client:
+
+        async def send() -> None:
+            for size in sizes:
+                await client.hand_over("a", "", b"", b"x" * size)
+                await asyncio.sleep(0)
+
+        sending = asyncio.create_task(send())
+        async with asyncio.timeout(20):
+            while client.pending_data_size <= _LIMIT:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            waits = not sending.done() and client.pending_data_size < _LIMIT + sizes[-1] + 100
+            server.reads.set()
+            await sending
+
+    assert waits
+    assert server.sizes == sizes
+
+
+def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:
+    """uvloop raises `RuntimeError` for it, at which nats-py would reconnect never more."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def write_after_the_end() -> None:
+        async with connected(Server()) as client:
+            transport = client._transport
+            assert transport is not None
+            transport.close()  # type: ignore[no-untyped-call]
+            with pytest.raises(ConnectionError):
+                for _ in range(1_000):
+                    transport.write(b"PING\r\n")  # type: ignore[no-untyped-call]
+                    await asyncio.sleep(0)
+
+    uvloop.run(write_after_the_end())
