@@ -21,6 +21,7 @@ async def test_what_is_handed_on_arrives_as_it_was_and_is_settled_by_its_receive
     await bus.publish(place.handoff(1), body, {"ce-id": "a"})
 
     async with await bus.receive("one", received.append), await other.receive("two", received.append):
+        await other.depth("writer", "work")  # whoever has an answer has been heard: the broker knows of "two"
         [delivery] = await take(consumer)
         handed = await delivery.hand_on("two")
         await until(lambda: len(received) > 0)

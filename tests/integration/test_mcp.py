@@ -146,7 +146,7 @@ async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command:
 
 async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command: list[str], tmp_path: Path) -> None:
     calls = (calling(("die", {})), calling(("add", {"a": 1, "b": 1})), calling(("slow", {})), saying("done"))
-    dying, model = agent(mcp_tools(command, timeout=3, env={"SLOW": "3"}), *calls)  # its start is not a call's time
+    dying, model = agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)  # its start is not a call's time
     context = Context.for_test("die")
 
     await dying.run(context.handoff, context)
@@ -155,7 +155,7 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
     told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
     assert "die failed" in told[0]
     assert told[1] == "2"
-    assert "no answer within 3 s" in told[2]
+    assert "no answer within 2 s" in told[2]
     assert len(pids(tmp_path)) == 2
 
 
