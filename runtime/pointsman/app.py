@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.settings import Settings
-from pointsman_schemas.team import Team
 
 if TYPE_CHECKING:
     from pointsman.telemetry import Telemetry
+    from pointsman_schemas.team import Team
 
 __all__ = [
     "ChildEnded",
@@ -189,6 +189,7 @@ def load_team(target: str) -> Team:
     if len(teams) == 1:
         return teams[0]
     from pointsman.engine.loading import load
+    from pointsman_schemas.team import Team
 
     try:
         return load(f"{target}:team", Team)[0]
@@ -203,6 +204,7 @@ def load_team(target: str) -> Team:
 def load_teams(target: str) -> tuple[Team, ...]:
     """All teams that `target` names. Raises `ConfigurationError` when there is none, or two have the same name."""
     from pointsman.engine.loading import load
+    from pointsman_schemas.team import Team
 
     teams = load(target, Team)
     if len({team.name for team in teams}) < len(teams):

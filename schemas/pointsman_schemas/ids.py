@@ -27,6 +27,7 @@ __all__ = [
     "WorkflowId",
     "as_token",
     "child_id_for",
+    "dead_letter_id",
     "derived_id",
     "digest_of",
     "span_id_for",
@@ -96,3 +97,8 @@ def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowI
 def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
     """16 hexadecimal digits: the span of one part of a workflow, a task id, or of one attempt at it."""
     return derived_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)
+
+
+def dead_letter_id(workflow: str, *parts: object) -> str:
+    """The id of the dead letter of one event, the same whoever writes it and however often."""
+    return "dl_" + derived_id("dead", workflow, *(str(part) for part in parts))

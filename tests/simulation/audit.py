@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pointsman.core.evolve import apply
 from pointsman.core.inputs import RequestRefused
-from pointsman.core.outbox import dead_letter_id
 from pointsman.core.rehearsal import rehearse
 from pointsman.core.state import State, from_snapshot
 from pointsman.engine.burial import letter_id
@@ -23,6 +22,7 @@ from pointsman.ports import Stored
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
+from pointsman_schemas.ids import dead_letter_id
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,

@@ -15,11 +15,11 @@ from pointsman.core.state import Pending, State, Task, input_of, report, reviewe
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
-from pointsman_schemas.ids import derived_id
+from pointsman_schemas.ids import dead_letter_id, derived_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Message", "dead_letter_id", "earlier_retry_schedule", "handoff_of", "outbox", "retry_schedule"]
+__all__ = ["Message", "earlier_retry_schedule", "handoff_of", "outbox", "retry_schedule"]
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -172,11 +172,6 @@ def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:
         commit=state.commits,
         span_id=task.span_id,
     )
-
-
-def dead_letter_id(workflow: str, *parts: object) -> str:
-    """The id of the dead letter of one event, the same whoever writes it and however often."""
-    return "dl_" + derived_id("dead", workflow, *(str(part) for part in parts))
 
 
 def _handoff_id(state: State, task: Task) -> str:

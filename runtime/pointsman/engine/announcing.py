@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.team import Team
+
+if TYPE_CHECKING:
+    from pointsman_schemas.team import Team
 
 __all__ = ["keep_announced", "team_card"]
 

@@ -6,12 +6,12 @@ import base64
 from collections.abc import Mapping
 from hashlib import sha256
 
-from pointsman.core.outbox import dead_letter_id
 from pointsman.errors import Conflict, OversizeEvent
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import metrics, names
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
+from pointsman_schemas.ids import dead_letter_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
