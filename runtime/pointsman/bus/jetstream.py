@@ -256,7 +256,8 @@ class JetStreamBus:
             self._refused.set_result(None)
         elif reason != self._reason:  # one line per reason: a broker that is away gives the same one twice a second
             self._reason = reason
-            _log.warning("bus_error", reason=reason, connected=self.connected)
+            hint = None if self.connected else "it is tried again until it answers; `pointsman doctor` looks from here"
+            _log.warning("bus_error", reason=reason, server=self._settings.servers, connected=self.connected, hint=hint)
 
     async def _on_disconnected(self) -> None:
         self._up.clear()

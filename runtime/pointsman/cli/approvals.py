@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pointsman.cli import render
 from pointsman.cli.output import Code, complain, console, emit
-from pointsman.cli.session import session
+from pointsman.cli.session import session, who
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["answer", "approvals"]
@@ -31,17 +31,17 @@ def approvals(workflow: str | None, *, url: str | None, namespace: str | None, j
 
 
 def answer(
-    approval: str, *, approve: bool, input_json: str | None, reason: str, url: str | None, namespace: str | None,
-    json: bool,
+    approval: str, *, approve: bool, input_json: str | None, reason: str, by: str | None, url: str | None,
+    namespace: str | None, json: bool,
 ) -> Code:  # fmt: skip
     given = None if input_json is None else parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
 
     async def run() -> Code:
         async with session(url, namespace) as client:
             if approve:
-                said = await client.approve(approval, input=given, by="pointsman approve")
+                said = await client.approve(approval, input=given, by=who(by))
             else:
-                said = await client.reject(approval, reason=reason, by="pointsman reject")
+                said = await client.reject(approval, reason=reason, by=who(by))
         if json:
             emit({"approval": approval, "counted": said.counted, "said": said.said})
         elif said.counted is not False:

@@ -6,8 +6,9 @@ import asyncio
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from rich.table import Table
@@ -16,6 +17,7 @@ from rich.text import Text
 from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
 from pointsman.cli.output import Code, complain, console, emit, hint, one_line
+from pointsman.cli.render import NARROW, keep_whole
 from pointsman.cli.session import session, settings_for
 from pointsman.client import WAITING, Client
 from pointsman.core.circuits import Circuit
@@ -62,7 +64,8 @@ def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, 
                 circuit = circuits.get(name)
                 emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit, "card": cards[0]})
         elif grouped:
-            console().print(_table(grouped, queues, circuits))
+            terminal = console()
+            terminal.print(_table(grouped, queues, circuits, terminal.width))
         else:
             print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
         return Code.OK
@@ -92,16 +95,17 @@ def doctor(target: str | None, *, url: str | None, namespace: str | None, json: 
 
     async def run() -> Code:
         terminal, sound = console(), True
-        async for check in _examine(settings, team):
-            sound = sound and check.ok
-            if json:
-                emit(check)
-                continue
-            line = Text("ok   " if check.ok else "BAD  ", style="green" if check.ok else "red")
-            line.append(f"{check.name:<12} ", style="bold").append(one_line(check.seen, limit=400))
-            terminal.print(line)
-            if check.advice and not check.ok:
-                hint(terminal, f"     {'':<12} {one_line(check.advice, limit=400)}", "yellow")
+        async with aclosing(_examine(settings, team)) as checks:  # a pipe that is closed ends the connection, too
+            async for check in checks:
+                sound = sound and check.ok
+                if json:
+                    emit(replace(check, advice="") if check.ok else check)
+                    continue
+                line = Text("ok   " if check.ok else "BAD  ", style="green" if check.ok else "red")
+                line.append(f"{check.name:<12} ", style="bold").append(one_line(check.seen, limit=400))
+                terminal.print(line)
+                if check.advice and not check.ok:
+                    hint(terminal, f"     {'':<12} {one_line(check.advice, limit=400)}", "yellow")
         return Code.OK if sound else Code.FAILED
 
     return asyncio.run(run())
@@ -119,7 +123,7 @@ def _team_called(target: str) -> Team | str:
         raise
 
 
-async def _examine(settings: Settings, team: Team | str | None) -> AsyncIterator[Check]:
+async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerator[Check, None]:
     yield _model(settings)
     yield await _telemetry()
     try:
@@ -187,19 +191,21 @@ async def _dead(client: Client) -> Check:
 
 
 async def _supervisor(client: Client, team: str) -> Sequence[Check]:
-    """Whether somebody takes what waits. That nothing waits says nothing about who is there."""
+    """Whether a supervisor of the team is there, and takes what waits."""
     durables = (f"request-{team}", f"inbox-{team}")
     before = [await client.bus.depth(durable, "work") for durable in durables]
     if any(depth and _stands(depth) for depth in before):
         await asyncio.sleep(_SECOND_LOOK)
-    checks = []
+    alive = sum(card.name == team for card in await client.teams())
+    advice = f"start it: `pointsman supervisor module:name`, with the team {team}"
+    checks = [Check("supervisor", alive > 0, f"{alive or 'none'} of {team} alive", advice)]
     for durable, first in zip(durables, before, strict=True):
         depth = await client.bus.depth(durable, "work") if first and _stands(first) else first
-        seen = f"{durable}: {depth.pending} waiting, {depth.in_flight} in work" if depth else f"{durable} is not there"
-        stuck = depth is not None and _stands(depth)
-        seen += ", and nobody takes them" if stuck else ""
-        advice = f"start it: `pointsman supervisor module:name`, with the team {team}"
-        checks.append(Check("supervisor", depth is not None and not stuck, seen, advice))
+        if depth is None:  # no supervisor of the team ever was here
+            continue
+        seen = f"{durable}: {depth.pending} waiting, {depth.in_flight} in work"
+        seen += ", and nobody takes them" if _stands(depth) else ""
+        checks.append(Check("supervisor", not _stands(depth), seen, advice))
     return checks
 
 
@@ -278,15 +284,33 @@ def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
 
 
 def _table(
-    grouped: dict[str, list[AgentCard]], queues: Sequence[QueueDepth | None], circuits: Mapping[str, Circuit]
+    grouped: dict[str, list[AgentCard]],
+    queues: Sequence[QueueDepth | None],
+    circuits: Mapping[str, Circuit],
+    width: int,
 ) -> Table:
+    """Where there is room for few columns, the names and the numbers have it, and the rest is cut."""
+    columns = ["agent", "role", "instances", "waiting", "in work", "model", "what it does"]
+    if narrow := width < NARROW:
+        columns = [column for column in columns if column not in ("role", "model")]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("agent", "role", "instances", "waiting", "in work", "model", "what it does"):
-        table.add_column(column, overflow="fold")
+    for column in columns:
+        table.add_column(column, overflow="ellipsis" if narrow else "fold", no_wrap=narrow)
     for (name, cards), queue in zip(grouped.items(), queues, strict=True):
         card = cards[0]
-        depth = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
+        waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
         described = Text(f"{_circuit(circuits[name])}; " if name in circuits else "", style="red")
         described.append(one_line(card.description, limit=80), style="default")
-        table.add_row(name, card.role.value, str(len(cards)), *depth, Text(one_line(card.model or "")), described)
+        cells = {
+            "agent": name,
+            "role": card.role.value,
+            "instances": str(len(cards)),
+            "waiting": waiting,
+            "in work": in_work,
+            "model": Text(one_line(card.model or "")),
+            "what it does": described,
+        }
+        table.add_row(*(cells[column] for column in columns))
+    if narrow:
+        keep_whole(table, 0, 1, 2, 3)
     return table

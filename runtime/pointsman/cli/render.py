@@ -30,7 +30,19 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.plan import PlannedTask
 
-__all__ = ["NARROW", "STYLE", "Story", "answer", "approvals", "letters", "outcome", "show", "summaries", "text_of"]
+__all__ = [
+    "NARROW",
+    "STYLE",
+    "Story",
+    "answer",
+    "approvals",
+    "keep_whole",
+    "letters",
+    "outcome",
+    "show",
+    "summaries",
+    "text_of",
+]
 
 _UNREAD = "(the request could not be read)"
 
@@ -131,20 +143,24 @@ def outcome(of: Outcome) -> RenderableType:
     return Group(*parts)
 
 
-def summaries(of: Sequence[WorkflowSummary], now: datetime) -> RenderableType:
-    """The table of `list`."""
-    table = _table("workflow", "team", "status", "started", "took", "request")
+def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
+    """The table of `list`. Where there is room for few columns, it has the ids, the status and the request."""
+    columns = ["workflow", "team", "status", "started", "took", "request"]
+    if width < NARROW:
+        columns = ["workflow", "status", "request"]
+    table = _table(*columns)
     for workflow in of:
         took = ((workflow.ended_at or now) - workflow.started_at).total_seconds()
-        table.add_row(
-            workflow.id,
-            workflow.team,
-            Text(workflow.status, style=STYLE.get(workflow.status, "")),
-            workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            seconds(took),
-            Text(one_line(text_of(workflow.input) or _UNREAD, limit=400), no_wrap=True, overflow="ellipsis"),
-        )
-    _keep_whole(table, 0)
+        cells: dict[str, str | Text] = {
+            "workflow": workflow.id,
+            "team": workflow.team,
+            "status": Text(workflow.status, style=STYLE.get(workflow.status, "")),
+            "started": workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            "took": seconds(took),
+            "request": Text(one_line(text_of(workflow.input) or _UNREAD, limit=400), no_wrap=True, overflow="ellipsis"),
+        }
+        table.add_row(*(cells[column] for column in columns))
+    keep_whole(table, 0, columns.index("status"))
     return table
 
 
@@ -207,10 +223,10 @@ def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
     table = _table("approval", "team", "about", "agent", "left", "what")
     for it in of:
         about = f"{it.about} {it.tool or it.task_id or ''}".rstrip()
-        what = one_line(f"{it.intent} {text_of(it.input)}".strip(), limit=400)
+        what = one_line(": ".join(filter(None, (it.intent, text_of(it.input)))), limit=400)
         left = seconds(max(0.0, (it.expires_at - now).total_seconds()))
         table.add_row(it.id, it.team, about, it.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
-    _keep_whole(table, 0)
+    keep_whole(table, 0)
     return table
 
 
@@ -225,7 +241,7 @@ def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
         at = it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         more = () if narrow else (at, it.task_id or "", str(it.attempts))
         table.add_row(it.id, it.workflow_id or "", it.origin, *more, cause)
-    _keep_whole(table, 0, 1)
+    keep_whole(table, 0, 1)
     return table
 
 
@@ -239,11 +255,12 @@ def text_of(value: JsonValue, *, pretty: bool = False) -> str:
     return clean(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None))
 
 
-def _keep_whole(table: Table, *columns: int) -> None:
+def keep_whole(table: Table, *columns: int) -> None:
     """An id that is cut off is no id: whatever has to give way, these columns do not."""
     for index in columns:
         column = table.columns[index]
-        column.no_wrap, column.min_width = True, max((len(str(cell)) for cell in column.cells), default=0)
+        column.no_wrap = True
+        column.min_width = max(len(str(cell)) for cell in (column.header, *column.cells))
 
 
 def _table(*columns: str) -> Table:

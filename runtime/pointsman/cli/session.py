@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,7 +10,7 @@ from pointsman import telemetry
 from pointsman.client import Client, connect
 from pointsman.settings import Settings
 
-__all__ = ["session", "settings_for"]
+__all__ = ["session", "settings_for", "who"]
 
 
 def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:
@@ -33,3 +34,13 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
             yield client
     finally:
         await observed.shutdown()
+
+
+def who(given: str | None) -> str:
+    """The name under which a person's answer is kept: as given, else that of who is logged in here."""
+    if given:
+        return given
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container a user may have a number and no name
+        return "somebody at the command line"

@@ -45,6 +45,10 @@ def submit(
             try:
                 async with asyncio.timeout(timeout):
                     outcome = await _outcome(client, workflow, watch=watch, json=json)
+            except asyncio.CancelledError:  # Ctrl-C ends the wait, and no more than that
+                complain(f"{workflow.id} goes on: `pointsman watch {workflow.id}` follows it, `pointsman cancel "
+                         f"{workflow.id}` asks for its end")  # fmt: skip
+                raise
             except TimeoutError:
                 admitted = await taken(client, workflow)
                 if json:

@@ -13,7 +13,7 @@ from rich.live import Live
 from pointsman.cli import render
 from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, console, emit, outcome_code, write
-from pointsman.cli.session import session
+from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
 from pointsman.client import WAITING, Client, Workflow
 from pointsman.core.approvals import unanswered
@@ -62,7 +62,8 @@ def list_(team: str | None, *, limit: int, url: str | None, namespace: str | Non
             for summary in found:
                 emit({"workflow_id": summary.id, **asdict(summary)})
         elif found:
-            console().print(render.summaries(found, datetime.now(UTC)))
+            terminal = console()
+            terminal.print(render.summaries(found, datetime.now(UTC), terminal.width))
         else:
             print(none)
         return Code.OK
@@ -171,11 +172,11 @@ async def _draw_while_it_runs(workflow: Workflow, terminal: Console) -> None:
                 drawing.cancel()
 
 
-def cancel(workflow: str, *, reason: str, url: str | None, namespace: str | None, json: bool) -> Code:
+def cancel(workflow: str, *, reason: str, by: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
             found = await client.workflow(workflow)
-            ended = await found.cancel(reason, by="pointsman cancel")
+            ended = await found.cancel(reason, by=who(by))
             waits = "" if ended is not None or await taken(client, found) else await _whose_end_waits(client, found)
         if ended is not None:
             if json:

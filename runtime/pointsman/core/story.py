@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from pointsman.core.words import seconds, taken_late, used
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Progress, Usage
+from pointsman_schemas.events import ErrorKind, Progress, Usage
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,
@@ -103,6 +103,9 @@ class Story:
                 took = seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
                 what = _joined(f"{self._task(entry.task_id)} in {took}", used(entry.result.usage), self._late(entry))
                 return "✓", "good", entry.result.agent, "finished", what
+            case AttemptFailed() if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+                what = f"{self._task(entry.task_id)}, attempt {entry.attempt}: {entry.error.message}"
+                return "‖", "warn", self._agent(entry.task_id), "waits in", what
             case AttemptFailed():
                 nth = f"{self._task(entry.task_id)}, attempt {entry.attempt}"
                 what = f"{nth}: {entry.error.kind}: {entry.error.message}"

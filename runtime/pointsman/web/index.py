@@ -14,6 +14,7 @@ from pointsman.ports import Bus, Stored
 from pointsman.telemetry import get_logger
 from pointsman.web.folding import Folded
 from pointsman.web.rows import SEARCHED, SHOWN, AgentRecord, Page, Row, Search, Totals
+from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import AttemptFailed, Entry, TaskAdded, TaskSucceeded, WorkflowStarted
 from pointsman_schemas.strict_json import compact
 from pointsman_schemas.subjects import Subjects
@@ -127,15 +128,18 @@ class WorkflowIndex(Folded):
             case TaskSucceeded():
                 self._attempt(row, entry, succeeded=True)
             case AttemptFailed() if entry.result is not None:
-                self._attempt(row, entry, succeeded=False)
+                asks = entry.error.kind == ErrorKind.NEEDS_APPROVAL
+                self._attempt(row, entry, succeeded=None if asks else False)
 
-    def _attempt(self, row: Row, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool) -> None:
+    def _attempt(self, row: Row, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
+        """What an attempt says of its agent. One that ended to ask a person has neither succeeded nor failed."""
         result = entry.result
         assert result is not None
         record = self._agent(result.agent)
-        record.succeeded += succeeded
-        record.failed += not succeeded
-        record.recent.append(succeeded)
+        if succeeded is not None:
+            record.succeeded += succeeded
+            record.failed += not succeeded
+            record.recent.append(succeeded)
         record.usage += result.usage
         record.last_at = result.ended_at
         record.works.append((result.ended_at - result.started_at).total_seconds())

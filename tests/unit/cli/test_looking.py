@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
+from rich.console import Console
 from support.history import WORKFLOW, at, planned, started, store
 from support.system import echo
 from support.waiting import until
@@ -17,6 +21,7 @@ from pointsman.cli.following import print_outcome
 from pointsman.client import Answer, Client
 from pointsman.engine.announcing import team_card
 from pointsman.errors import ConfigurationError, NotFound
+from pointsman.ports import QueueDepth
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Outcome
 from pointsman_schemas.log import PlanAccepted
@@ -153,9 +158,84 @@ def test_an_id_is_printed_as_it_is_typed(
 
     monkeypatch.setattr(client, "approve", approve)
 
-    approvals.answer("wf_83a2-a1", approve=True, input_json=None, reason="", **NOWHERE)  # type: ignore[arg-type]
+    approvals.answer("wf_83a2-a1", approve=True, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "wf_83a2-a1 is approved.\n"
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, "ada"), ("the night shift", "the night shift")])
+def test_an_answer_is_kept_under_the_name_of_who_gave_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch, given: str | None, kept: str
+) -> None:
+    said: list[object] = []
+
+    async def reject(approval: str, *, by: str, **_: object) -> Answer:
+        said.append(by)
+        return Answer(True, f"{approval} is rejected")
+
+    monkeypatch.setattr(client, "reject", reject)
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+
+    approvals.answer("wf_1-a1", approve=False, input_json=None, reason="", by=given, **NOWHERE)  # type: ignore[arg-type]
+
+    assert said == [kept]
+
+
+def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(client: Client) -> None:
+    gone = asyncio.run(health._supervisor(client, "shop"))
+    asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
+    there = asyncio.run(health._supervisor(client, "shop"))
+
+    assert [(check.ok, check.seen) for check in gone] == [(False, "none of shop alive")]
+    assert [(check.ok, check.seen) for check in there] == [(True, "1 of shop alive")]
+
+
+def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    health.doctor("shop", url=None, namespace=None, json=True)
+
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {bool(check.get("advice")) for check in checks if check["ok"]} == {False}
+    assert {bool(check.get("advice")) for check in checks if not check["ok"]} == {True}
+
+
+def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners: list[object] = []
+
+    @asynccontextmanager
+    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
+        owners.append(asyncio.current_task())
+        try:
+            yield client
+        finally:
+            owners.append(asyncio.current_task())
+
+    def emit(check: health.Check) -> None:
+        if check.name == "broker":
+            raise BrokenPipeError
+
+    monkeypatch.setattr(health, "session", session)
+    monkeypatch.setattr(health, "emit", emit)
+
+    with pytest.raises(BrokenPipeError):
+        health.doctor(None, url=None, namespace=None, json=True)
+
+    began, ended = owners
+    assert ended is began
+
+
+@pytest.mark.parametrize("width", [40, 60, 200])
+def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, width: int) -> None:
+    card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
+
+    terminal = Console(file=io.StringIO(), width=width)
+    terminal.print(health._table({"billing": [card]}, [QueueDepth(12, 3)], {}, width))
+
+    head, row, *more = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert {"agent", "instances", "waiting"} <= set(head.split())
+    assert [row.split()[0], *[cell for cell in row.split() if cell.isdigit()]] == ["billing", "1", "12", "3"]
+    assert width == 200 or not more
 
 
 def test_the_beginning_of_an_id_is_enough_to_look_where_one_begins_so(client: Client) -> None:

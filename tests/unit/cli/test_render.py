@@ -18,6 +18,7 @@ from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Usage
 from pointsman_schemas.log import (
     ApprovalDecided,
     ApprovalRequested,
+    AttemptFailed,
     LimitReached,
     PlanAccepted,
     ResultIgnored,
@@ -54,6 +55,15 @@ def test_a_story_tells_the_plan_the_dispatches_the_tools_and_the_results() -> No
         "3.000s ✓ tester t2 in 1.5 s, 120 tokens",
         "2.500s ⚒ fitter find_bolts 500 ms",
     ]
+
+
+def test_an_attempt_that_asks_a_person_is_told_as_waiting_and_not_as_failed() -> None:
+    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+
+    (line,) = told(AttemptFailed(at=at(1), event_id="e1", task_id="t1", attempt=1, error=error))
+
+    assert "‖ supervisor" in line
+    assert line.endswith("t1, attempt 1: a person must allow the use of refund")
 
 
 def test_a_story_tells_failures_retries_and_what_is_skipped_for_them() -> None:
@@ -110,10 +120,12 @@ def test_ids_are_never_cut_off(width: int) -> None:
         cause=AttemptError(kind="handler_error", message="out of bolts " * 20),
     )  # fmt: skip
 
-    lists = plain(render.summaries([summary], at(2)), width)
+    lists = plain(render.summaries([summary], at(2), width), width)
     dead = plain(render.letters([Letter(1, "pointsman.dead.a.w.d", letter)], width), width)
 
     assert WORKFLOW in lists
+    assert "completed" in lists
+    assert len(lists.splitlines()) == 2
     assert "d" * 24 in dead
     assert WORKFLOW in dead
     if width >= 80:

@@ -15,6 +15,7 @@ from pointsman.cli import health, submit, workflows
 from pointsman.cli.output import Code
 from pointsman.client import Client, Workflow
 from pointsman.engine.announcing import team_card
+from pointsman_schemas.events import Outcome
 from pointsman_schemas.team import Limits, Team
 
 HERE = {"url": None, "namespace": None, "json": False}
@@ -86,7 +87,7 @@ def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
 ) -> None:
     workflow = asked(client)
 
-    code = workflows.cancel(workflow.id, reason="", **HERE)  # type: ignore[arg-type]
+    code = workflows.cancel(workflow.id, reason="", by=None, **HERE)  # type: ignore[arg-type]
 
     told = capsys.readouterr()
     assert code == Code.OK
@@ -133,3 +134,22 @@ async def test_what_was_admitted_waits_no_more() -> None:
             (done.id, "completed"),
         ]
         assert list(await client.unadmitted("crew")) == []
+
+
+def test_whoever_stops_waiting_is_told_that_the_work_goes_on(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> Outcome:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(submit, "_outcome", interrupted)
+
+    with pytest.raises(asyncio.CancelledError):
+        submit.submit(
+            "shop", "hello", input_json=None, request_id="r-1", correlation_id=None, deadline=None, wait=True,
+            watch=False, timeout=None, **HERE,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    workflow = asyncio.run(client.list())[0].id
+    told = capsys.readouterr().err
+    assert f"`pointsman watch {workflow}` follows it, `pointsman cancel {workflow}` asks for its end" in told

@@ -22,9 +22,9 @@ from pointsman.web.rows import Search
 from pointsman.web.streams import Streams
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, Control, DeadLetter, Event, Request
+from pointsman_schemas.events import AttemptError, Control, DeadLetter, Event, Request, Result
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import TimerArmed
+from pointsman_schemas.log import AttemptFailed, TimerArmed
 from pointsman_schemas.strict_json import dump
 
 NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
@@ -330,6 +330,24 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
     assert (fitter["waiting"], fitter["working"], fitter["instances"], fitter["versions"]) == (1, 0, 1, ["2.1.0"])
     assert (fitter["health"], agents["tester"]["health"]) == ("ready", "gone")
     assert (fitter["record"]["median"], fitter["record"]["wait"], fitter["record"]["succeeded"]) == (2.5, 0.5, 1)
+
+
+async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:
+    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    asked = Result(
+        status="failed", agent="fitter", task_id="t1", attempt=1, workflow_id=WORKFLOW, error=error,
+        started_at=at(1), ended_at=at(2),
+    )  # fmt: skip
+    bus = MemoryBus()
+    await store(
+        bus, started(), AttemptFailed(at=at(2), event_id="e", task_id="t1", attempt=1, error=error, result=asked)
+    )
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            (fitter,) = (await page.until("agents")).data["agents"]
+
+    assert (fitter["record"]["failed"], fitter["record"]["failing"]) == (0, 0)
 
 
 async def test_dead_letters_are_listed_shown_and_discarded() -> None:

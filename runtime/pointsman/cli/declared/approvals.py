@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.declared.options import ApprovalId, Json, Namespace, OfWorkflow, Url
+from pointsman.cli.declared.options import ApprovalId, By, Json, Namespace, OfWorkflow, Url
 from pointsman.cli.output import Code, command
 
 __all__ = ["commands"]
@@ -31,6 +31,7 @@ def approve(
         str | None,
         typer.Option("--input", metavar="JSON", help="Use this in place of the input, the arguments or the plan."),
     ] = None,
+    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -39,7 +40,7 @@ def approve(
     from pointsman.cli import approvals
 
     return approvals.answer(
-        approval, approve=True, input_json=input_json, reason="", url=url, namespace=namespace, json=json
+        approval, approve=True, input_json=input_json, reason="", by=by, url=url, namespace=namespace, json=json
     )
 
 
@@ -48,6 +49,7 @@ def approve(
 def reject(
     approval: ApprovalId,
     reason: Annotated[str, typer.Option(help="Told to the planner or the agent, and kept in the log.")] = "",
+    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -56,5 +58,5 @@ def reject(
     from pointsman.cli import approvals
 
     return approvals.answer(
-        approval, approve=False, input_json=None, reason=reason, url=url, namespace=namespace, json=json
+        approval, approve=False, input_json=None, reason=reason, by=by, url=url, namespace=namespace, json=json
     )

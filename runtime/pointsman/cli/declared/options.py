@@ -10,6 +10,7 @@ __all__ = [
     "All",
     "ApprovalId",
     "AtMost",
+    "By",
     "Cause",
     "Deadline",
     "Json",
@@ -53,6 +54,10 @@ WorkflowGiven = Annotated[
 ]
 OfWorkflow = Annotated[str | None, typer.Option(metavar="ID", help="Of this workflow only.", show_default=False)]
 Team = Annotated[str | None, typer.Option(help="Of this team only.", show_default=False)]
+By = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Who says so, kept in the log. Default: who is logged in.", show_default=False),
+]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `pointsman approvals` shows it.")]
 
 Letters = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Dead letters.", show_default=False)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.declared.options import Deadline, Json, Namespace, Team, Timeout, Url, WorkflowGiven, WorkflowId
+from pointsman.cli.declared.options import By, Deadline, Json, Namespace, Team, Timeout, Url, WorkflowGiven, WorkflowId
 from pointsman.cli.output import Code, command
 
 __all__ = ["commands"]
@@ -107,6 +107,7 @@ def trace(
 def cancel(
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
+    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -114,7 +115,7 @@ def cancel(
     """Ask a running workflow to end."""
     from pointsman.cli import workflows
 
-    return workflows.cancel(workflow, reason=reason, url=url, namespace=namespace, json=json)
+    return workflows.cancel(workflow, reason=reason, by=by, url=url, namespace=namespace, json=json)
 
 
 @commands.command()
