@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.fitting import affordable, estimated_input, least_answer
+from pointsman.llm.fitting import affordable, broken_off, estimated_input, least_answer
+from pointsman.llm.prices import priced_at_once
 from pointsman.metering import Admission
 from pointsman.ports import Clock, Model, ModelReply, ModelRequest, ToolCall
 from pointsman.telemetry import content, metrics, names
-from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.events import ErrorKind, Usage
 
 __all__ = ["GUESSED_ANSWER", "LONGEST_WAIT", "TRIES", "ModelCalls"]
 
@@ -74,18 +76,20 @@ class ModelCalls:
 
     async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
         admission = await self._admitted(model, request, context)
-        used, retry_after = 0, None
+        used, retry_after = Usage(), None
+
+        def use(usage: Usage) -> None:
+            nonlocal used
+            used = usage
+
         try:
-            reply = await self._called(model, request, attempt, context)
-            used = reply.usage.tokens
-            return reply
+            return await self._called(model, request, attempt, context, use)
         except ModelError as error:
             retry_after = error.retry_after
-            used = error.usage.tokens if error.usage is not None else 0
             raise
         finally:
             if admission is not None:
-                admission.done(used, retry_after)
+                admission.done(used.tokens, retry_after)
 
     async def _admitted(self, model: Model, request: ModelRequest, context: Context) -> Admission | None:
         if context.meters is None:
@@ -94,7 +98,10 @@ class ModelCalls:
         patience = (context.deadline - self.clock.now()).total_seconds()
         return await context.meters.admit(model, tokens, patience)
 
-    async def _called(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
+    async def _called(
+        self, model: Model, request: ModelRequest, attempt: int, context: Context, use: Callable[[Usage], None]
+    ) -> ModelReply:
+        """The reply. What it used, or what a call used that broke off, is told to `use` and counted for the attempt."""
         started = self.clock.monotonic()
         measured: dict[str, names.Value | None] = {
             names.OPERATION_NAME: "chat",
@@ -112,13 +119,24 @@ class ModelCalls:
                 attempt=attempt,
             ) as call:
                 call.set_attributes(content.of_request(request))
+                heard: list[str] = []
+
+                def count(usage: Usage) -> None:
+                    call.record_usage(usage)
+                    use(usage)
+                    self._measure(usage, measured)
+
                 try:
-                    reply = _sendable(await model.complete(request))
+                    reply = _sendable(await model.complete(_listening(request, heard)))
                 except ModelError as error:
-                    if error.usage is not None:
-                        call.record_usage(error.usage)
+                    if error.usage is not None or heard:
+                        error.usage = _broken_off(model, request, error.usage, heard)
+                        count(error.usage)
                     raise
-                call.record_usage(reply.usage)
+                except asyncio.CancelledError:  # the provider goes on, or has begun: it is paid for in any case
+                    count(_broken_off(model, request, None, heard))
+                    raise
+                count(reply.usage)
                 call.set_attributes(content.of_reply(reply))
                 call.set_attributes(
                     names.chat_answer(
@@ -135,11 +153,14 @@ class ModelCalls:
             raise
         finally:
             metrics.observe(names.MODEL_DURATION, self.clock.monotonic() - started, measured)
-        for kind, count in (("input", reply.usage.input_tokens), ("output", reply.usage.output_tokens)):
-            metrics.observe(names.TOKEN_USAGE, count, {**measured, names.TOKEN_TYPE: kind})
-        if reply.usage.cost:
-            metrics.count(names.MODEL_COST, reply.usage.cost, measured)
         return reply
+
+    @staticmethod
+    def _measure(usage: Usage, measured: names.Attributes) -> None:
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            metrics.observe(names.TOKEN_USAGE, count, {**measured, names.TOKEN_TYPE: kind})
+        if usage.cost:
+            metrics.count(names.MODEL_COST, usage.cost, measured)
 
     def _check_limits(self, context: Context) -> None:
         """Before each model call: nothing is left, whatever the call would take."""
@@ -181,6 +202,24 @@ def _whole(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> Mo
         message = f"the answer was cut off after {fitted.max_tokens} tokens, all that the allowance left for it"
         raise TaskError(message, kind=ErrorKind.LIMIT)
     return reply
+
+
+def _listening(request: ModelRequest, heard: list[str]) -> ModelRequest:
+    """`request`, whose answer is kept in `heard` while it is said to whoever listens."""
+    if (on_text := request.on_text) is None:
+        return request
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        on_text(text)
+
+    return replace(request, on_text=hear)
+
+
+def _broken_off(model: Model, request: ModelRequest, told: Usage | None, heard: list[str]) -> Usage:
+    if model.provider == "offline":
+        return told or Usage(calls=1)
+    return priced_at_once(model.provider, model.name, broken_off(request, told, "".join(heard)))
 
 
 def _sendable(reply: ModelReply) -> ModelReply:

@@ -11,6 +11,7 @@ from support.providers import Answer, FakeProvider
 
 from pointsman.errors import ModelError
 from pointsman.ports import Model
+from pointsman_schemas.events import Usage
 
 
 @every
@@ -68,6 +69,19 @@ async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answe
             await model.complete(asking())
 
     assert caught.value.retryable
+    assert caught.value.usage is not None  # nobody knows what it cost, but it was a call
+    assert caught.value.usage.calls == 1
+
+
+@every
+async def test_a_call_that_never_reached_its_provider_is_none(connect: Connect) -> None:
+    async with FakeProvider.saying() as provider:
+        model: Model = connect(provider)
+    with pytest.raises(ModelError, match="no answer") as caught:
+        await model.complete(asking())
+    await model.close()
+
+    assert caught.value.usage is None
 
 
 @every
@@ -80,6 +94,7 @@ async def test_an_answer_that_never_comes_ends_at_the_timeout(connect: Connect) 
         await model.close()
 
     assert caught.value.retryable
+    assert caught.value.usage == Usage(calls=1)
 
 
 @every

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from pointsman.errors import ModelError
-from pointsman_schemas.events import LONGEST_WAIT, ErrorKind
+from pointsman_schemas.events import LONGEST_WAIT, ErrorKind, Usage
 
 __all__ = ["from_connection", "from_event", "from_status", "from_unreadable", "retry_after", "said_in"]
 
@@ -48,6 +48,9 @@ _OVERFLOW = re.compile(
     r"context_length_exceeded|maximum context length|context window|prompt is too long", re.IGNORECASE
 )
 
+_UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+"""What httpx calls a connection that was never there: nothing was sent."""
+
 _SHOWN = 300  # characters of the provider's own words that a message repeats
 _KEY = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
 
@@ -77,9 +80,13 @@ def from_event(provider: str, error: object, secret: str = "") -> ModelError:
 
 
 def from_connection(provider: str, error: Exception) -> ModelError:
-    """The error for a call that got no whole answer. Nothing is known of what the provider did."""
+    """The error for a call that got no whole answer. Unless there was no connection nothing is known of what the
+    provider did, so it counts as a call."""
+    unreached = any(type(each).__name__ in _UNREACHED for each in (error, error.__cause__))
     return ModelError(
-        f"{provider} gave no answer: {type(error).__name__}; the connection was dropped or timed out", retryable=True
+        f"{provider} gave no answer: {type(error).__name__}; the connection was dropped or timed out",
+        retryable=True,
+        usage=None if unreached else Usage(calls=1),
     )
 
 

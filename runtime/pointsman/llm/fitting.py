@@ -2,7 +2,7 @@
 
 The input is estimated, on the high side, and the answer gets what it leaves. What is used exceeds what there was only
 by what an estimate was short: never by the answer, whose length the provider keeps. Cost is bounded only where the
-price of the model is known, and a call that broke off before its usage was told counts no tokens.
+price of the model is known. A call that broke off before its usage was told counts what it is estimated to have used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pointsman.threads import in_thread
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["LEAST_ANSWER", "LEAST_CALL", "affordable", "estimated_input", "least_answer"]
+__all__ = ["LEAST_ANSWER", "LEAST_CALL", "affordable", "broken_off", "estimated_input", "least_answer"]
 
 LEAST_ANSWER: Final = 16
 """Tokens an answer must have room for: OpenAI's responses take no smaller bound, and less would say nothing."""
@@ -48,6 +48,18 @@ def estimated_input(request: ModelRequest) -> int:
     parts = 1 + len(tools) + sum(1 + len(turn.calls) for turn in request.turns)
     added = _TOOLS if tools or request.output_schema is not None else 0
     return sum(map(_tokens, texts)) + parts * _TURN + added
+
+
+def broken_off(request: ModelRequest, told: Usage | None, heard: str) -> Usage:
+    """What a call has used that was under way and gave no whole answer: what its provider `told` of it, at least the
+    whole input and what was `heard` of the answer."""
+    told = told or Usage(calls=1)
+    return told.model_copy(
+        update={
+            "input_tokens": told.input_tokens or estimated_input(request),
+            "output_tokens": max(told.output_tokens, _tokens(heard)),
+        }
+    )
 
 
 def least_answer(request: ModelRequest) -> int:

@@ -180,9 +180,7 @@ async def reading(provider: str, stream: AsyncIterator[T]) -> AsyncIterator[T]:
         known = isinstance(error, sdk.OpenAIError | ModelError | json.JSONDecodeError)
         if known and not isinstance(error, sdk.APIConnectionError):
             raise
-        failure = from_connection(provider, error)
-        failure.usage = Usage(calls=1)  # it was being answered; how much that cost comes last, so nobody knows
-        raise failure from None
+        raise from_connection(provider, error) from None  # how much it cost comes last, so nobody knows
 
 
 class _Whole:

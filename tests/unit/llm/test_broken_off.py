@@ -1,0 +1,94 @@
+"""Whoever breaks a call off has paid for it: what it used is counted, as told or as estimated."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pointsman.context import Context
+from pointsman.errors import ModelError, TaskError
+from pointsman.llm.fitting import estimated_input
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ModelReply, ModelRequest
+from pointsman.testing import run_team
+from pointsman.testing.models import Script, ScriptedModel, saying
+from pointsman_schemas.events import Budget, ErrorKind, Usage
+from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+
+SAID = "Good day, dear reader. "
+SAID_TOKENS = 8  # by its letters
+
+
+def says(request: ModelRequest) -> None:
+    assert request.on_text is not None
+    request.on_text(SAID)
+
+
+def breaks(request: ModelRequest) -> ModelReply:
+    says(request)
+    raise ModelError("overloaded", retryable=False)
+
+
+class Slow(ScriptedModel):
+    """Begins to answer, and does not end."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        self.requests.append(request)
+        says(request)
+        await asyncio.Event().wait()
+        raise AssertionError("nothing wakes it")
+
+
+def teller(model: ScriptedModel, **more: Any) -> LLMAgent:
+    return LLMAgent(name="teller", description="Tells", instructions="Tell.", model=model, stream=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("script", "used"),
+    [
+        (ModelError("dropped", retryable=False, usage=Usage(calls=1)), 0),
+        (breaks, SAID_TOKENS),
+        (ModelError("bad key", retryable=False), None),
+    ],
+    ids=["dropped", "in the middle of its answer", "never begun"],
+)
+async def test_a_call_that_broke_off_untold_is_counted_by_its_input_and_what_was_heard(
+    script: Script, used: int | None
+) -> None:
+    model, context = ScriptedModel(script), Context.for_test()
+
+    with pytest.raises(ModelError):
+        await teller(model).run(context.handoff, context)
+
+    taken = estimated_input(model.requests[0])
+    expected = Usage() if used is None else Usage(calls=1, input_tokens=taken, output_tokens=used)
+    assert context.usage == expected
+
+
+async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcome() -> None:
+    model = Slow()
+    team = Team(name="t", strategy=Pipeline(stages=(Stage(agent="teller"),)), limits=Limits(attempts=1))
+
+    outcome = await run_team(team, [teller(model, timeout=0.3)], "a story")
+
+    assert "no result within" in outcome.reason
+    taken = estimated_input(model.requests[0])
+    assert outcome.usage == Usage(calls=1, input_tokens=taken, output_tokens=SAID_TOKENS)
+    assert outcome.tasks[0].usage == outcome.usage
+
+
+async def test_breaking_off_escapes_no_budget() -> None:
+    dropped = ModelError("dropped", retryable=True, retry_after=0.0, usage=Usage(calls=1))
+    model, context = ScriptedModel(dropped, saying("here")), Context.for_test()
+    whole = ScriptedModel(saying("here"))
+    await teller(whole).run(context.handoff, context)
+    enough_for_one = estimated_input(whole.requests[0]) + 100
+    context = Context.for_test()
+    context.handoff = context.handoff.model_copy(update={"budget": Budget(tokens=enough_for_one)})
+
+    with pytest.raises(TaskError) as caught:
+        await teller(model).run(context.handoff, context)
+
+    assert (caught.value.kind, len(model.requests)) == (ErrorKind.LIMIT, 1)
