@@ -14,6 +14,7 @@ def main() -> None:
 
     if run := service(sys.argv[1:]):
         sys.exit(ending(run))
-    from pointsman.cli.declared import app
+    from pointsman.cli.declared import app, only
 
+    only("".join(sys.argv[1:2]))
     app()

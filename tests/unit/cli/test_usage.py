@@ -180,3 +180,40 @@ def test_a_process_of_a_system_loads_nothing_that_only_a_terminal_needs() -> Non
 
     assert [name for name in loaded if not name.startswith("pointsman")] == []
     assert not {"pointsman.client", "pointsman.cli.render", "pointsman.web", "pointsman.core.decide"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "built"),
+    [(["list", "--help"], ["list"]), (["eval", "--help"], ["eval"]), (["worker"], ["worker"])],
+)
+def test_of_all_commands_the_one_that_is_called_is_built(arguments: list[str], built: list[str]) -> None:
+    code = f"""
+import sys
+sys.argv = ["pointsman", *{arguments}]
+import typer.main
+make, made = typer.main.get_command_from_info, []
+def making(*args, **kwargs):
+    made.append(make(*args, **kwargs))
+    return made[-1]
+typer.main.get_command_from_info = making
+from pointsman.cli import main
+try:
+    main()
+except SystemExit:
+    print(*(command.name for command in made), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    whole = CliRunner().invoke(app, arguments, prog_name="pointsman")
+
+    assert done.stderr.splitlines()[-1].split() == built
+    assert done.stdout == whole.stdout
+
+
+@pytest.mark.parametrize("arguments", [["lst"], ["dead", "lst"], ["--help"], ["dead", "--help"], []])
+def test_what_names_no_command_is_answered_knowing_all_of_them(arguments: list[str]) -> None:
+    code = f"import sys\nsys.argv = ['pointsman', *{arguments}]\nfrom pointsman.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+
+    whole = CliRunner().invoke(app, arguments, prog_name="pointsman")
+
+    assert (done.returncode, done.stdout, done.stderr) == (whole.exit_code, whole.stdout, whole.stderr)
