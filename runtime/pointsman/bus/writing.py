@@ -46,15 +46,24 @@ class StreamWriter:
             return self._store(subject, body, wire)
         return self._watched(self._watcher, subject, body, wire)
 
-    async def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> int:
+    def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION: self.hops}
             size = header_size(traced)
             if size <= MAX_HEADERS and size + len(body) <= self._bus.max_payload:  # nothing fails for being watched
                 wire = traced
-        began, error = self._clock.monotonic(), None
+        began = self._clock.monotonic()
         try:
-            return await self._store(subject, body, wire)
+            storing = self._store(subject, body, wire)
+        except PointsmanError as raised:
+            watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
+            raise
+        return self._told(watcher, subject, began, storing)
+
+    async def _told(self, watcher: Watcher, subject: str, began: float, storing: Coroutine[Any, Any, int]) -> int:
+        error: str | None = None
+        try:
+            return await storing
         except PointsmanError as raised:
             error = raised.kind
             raise

@@ -14,7 +14,6 @@ __all__ = [
     "is_disabled",
     "metric_exporter",
     "room",
-    "span_exporter",
     "variable",
     "wanted",
 ]
@@ -57,16 +56,6 @@ def wanted(signal: str) -> list[str]:
         else:
             known.append(name)
     return known
-
-
-def span_exporter(name: str) -> Any:
-    if name == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-        return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()
 
 
 def metric_exporter(name: str) -> Any:

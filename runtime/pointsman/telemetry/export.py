@@ -24,11 +24,12 @@ from pointsman.telemetry.environment import (
     is_disabled,
     metric_exporter,
     room,
-    span_exporter,
     variable,
     wanted,
 )
 from pointsman.telemetry.logs import get_logger
+from pointsman.telemetry.recorder import Recorder, Written
+from pointsman.telemetry.span_exporter import span_exporter, use_written
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -128,7 +129,7 @@ def start_logs(service_name: str, instance: str) -> Pipeline | None:
 
 
 def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
-    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     class Batching(BatchSpanProcessor):
@@ -136,18 +137,34 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
             super().__init__(cast(Any, door), max_queue_size=door.room)
             self._door = door
 
-        def on_end(self, span: ReadableSpan) -> None:
+        def on_end(self, span: ReadableSpan | Written) -> None:
             if span.context is not None and span.context.trace_flags.sampled and self._door.admits():
-                super().on_end(span)
+                super().on_end(cast(ReadableSpan, span))
+
+    class Provider(TracerProvider):
+        def add_span_processor(self, span_processor: SpanProcessor) -> None:
+            """Whoever adds one wants to see spans of the SDK, and gets them."""
+            super().add_span_processor(span_processor)
+            if not isinstance(span_processor, Batching):
+                traces.use(self, _version(), ways)
 
     doors = [Door("spans", exporter, room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
-    provider = TracerProvider(resource=_resource(service_name, instance), shutdown_on_exit=False)
-    for door in doors:
-        provider.add_span_processor(Batching(door))
+    ways = _Ways(doors)
+    resource = _resource(service_name, instance)
+    provider = Provider(resource=resource, shutdown_on_exit=False)
+    batching = [Batching(door) for door in doors]
+    for one in batching:
+        provider.add_span_processor(one)
     _installed.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
-    traces.use(provider, _version(), _Ways(doors))
+
+    def take(span: Written) -> None:
+        for one in batching:
+            one.on_end(span)
+
+    lean = use_written(exporters, resource, (traces.SCOPE, _version(), traces.SCHEMA))
+    traces.use(provider, _version(), ways, Recorder(take) if lean else None)
 
     def flush() -> None:
         traces.use(None)

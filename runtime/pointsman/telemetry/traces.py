@@ -9,11 +9,9 @@ With tracing off no SDK is loaded, spans cost next to nothing, and the context t
 from __future__ import annotations
 
 import asyncio
-import re
-import secrets
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,11 +20,13 @@ from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias,
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
-from opentelemetry.trace.span import NonRecordingSpan, SpanContext, TraceFlags, TraceState
+from opentelemetry.trace.span import NonRecordingSpan
 
 from pointsman.errors import PointsmanError
 from pointsman.telemetry.names import ERROR_TYPE, Attributes, Value
+from pointsman.telemetry.recorder import LeanSpan, Recorder
 from pointsman.telemetry.scrubber import scrub, writable
+from pointsman.telemetry.trace_context import TraceContext, from_otel, new_id, parse_traceparent, to_otel
 
 __all__ = [
     "Carried",
@@ -55,10 +55,10 @@ _KINDS: Final = {
     "producer": otel.SpanKind.PRODUCER,
     "consumer": otel.SpanKind.CONSUMER,
 }
+_NUMBERS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # OTLP's
+SCOPE: Final = "pointsman"
+SCHEMA: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 _SAMPLED: Final = 0x01
-_KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
-_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_TRACESTATE_LENGTH: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
 _STACK_LENGTH: Final = 8_000  # characters of a traceback on a span: enough for some 100 frames, small beside a batch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -86,25 +86,8 @@ class Way(Protocol):
 
 _tracer: otel.Tracer | None = None
 _way: Way | None = None
+_recorder: Recorder | None = None
 _chosen: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceContext:
-    """A place in a trace, as W3C trace context has it: 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
-
-    trace_id: str
-    span_id: str
-    flags: int
-    tracestate: str = ""
-
-    @property
-    def traceparent(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
-
-    @property
-    def sampled(self) -> bool:
-        return bool(self.flags & _SAMPLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +108,7 @@ class Span:
         self._span = span
         self._failed = False
         self._left = False
-        self.context: TraceContext | None = _from_otel(span.get_span_context())
+        self.context: TraceContext | None = _place(span)
         """What to send along so that others become children: this span, or the surrounding one while tracing is off."""
 
     @property
@@ -155,26 +138,6 @@ class Span:
                 _fail(self._span, error_type, message)
 
 
-def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
-    """The context that two W3C headers carry, or None when `traceparent` is missing or breaks the rules. Never raises.
-
-    A version after 00 is read as 00 with something behind it, as the specification asks; `tracestate` is carried as it
-    is, or dropped when it is not printable or longer than must be carried.
-    """
-    if not traceparent:
-        return None
-    match = _TRACEPARENT.fullmatch(traceparent.strip(" \t"))
-    if match is None:
-        return None
-    version, trace_id, span_id, flags, rest = match.groups()
-    if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
-        return None
-    state = (tracestate or "").strip(" \t")
-    if len(state) > _TRACESTATE_LENGTH or not state.isascii() or not state.isprintable():
-        state = ""
-    return TraceContext(trace_id, span_id, int(flags, 16) & _KNOWN_FLAGS, state)
-
-
 def tracing() -> bool:
     """Whether spans are recorded at all, so that hot paths need not gather what to say about them."""
     return _tracer is not None
@@ -182,9 +145,10 @@ def tracing() -> bool:
 
 def current() -> TraceContext | None:
     """The context of the innermost open span here, whoever opened it."""
-    return _from_otel(otel.get_current_span().get_span_context())
+    return _place(otel.get_current_span())
 
 
+@contextmanager
 def span(
     name: str,
     *,
@@ -194,7 +158,7 @@ def span(
     attributes: Attributes | None = None,
     links: Sequence[TraceContext] = (),
     alone: bool = False,
-) -> AbstractContextManager[Span]:
+) -> Iterator[Span]:
     """A span around the block, under `parent` or, without one, under the innermost open span.
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
@@ -202,26 +166,24 @@ def span(
     block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
     made, and it counts as lost: what is below it hangs on what is above.
     """
-    if _tracer is None:
-        return _Passage(parent)
-    return _opened(name, kind, parent, span_id, attributes, links, alone)
-
-
-@contextmanager
-def _opened(
-    name: str,
-    kind: Kind,
-    parent: TraceContext | None,
-    span_id: str | None,
-    attributes: Attributes | None,
-    links: Sequence[TraceContext],
-    alone: bool,
-) -> Iterator[Span]:
-    before = otel_context.get_current()
-    within = _under(parent) if parent is not None else before
-    lost_to = _way if _is_in_vain(within) else None
+    before = within = otel_context.get_current()
+    around = otel.get_current_span(before)
+    above = parent if parent is not None or _way is None else _place(around)
+    lost_to = _way if _way is not None and _is_in_vain(_way, above) else None
     tracer = _tracer if lost_to is None else None
-    if tracer is not None:
+    if tracer is not None and _recorder is not None and above is not None and above.sampled:
+        inner: otel.Span = _recorder.begin(
+            name,
+            _NUMBERS[kind],
+            above,
+            remote=parent is not None or around.get_span_context().is_remote,
+            span_id=span_id,
+            attributes=attributes,
+            links=links,
+        )
+        within = otel.set_span_in_context(inner, before)
+    elif tracer is not None:
+        within = _under(parent) if parent is not None else before
         token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
         try:
             inner = tracer.start_span(
@@ -229,7 +191,7 @@ def _opened(
                 within,
                 _KINDS[kind],
                 _attributes(attributes),
-                [otel.Link(_to_otel(link)) for link in links],
+                [otel.Link(to_otel(link)) for link in links],
                 record_exception=False,
                 set_status_on_exception=False,
             )
@@ -237,11 +199,12 @@ def _opened(
             _chosen.reset(token)
         within = otel.set_span_in_context(inner, within)
     else:
+        within = _under(parent) if parent is not None else before
         inner = otel.get_current_span(within)
     if alone and _tracer is not None:
         for key in _SUPPRESSING:
             within = otel_context.set_value(key, True, within)
-    opened = Span(inner) if tracer is not None else _Passing(_from_otel(inner.get_span_context()))
+    opened = Span(inner) if tracer is not None else _Passing(inner)
     if within is not before:
         otel_context.attach(within)
     try:
@@ -272,9 +235,9 @@ def reserve(parent: TraceContext | None = None) -> TraceContext:
     """
     tracer = _tracer
     if parent is not None:
-        return parent if tracer is None else TraceContext(parent.trace_id, _new_id(8), parent.flags, parent.tracestate)
-    trace_id = _new_id(16)
-    return TraceContext(trace_id, _new_id(8), 0 if tracer is None else _root_flags(tracer, int(trace_id, 16)))
+        return parent if tracer is None else TraceContext(parent.trace_id, new_id(8), parent.flags, parent.tracestate)
+    trace_id = new_id(16)
+    return TraceContext(trace_id, new_id(8), 0 if tracer is None else _root_flags(tracer, int(trace_id, 16)))
 
 
 def record(
@@ -300,6 +263,20 @@ def record(
     if _way is not None and not _way.is_open():
         _way.refuse()
         return
+    if _recorder is not None:
+        _recorder.write(
+            name,
+            _NUMBERS[kind],
+            context,
+            parent_span_id,
+            attributes if error is None else {**(attributes or {}), ERROR_TYPE: error[0]},
+            links=links,
+            started=_nanoseconds(started),
+            ended=_nanoseconds(max(started, ended)),
+            events=[(each.name, _nanoseconds(each.at), each.attributes) for each in happenings],
+            status=(0, "") if error is None else (otel.StatusCode.ERROR.value, scrub(error[1])),
+        )
+        return
     if parent_span_id is not None:
         within = _under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
     else:
@@ -311,7 +288,7 @@ def record(
             within,
             _KINDS[kind],
             _attributes(attributes),
-            [otel.Link(_to_otel(link)) for link in links],
+            [otel.Link(to_otel(link)) for link in links],
             start_time=_nanoseconds(started),
         )
     finally:
@@ -323,17 +300,23 @@ def record(
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
 
 
-def use(provider: otel.TracerProvider | None, version: str = "", way: Way | None = None) -> None:
+def use(
+    provider: otel.TracerProvider | None,
+    version: str = "",
+    way: Way | None = None,
+    recorder: Recorder | None = None,
+) -> None:
     """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it.
 
-    `way` is where its spans go, if that is known: it is asked before one is made.
+    `way` is where its spans go, if that is known: it is asked before one is made. `recorder`, which needs a way, makes
+    those of traces that are sampled.
     """
-    global _tracer, _way
-    _way = way
+    global _tracer, _way, _recorder
+    _way, _recorder = way, recorder
     if provider is None:
         _tracer = None
         return
-    tracer = provider.get_tracer("pointsman", version, "https://opentelemetry.io/schemas/gen-ai/1.42.0")
+    tracer = provider.get_tracer(SCOPE, version, SCHEMA)
     ids = getattr(tracer, "id_generator", None)
     if ids is not None and not isinstance(ids, _ChosenIds):
         # Only our own tracer chooses ids: an application's provider keeps its generator for everybody else.
@@ -359,35 +342,10 @@ class Carried(Generic[P, T]):
             otel_context.attach(before)  # a pool's process is used again
 
 
-class _Passage:
-    """Tracing is off: within, what surrounds it is `parent`, or stays what it is."""
-
-    __slots__ = ("_before", "_parent", "_within")
-
-    def __init__(self, parent: TraceContext | None) -> None:
-        self._parent = parent
-
-    def __enter__(self) -> Span:
-        self._before = self._within = otel_context.get_current()
-        if self._parent is None:
-            return _Passing(current())
-        self._within = _under(self._parent)
-        otel_context.attach(self._within)
-        return _Passing(self._parent)
-
-    def __exit__(self, *raised: object) -> None:
-        if self._within is not self._before and otel_context.get_current() is self._within:  # as in `_opened`
-            otel_context.attach(self._before)
-
-
 class _Passing(Span):
     """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
 
     __slots__ = ()
-
-    def __init__(self, context: TraceContext | None) -> None:
-        self._left = False
-        self.context = context
 
     @property
     def recording(self) -> bool:
@@ -417,12 +375,13 @@ class _ChosenIds:
         return bool(getattr(self._ids, "is_trace_id_random", bool)())
 
 
-def _is_in_vain(within: otel_context.Context) -> bool:
+def _is_in_vain(way: Way, above: TraceContext | None) -> bool:
     """Whether a span begun now is for nobody. Not for a root: whether it is sampled is found out by making it."""
-    if _way is None or not _way.is_away():
-        return False
-    around = otel.get_current_span(within).get_span_context()
-    return around.is_valid and bool(around.trace_flags & _SAMPLED)
+    return above is not None and above.sampled and way.is_away()
+
+
+def _place(span: otel.Span) -> TraceContext | None:
+    return span.place if isinstance(span, LeanSpan) else from_otel(span.get_span_context())
 
 
 def _root_flags(tracer: otel.Tracer, trace_id: int) -> int:
@@ -474,34 +433,7 @@ def context_of(trace_id: str, span_id: str) -> otel_context.Context | None:
 
 
 def _under(parent: TraceContext) -> otel_context.Context:
-    return otel.set_span_in_context(NonRecordingSpan(_to_otel(parent)))
-
-
-def _to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
-    return SpanContext(
-        int(context.trace_id, 16),
-        int(context.span_id, 16),
-        is_remote=remote,
-        trace_flags=TraceFlags(context.flags),
-        trace_state=TraceState.from_header([context.tracestate]) if context.tracestate else None,
-    )
-
-
-def _from_otel(context: SpanContext) -> TraceContext | None:
-    if not context.is_valid:
-        return None
-    return TraceContext(
-        f"{context.trace_id:032x}",
-        f"{context.span_id:016x}",
-        int(context.trace_flags),
-        context.trace_state.to_header() if context.trace_state else "",
-    )
-
-
-def _new_id(size: int) -> str:
-    while not (drawn := secrets.token_hex(size)).strip("0"):
-        pass
-    return drawn
+    return otel.set_span_in_context(NonRecordingSpan(to_otel(parent)))
 
 
 def _nanoseconds(instant: datetime) -> int:

@@ -112,3 +112,31 @@ async def test_servers_are_asked_to_tell_of_a_message_where_there_is_room_to_ask
 
     assert sequence == 7
     assert stream.sent == [{**HEADERS, TRACE_DESTINATION: HOPS} if asks else HEADERS]
+
+
+@pytest.mark.parametrize("watching", [None, Watching()])
+async def test_a_message_is_on_its_way_when_it_is_stored_whether_somebody_watches_or_not(
+    watching: Watching | None,
+) -> None:
+    """So that several need no task each."""
+
+    class Eager(Stream):
+        def request(self, *told: Any, **more: Any) -> Any:
+            self.asked.append(told[0])
+            return super().request(*told, **more)
+
+    stream = Eager()
+
+    storing = writer(stream, watching).store("ns.log.a.w", b"", {})
+
+    assert stream.asked == ["ns.log.a.w"]
+    assert await storing == 7
+
+
+async def test_a_message_that_is_not_even_sent_is_told_as_well() -> None:
+    watching = Watching()
+
+    with pytest.raises(OversizeEvent):
+        await writer(Stream(), watching).store("ns.log.a.w", b"x" * 2_000, {})
+
+    assert watching.errors == [OversizeEvent.kind]

@@ -1,0 +1,162 @@
+"""Ended spans as the bytes of an OTLP request: what the SDK's encoder gives, without building its messages first.
+
+The format is protobuf, and OTLP's is stable: a field is a tag (number and kind), then its value, or its length and its
+bytes. Numbers and order of fields are those of `opentelemetry/proto/trace/v1/trace.proto`. A value of no kind that OTLP
+has, or an integer of more than 64 bits, is left out. Of a lone surrogate, which no UTF-8 can hold, the code is sent.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+__all__ = ["request", "span"]
+
+_PAIRS: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
+_KEPT: Final = 64  # characters of a value that is kept: what is longer is not said twice
+_INTEGERS: Final = 1 << 63  # below this, and not below its negative
+_UTF8: Final = ("utf-8", "backslashreplace")
+
+_times: Final = struct.Struct("<BQBQ").pack
+_time: Final = struct.Struct("<BQ").pack
+_double: Final = struct.Struct("<Bd").pack
+_flags: Final = {remote: struct.pack("<HI", 0x185, 0x300 if remote else 0x100) for remote in (False, True)}
+_link_flags: Final = struct.pack("<BI", 0x35, 0x300)  # what is linked to was made elsewhere
+
+
+def request(resource: Mapping[str, Any], schema: str, scope: tuple[str, str, str], spans: Iterable[bytes]) -> bytes:
+    """An `ExportTraceServiceRequest` with `spans`; the scope is its name, version and schema."""
+    name, version, scope_schema = scope
+    within = _field(0x0A, _text(0x0A, name) + _text(0x12, version)) + b"".join(spans) + _text(0x1A, scope_schema)
+    return _field(0x0A, _field(0x0A, _attributes(0x0A, resource)) + _field(0x12, within) + _text(0x1A, schema))
+
+
+def span(
+    name: str,
+    kind: int,
+    trace_id: str,
+    span_id: str,
+    parent_id: str | None,
+    attributes: Mapping[str, Any],
+    *,
+    started: int,
+    ended: int,
+    remote: bool = True,
+    tracestate: str = "",
+    events: Iterable[tuple[str, int, Mapping[str, Any]]] = (),
+    links: Iterable[tuple[str, str]] = (),
+    status: tuple[int, str] = (0, ""),
+    dropped: tuple[int, int, int] = (0, 0, 0),
+) -> bytes:
+    """One span as a field of its scope. Ids are hexadecimal, times in nanoseconds since 1970, `kind` and `status` have
+    OTLP's numbers; events are a name, a time and attributes, links a trace's and a span's id. `dropped` is how many
+    attributes, events and links had no room."""
+    return _field(0x12, b"".join((
+        b"\x0a\x10", bytes.fromhex(trace_id), b"\x12\x08", bytes.fromhex(span_id),
+        _text(0x1A, tracestate),
+        b"\x22\x08" + bytes.fromhex(parent_id) if parent_id else b"",
+        _text(0x2A, name),
+        b"\x30", _ONE[kind],
+        _times(0x39, started, 0x41, ended),
+        _attributes(0x4A, attributes),
+        _number(0x50, dropped[0]),
+        *[_field(0x5A, _time(0x09, at) + _text(0x12, what) + _attributes(0x1A, about)) for what, at, about in events],
+        _number(0x60, dropped[1]),
+        *[_field(0x6A, b"\x0a\x10" + bytes.fromhex(trace) + b"\x12\x08" + bytes.fromhex(to) + _link_flags)
+          for trace, to in links],
+        _number(0x70, dropped[2]),
+        _field(0x7A, _text(0x12, status[1]) + _number(0x18, status[0])),
+        _flags[remote and parent_id is not None],
+    )))  # fmt: skip
+
+
+def _attributes(tag: int, attributes: Mapping[str, Any]) -> bytes:
+    if not attributes:
+        return b""
+    head = _ONE[tag]
+    pairs: list[bytes] = []
+    for key, value in attributes.items():
+        kind = type(value)
+        if (kind is str and len(value) <= _KEPT) or kind is int:
+            pair = _kept_pair(key, value)
+        elif value is not None:
+            pair = _pair(key, value)
+        else:
+            continue
+        if pair:
+            pairs += (head, pair)
+    return b"".join(pairs)
+
+
+def _pair(key: str, value: Any) -> bytes:
+    """With its length; nothing where there is no way to write it."""
+    try:
+        return _sized(_field(0x0A, key.encode(*_UTF8)) + _field(0x12, _value(value)))
+    except (TypeError, ValueError):
+        return b""
+
+
+_kept_pair: Final = lru_cache(_PAIRS)(_pair)  # of texts and integers, which no two are equal of but the same
+
+
+def _value(value: Any) -> bytes:
+    """Exactly one field, whatever its value: which one it is says what kind of value it is."""
+    match value:
+        case None:
+            return b""
+        case bool():
+            return b"\x10\x01" if value else b"\x10\x00"
+        case str():
+            return _field(0x0A, value.encode(*_UTF8))
+        case int():
+            if not -_INTEGERS <= value < _INTEGERS:
+                raise ValueError(f"an integer of {value.bit_length()} bits: OTLP has 64")
+            return b"\x18" + _varint(value)
+        case float():
+            return _double(0x21, value)
+        case bytes():
+            return _field(0x3A, value)
+        case Sequence():
+            return _field(0x2A, b"".join([_field(0x0A, _value(each)) for each in value]))
+        case Mapping():
+            return _field(0x32, b"".join([
+                _field(0x0A, _field(0x0A, str(key).encode(*_UTF8)) + _field(0x12, _value(each)))
+                for key, each in value.items()
+            ]))  # fmt: skip
+        case _:
+            raise TypeError(f"a value of type {type(value).__name__}: OTLP has none of that kind")
+
+
+def _field(tag: int, content: bytes) -> bytes:
+    return _ONE[tag] + _sized(content)
+
+
+def _sized(content: bytes) -> bytes:
+    return _varint(len(content)) + content
+
+
+def _text(tag: int, text: str | None) -> bytes:
+    """A text that is empty is left out, as is a number that is 0: it is what a reader takes for one that is missing."""
+    return _field(tag, text.encode(*_UTF8)) if text else b""
+
+
+def _number(tag: int, number: int) -> bytes:
+    return _ONE[tag] + _varint(number) if number else b""
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; a negative one as 64 bits."""
+    if 0 <= number < 128:
+        return _ONE[number]
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+_ONE: Final = [bytes((number,)) for number in range(128)]

@@ -1,0 +1,222 @@
+"""Spans of our own, kept as what they were told until they are sent, beside those the SDK makes for everybody else.
+
+A span of the SDK costs 60 to 80 µs to make and end, and 100 to encode; one of these costs a quarter of that in all
+(docs/performance.md). They are encoded many at a time, which with warm caches is half as dear as one by one amid the
+work. They go the SDK's way: through its batch processors to its exporter, which sends one request for
+both. Only a span whose trace is known to be sampled is one of these: whether it is remains the sampler's to say.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import time_ns
+from typing import Any, ClassVar, Final, TypeAlias
+
+from opentelemetry import trace as otel
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.trace.span import SpanContext, TraceFlags
+
+from pointsman.telemetry import encoder
+from pointsman.telemetry.names import Attributes
+from pointsman.telemetry.trace_context import TraceContext, from_otel, new_id, to_otel
+
+__all__ = ["LeanSpan", "Recorder", "Written"]
+
+_MOST: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
+_UNSET: Final = (otel.StatusCode.UNSET.value, "")
+_Told: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any]]
+_PLAIN: Final = frozenset({str, int, bool, float})
+
+
+class Written:
+    """An ended span, as a queue of the SDK takes it."""
+
+    __slots__ = ("_more", "_told")
+    context: ClassVar = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    """What the queue looks at: it is sampled."""
+
+    def __init__(
+        self, told: tuple[str, int, TraceContext, str | None, Mapping[str, Any]], more: dict[str, Any]
+    ) -> None:
+        self._told = told
+        self._more = more
+
+    def encoded(self) -> bytes:
+        """As a field of its scope."""
+        name, kind, place, parent_id, attributes = self._told
+        return encoder.span(name, kind, place.trace_id, place.span_id, parent_id, attributes, **self._more)
+
+
+class Recorder:
+    """Makes spans, and gives each to `take` when it has ended."""
+
+    def __init__(self, take: Callable[[Written], object]) -> None:
+        self._take = take
+
+    def begin(
+        self,
+        name: str,
+        kind: int,
+        parent: TraceContext,
+        *,
+        remote: bool,
+        span_id: str | None = None,
+        attributes: Attributes | None = None,
+        links: Sequence[TraceContext] = (),
+    ) -> LeanSpan:
+        """A span below `parent`, which is sampled; `remote` when that was made in another process."""
+        place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
+        said = {key: value for key, value in (attributes or {}).items() if value is not None}
+        return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
+
+    def write(
+        self,
+        name: str,
+        kind: int,
+        place: TraceContext,
+        parent_id: str | None,
+        attributes: Mapping[str, Any] | None,
+        *,
+        links: Sequence[TraceContext] = (),
+        **more: Any,
+    ) -> None:
+        """A span that has ended; `more` is as `encoder.span` has it."""
+        if place.tracestate:
+            state = to_otel(place).trace_state
+            more["tracestate"] = ",".join([f"{key}={value}" for key, value in state.items()])
+        if links:
+            more["links"] = [(link.trace_id, link.span_id) for link in links]
+        self._take(Written((name, kind, place, parent_id, attributes or {}), more))
+
+
+class LeanSpan(otel.Span):
+    """What OpenTelemetry's API asks of a span. Its own attributes are taken as they are, others' are looked at."""
+
+    __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
+                 "_name", "_parent_id", "_recorder", "_remote", "_started", "_status", "place")  # fmt: skip
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        kind: int,
+        place: TraceContext,
+        parent_id: str,
+        remote: bool,
+        attributes: dict[str, Any],
+        links: Sequence[TraceContext],
+    ) -> None:
+        self.place = place
+        """Where it is in its trace."""
+        self._recorder = recorder
+        self._name = name
+        self._kind = kind
+        self._parent_id = parent_id
+        self._remote = remote
+        self._attributes = attributes
+        self._links = list(links)
+        self._events: deque[tuple[str, int, Mapping[str, Any]]] = deque(maxlen=_MOST)
+        self._status = _UNSET
+        self._dropped = 0
+        self._events_dropped = 0
+        self._context: SpanContext | None = None
+        self._ended = False
+        self._started = time_ns()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return self._attributes
+
+    def get_span_context(self) -> SpanContext:
+        if self._context is None:
+            self._context = to_otel(self.place, remote=False)
+        return self._context
+
+    def is_recording(self) -> bool:
+        return not self._ended
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        if self._ended:
+            return
+        if type(value) not in _PLAIN or not key:
+            found = _clean({key: value})
+            if key not in found:
+                self._dropped += 1
+                return
+            value = found[key]
+        if key not in self._attributes and len(self._attributes) >= _MOST:  # the oldest gives way, as in the SDK
+            self._attributes.pop(next(iter(self._attributes)))
+            self._dropped += 1
+        self._attributes[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
+        if self._ended:
+            return
+        self._events_dropped += len(self._events) == _MOST
+        self._events.append((name, time_ns() if timestamp is None else timestamp, _clean(attributes)))
+
+    def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
+        if not self._ended and (place := from_otel(context)) is not None and len(self._links) < _MOST:
+            self._links.append(place)
+
+    def update_name(self, name: str) -> None:
+        if not self._ended:
+            self._name = name
+
+    def set_status(self, status: otel.Status | otel.StatusCode, description: str | None = None) -> None:
+        code = status.status_code if isinstance(status, otel.Status) else status
+        said = status.description if isinstance(status, otel.Status) else description
+        settled = self._status[0] == otel.StatusCode.OK.value
+        if not self._ended and not settled and code is not otel.StatusCode.UNSET:
+            self._status = (code.value, said or "" if code is otel.StatusCode.ERROR else "")
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        kind = type(exception)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        said = {
+            "exception.type": f"{module}{kind.__qualname__}",
+            "exception.message": str(exception),
+            "exception.stacktrace": "".join(traceback.format_exception(exception)),
+            "exception.escaped": str(escaped),
+        }
+        self.add_event("exception", {**said, **(attributes or {})}, timestamp)
+
+    def end(self, end_time: int | None = None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._recorder.write(
+            self._name,
+            self._kind,
+            self.place,
+            self._parent_id,
+            self._attributes,
+            links=self._links,
+            started=self._started,
+            ended=time_ns() if end_time is None else end_time,
+            remote=self._remote,
+            events=self._events,
+            status=self._status,
+            dropped=(self._dropped, self._events_dropped, 0),
+        )
+
+
+def _clean(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """As the SDK would keep them: values of a kind that OTLP has none of are left out, and it says so."""
+    return dict(BoundedAttributes(_MOST, dict(attributes), immutable=False)) if attributes else {}

@@ -1,0 +1,82 @@
+"""Places in a trace: W3C trace context as text, and as OpenTelemetry's objects."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.trace.span import SpanContext, TraceFlags, TraceState
+
+__all__ = ["TraceContext", "from_otel", "new_id", "parse_traceparent", "to_otel"]
+
+_SAMPLED: Final = 0x01
+_KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACESTATE_LENGTH: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """A place in a trace, as W3C trace context has it: 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
+
+    trace_id: str
+    span_id: str
+    flags: int
+    tracestate: str = ""
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+
+    @property
+    def sampled(self) -> bool:
+        return bool(self.flags & _SAMPLED)
+
+
+def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
+    """The context that two W3C headers carry, or None when `traceparent` is missing or breaks the rules. Never raises.
+
+    A version after 00 is read as 00 with something behind it, as the specification asks; `tracestate` is carried as it
+    is, or dropped when it is not printable or longer than must be carried.
+    """
+    if not traceparent:
+        return None
+    match = _TRACEPARENT.fullmatch(traceparent.strip(" \t"))
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
+        return None
+    state = (tracestate or "").strip(" \t")
+    if len(state) > _TRACESTATE_LENGTH or not state.isascii() or not state.isprintable():
+        state = ""
+    return TraceContext(trace_id, span_id, int(flags, 16) & _KNOWN_FLAGS, state)
+
+
+def to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
+    return SpanContext(
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=remote,
+        trace_flags=TraceFlags(context.flags),
+        trace_state=TraceState.from_header([context.tracestate]) if context.tracestate else None,
+    )
+
+
+def from_otel(context: SpanContext) -> TraceContext | None:
+    if not context.is_valid:
+        return None
+    return TraceContext(
+        f"{context.trace_id:032x}",
+        f"{context.span_id:016x}",
+        int(context.trace_flags),
+        context.trace_state.to_header() if context.trace_state else "",
+    )
+
+
+def new_id(size: int) -> str:
+    while not (drawn := secrets.token_hex(size)).strip("0"):
+        pass
+    return drawn
