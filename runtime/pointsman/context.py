@@ -53,6 +53,7 @@ class Context:
         agent: str | None = None,
         journal: Journal | None = None,
         meters: Meters | None = None,
+        deliveries: int = 1,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self.handoff = handoff
@@ -62,6 +63,8 @@ class Context:
         """Where a tool loop keeps its steps; None where nobody keeps them."""
         self.meters = meters
         """Who keeps the limits of model providers; None where nobody does."""
+        self.deliveries = deliveries
+        """How often this attempt was given to a worker: more than once where one left, or died, before its result."""
         self.now = now or _now
         """The time that deadlines are kept by, and reports tell: the broker's, whatever this machine's clock says."""
         self.idempotency_key = handoff.idempotency_key

@@ -41,11 +41,14 @@ class Steps:
         self._journal = journal
         self._known: Mapping[str, Step] = {}
         self._continued: set[int] = set()  # turns whose tools somebody else may have started
+        self._lost = 0
 
     async def load(self) -> None:
         """Learn what was done before, if anybody worked on this attempt before."""
         if self._journal is not None:
             self._known = await self._journal.recall()
+        if not self._in_a_tool():
+            self._lost = self._context.deliveries - 1
         if self._known:
             await self._context.progress(f"continued after {len(self._known)} steps that were done before")
 
@@ -89,6 +92,22 @@ class Steps:
             if await self._journal.keep(own) is not own:
                 self._continued.add(turn)
         return _reply(step)
+
+    def take_lost(self) -> int:
+        """How many model calls were under way, as far as anybody can know, when workers left that had this attempt
+        before. Asked again it is none."""
+        lost, self._lost = self._lost, 0
+        return lost
+
+    def _in_a_tool(self) -> bool:
+        """Whether whoever had the attempt last was to run tools, and asked no model."""
+        answers = {
+            int(name.removeprefix("answer-")): step
+            for name, step in self._known.items()
+            if name.startswith("answer-") and step.attempt == self._context.attempt
+        }
+        last = max(answers, default=0)
+        return last > 0 and any(self.result(last, place) is None for place in range(len(answers[last].calls)))
 
     def result(self, turn: int, place: int) -> tuple[str, bool] | None:
         """What the tool called in `turn` at `place` gave: its text, and whether that is an error."""

@@ -211,6 +211,8 @@ class LLMAgent(Agent):
             on_text=context.say if self._stream else None,
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
+        for _ in range(run.done.take_lost()):
+            calls.count_lost(request, context)
         return await calls.answer(request, context)
 
     # Reading the answer

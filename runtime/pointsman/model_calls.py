@@ -74,6 +74,12 @@ class ModelCalls:
             await self.clock.sleep(wait)
         raise AssertionError("unreachable: the last try returns or raises")
 
+    def count_lost(self, request: ModelRequest, context: Context) -> None:
+        """Count a call of the first model that was under way when its worker died, for it was paid for."""
+        model = self.models[0]
+        if model.provider != "offline":
+            context.record_usage(_broken_off(model, replace(request, model=model.name), None, []))
+
     async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
         admission = await self._admitted(model, request, context)
         used, retry_after = Usage(), None

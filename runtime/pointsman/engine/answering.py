@@ -208,8 +208,9 @@ class Answerer:
         )
         journal = self._journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
         job.attempt = attempt = Attempt(
-            desk.agent, handoff, reporter, self.handlers, self._clock, self.deadlines, journal, self.meters
-        )
+            desk.agent, handoff, reporter, self.handlers, self._clock, self.deadlines, journal, self.meters,
+            delivery.delivered,
+        )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
             await job.delivery.ack()
             return None

@@ -50,13 +50,14 @@ class Attempt:
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Handlers, clock: Clock,
                  deadlines: Deadlines[Attempt], journal: Journal | None = None,
-                 meters: Meters | None = None) -> None:  # fmt: skip
+                 meters: Meters | None = None, deliveries: int = 1) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
         self._reporter = reporter
         self._journal = journal
         self._meters = meters
+        self._deliveries = deliveries
         self._handlers = handlers
         self._clock = clock
         self._deadlines = deadlines
@@ -143,6 +144,7 @@ class Attempt:
             agent=self._name,
             journal=self._journal,
             meters=self._meters,
+            deliveries=self._deliveries,
             now=self._clock.now,
         )
         try:

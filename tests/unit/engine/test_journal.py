@@ -15,6 +15,7 @@ from pointsman.engine.journal import BusJournal
 from pointsman.engine.worker import Worker
 from pointsman.errors import UnknownOutcome
 from pointsman.journal import Steps
+from pointsman.llm.fitting import estimated_input
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import ModelReply, ModelRequest
 from pointsman.settings import Settings
@@ -98,6 +99,28 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
     assert [turn.text for turn in request.turns if turn.role == "tool"] == [
         "tea is there", "milk is there", "slow is done",
     ]  # fmt: skip
+
+
+async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted() -> None:
+    desk, shop, asked = Desk(MemoryBus()), Shop(), asyncio.Event()
+
+    class Silent(ScriptedModel):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            if not self._script:
+                asked.set()
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    async with running(Worker(desk.bus, [shop.agent(Silent(calling(("look", {"what": "tea"}))))], SETTINGS)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(asked.wait(), 10)
+
+    second = ScriptedModel(saying("all there"))
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, result.usage.calls) == ("all there", 3)
+    assert result.usage.input_tokens == 2 * 10 + estimated_input(second.requests[0])
 
 
 async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:

@@ -79,6 +79,27 @@ async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcom
     assert outcome.tasks[0].usage == outcome.usage
 
 
+async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input() -> None:
+    model, context = ScriptedModel(saying("here")), Context.for_test()
+    context.deliveries = 3
+
+    await teller(model).run(context.handoff, context)
+
+    taken = estimated_input(model.requests[0])
+    assert context.usage == Usage(calls=3, input_tokens=2 * taken + 10, output_tokens=5)
+
+
+async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:
+    model, context = ScriptedModel(saying("here")), Context.for_test()
+    context.handoff = context.handoff.model_copy(update={"budget": Budget(calls=2)})
+    context.deliveries = 3
+
+    with pytest.raises(TaskError, match="2 calls are used up of the 2"):
+        await teller(model).run(context.handoff, context)
+
+    assert model.requests == []
+
+
 async def test_breaking_off_escapes_no_budget() -> None:
     dropped = ModelError("dropped", retryable=True, retry_after=0.0, usage=Usage(calls=1))
     model, context = ScriptedModel(dropped, saying("here")), Context.for_test()
