@@ -19,7 +19,6 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["Door"]
 
-_FAILURES: Final = 2  # one may be for the batch, as one that is too large; two in a row are for the collector
 _PAUSE: Final = 5.0  # seconds from a try that failed to the next one's item: as long as the standard has a batch wait
 
 _log = get_logger(__name__)
@@ -37,7 +36,7 @@ class Door:
         self._signal = signal
         self._exporter = exporter
         self._monotonic = monotonic
-        self._failures = 0  # in a row
+        self._has_failed = False  # the last that was sent: the collector is taken to be away
         self._tried_again = 0.0  # when, by `monotonic`: before that nothing is let in, and then one
         self._missed = 0  # since the last delivery
         self._was_full = False
@@ -64,7 +63,7 @@ class Door:
     def is_away(self) -> bool:
         """Whether what begins now would be made for nobody: the collector is away, and has its next try already or is
         not to be tried yet. A queue that is full now may have room when it ends."""
-        return self._has_failed() and not self.is_open()
+        return self._has_failed and not self.is_open()
 
     def refuse(self) -> None:
         """One was not even made, because nobody would have been let in."""
@@ -90,7 +89,7 @@ class Door:
         """
         with self._lock:
             self._inside -= len(batch)
-        if self._has_failed() and self._monotonic() < self._tried_again:
+        if self._has_failed and self._monotonic() < self._tried_again:
             self._dropped(len(batch))
             return None
         delivered, at_fault = False, True
@@ -117,18 +116,14 @@ class Door:
 
     def _limit(self) -> int:
         """How many may be inside."""
-        if not self._has_failed():
+        if not self._has_failed:
             return self.room
         return int(self._monotonic() >= self._tried_again)
 
-    def _has_failed(self) -> bool:
-        """Whether it has so often that the collector is taken to be away."""
-        return self._failures >= _FAILURES
-
     def _failed(self) -> None:
-        self._failures += 1
         self._tried_again = self._monotonic() + _PAUSE
-        if self._failures == _FAILURES:
+        was_away, self._has_failed = self._has_failed, True
+        if not was_away:
             _log.warning(
                 "telemetry_collector_away",
                 signal=self._signal,
@@ -140,13 +135,13 @@ class Door:
         with self._lock:
             self.delivered += amount
             missed, self._missed = self._missed, 0
-        was_away, self._failures = self._has_failed(), 0
+        was_away, self._has_failed = self._has_failed, False
         if was_away:
             _log.warning("telemetry_collector_back", signal=self._signal, lost=missed)
 
     def _turned_away(self) -> None:
         self._dropped(1)
-        if not self._was_full and not self._has_failed():
+        if not self._was_full and not self._has_failed:
             self._was_full = True
             _log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
 
