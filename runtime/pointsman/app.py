@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, PointsmanError
-from pointsman.settings import Settings
+from pointsman.settings import Settings, misspelled
 
 if TYPE_CHECKING:
     from pointsman.telemetry import Telemetry
@@ -82,8 +82,7 @@ async def supervise(target: str, settings: Settings) -> int:
             await asyncio.wait(runs)
 
     async with AsyncExitStack() as stack:
-        observed = telemetry.setup(name, settings=settings, exposed=settings.health_port is not None)
-        stack.push_async_callback(observed.shutdown)
+        observed = _observe(name, settings, stack, exposed=settings.health_port is not None)
         await stack.enter_async_context(_health(settings, observed, waiting_for))
         bus = await jetstream.connect(settings, name=name, watcher=telemetry.watcher())
         stack.push_async_callback(bus.close)
@@ -106,8 +105,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
     _settle_memory()
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
-        observed = telemetry.setup(name, settings=settings, exposed=settings.health_port is not None)
-        stack.push_async_callback(observed.shutdown)
+        observed = _observe(name, settings, stack, exposed=settings.health_port is not None)
         await stack.enter_async_context(
             _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
         )
@@ -134,8 +132,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
 
     check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
     async with AsyncExitStack() as stack:
-        observed = telemetry.setup("dashboard", settings=settings)
-        stack.push_async_callback(observed.shutdown)
+        observed = _observe("dashboard", settings, stack)
         bus = await jetstream.connect(settings, name="dashboard", watcher=telemetry.watcher())
         stack.push_async_callback(bus.close)
         await bus.set_up()
@@ -169,6 +166,19 @@ def _health(
     from pointsman.engine.health import serve_health
 
     return serve_health(settings.health_host, settings.health_port, waiting_for, observed.exposition)
+
+
+def _observe(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
+    """Telemetry until the end of `stack`; its first line is of what was meant for the settings and is none."""
+    from pointsman import telemetry
+
+    observed = telemetry.setup(name, settings=settings, exposed=exposed)
+    stack.push_async_callback(observed.shutdown)
+    for variable, meant in misspelled().items():
+        telemetry.get_logger(__name__).warning(
+            "setting_unknown", variable=variable, hint=f"it is ignored; did you mean {meant}?"
+        )
+    return observed
 
 
 def _settle_memory() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -13,12 +13,13 @@ from pointsman.core.metering import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
 from pointsman_schemas.claim import MAX_BODY
 from pointsman_schemas.ids import Token
+from pointsman_schemas.options import Options, nearest
 from pointsman_schemas.strict_json import parse_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "misspelled"]
 
 _PREFIX = "POINTSMAN_"
 _SCHEMES = ("nats", "tls", "ws", "wss")
@@ -26,7 +27,7 @@ _SECRET = {"url", "credentials", "user", "password", "token", "dashboard_token"}
 _SHOWN = 80  # characters of a value that a message repeats
 
 
-class Settings(BaseModel):
+class Settings(Options, BaseModel):
     """How a process finds its broker and behaves there: as it is told, else as the environment says. Times are in
     seconds."""
 
@@ -150,6 +151,15 @@ class Settings(BaseModel):
         except ValidationError as error:
             told = "; ".join(_told(problem, given) for problem in error.errors(include_url=False)[:3])
             raise ConfigurationError(told) from None
+
+
+def misspelled(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+    """The variables that are set and no setting, but like one: each with what it is like. Others are of somebody
+    else: agents have their own, and Kubernetes sets some for a service of that name."""
+    known = {name.upper() for name in Settings.model_fields}
+    given = sorted(name.removeprefix(_PREFIX) for name in environment if name.startswith(_PREFIX))
+    like = {f"{_PREFIX}{name}": nearest(name, known) for name in given if name not in known}
+    return {name: f"{_PREFIX}{meant}" for name, meant in like.items() if meant}
 
 
 def _told(problem: ErrorDetails, given: Container[str]) -> str:

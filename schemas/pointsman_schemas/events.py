@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import AgentName, MaybeAgent, TaskId, TeamName, Token, WorkflowId
+from pointsman_schemas.options import Options
 from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
@@ -105,7 +106,7 @@ class Planned(Part):
         return Planned(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
 
 
-class Budget(Part):
+class Budget(Options, Part):
     """What may be used at most; None is without a bound. In a handoff it is the attempt's own share. `tasks` and
     `replans` are for a team: its own and those of all the teams below it."""
 

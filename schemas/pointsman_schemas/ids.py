@@ -30,6 +30,7 @@ __all__ = [
     "dead_letter_id",
     "derived_id",
     "digest_of",
+    "is_token",
     "span_id_for",
     "token",
     "workflow_id_for",
@@ -60,6 +61,11 @@ def token(value: str, what: str) -> str:
         return value
     shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
     raise InvalidToken(f"{what} is {shown!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; choose a name of that form")
+
+
+def is_token(value: object) -> bool:
+    """Whether it may stand in a subject."""
+    return isinstance(value, str) and _TOKEN.fullmatch(value) is not None
 
 
 def as_token(text: str) -> str:

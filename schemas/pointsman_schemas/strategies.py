@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
+from pointsman_schemas.options import Options
 
 __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
 
 
-class _Synthesized(BaseModel):
+class _Synthesized(Options, BaseModel):
     """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -56,7 +57,7 @@ class Router(_Synthesized):
     escalate: Supervisor | None = None
 
 
-class Check(BaseModel):
+class Check(Options, BaseModel):
     """What a stage's output must be like. What is left out is not asked for.
 
     `fields` must be in the object and not empty; the text must state one of `states` (words, in any case) and have
@@ -73,7 +74,7 @@ class Check(BaseModel):
     criteria: str = ""
 
 
-class Stage(BaseModel):
+class Stage(Options, BaseModel):
     """One stage of a pipeline: an agent, or whichever has a `skill`, that gets the request and what the stages before
     it made.
 
@@ -104,7 +105,7 @@ class Stage(BaseModel):
         return self
 
 
-class Pipeline(BaseModel):
+class Pipeline(Options, BaseModel):
     """Stages, one after the other. The last one's output is the answer; a stage that fails for good ends it there."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)

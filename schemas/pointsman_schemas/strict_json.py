@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import jiter
@@ -18,6 +18,10 @@ from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import core_schema, from_json, to_json
 
 from pointsman_schemas.errors import NotJson, UndecodableEvent
+from pointsman_schemas.ids import TOKEN_PATTERN
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
 
@@ -120,10 +124,17 @@ def describe(error: ValidationError) -> str:
     """The first three problems of `error` in one line, without the offending values: they may be secret or huge."""
     problems = error.errors(include_url=False, include_input=False)
     shown = "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {problem['msg'][:300]}"
+        f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {_plainly(problem)[:300]}"
         for problem in problems[:3]
     )
     return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+
+
+def _plainly(problem: ErrorDetails) -> str:
+    """What is wrong, in words for who has written it."""
+    if problem["type"] == "string_pattern_mismatch" and problem.get("ctx", {}).get("pattern") == TOKEN_PATTERN:
+        return "a name is expected, of 1 to 64 letters, digits, - and _"
+    return "an object is expected" if "valid dictionary" in problem["msg"] else problem["msg"]
 
 
 def as_json_value(value: Any, path: str = "$") -> JsonValue:

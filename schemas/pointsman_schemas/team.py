@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
-from pointsman_schemas.ids import AgentName, TeamName
+from pointsman_schemas.ids import AgentName, TeamName, is_token
+from pointsman_schemas.options import Options
 from pointsman_schemas.strategies import (
     Adaptive,
     Check,
@@ -39,7 +41,7 @@ ANY: Literal["*"] = "*"
 """Every live agent whose role is `work` and that is not a team: a team is used where it is named."""
 
 
-class Limits(BaseModel):
+class Limits(Options, BaseModel):
     """What ends a workflow. Times are in seconds; None is without a bound.
 
     `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
@@ -67,7 +69,7 @@ class Limits(BaseModel):
     cost: float | None = None
 
 
-class Team(BaseModel):
+class Team(Options, BaseModel):
     """A supervisor's configuration. `agents` is a list of names, of agents or teams, or `ANY` for every live agent.
 
     A team is an agent, too: `description` and `skills` are what the planners of other teams know of it. With
@@ -86,6 +88,22 @@ class Team(BaseModel):
     approve_plan: bool = False
     refiner: AgentName | None = "refiner"
     judge: AgentName | None = "judge"
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _of_names(cls, given: object) -> object:
+        """One error for what is neither ANY nor a list of names, where the union would tell one for each."""
+        if given == ANY or (isinstance(given, list | tuple | set | frozenset) and all(map(is_token, given))):
+            return given
+        expected = "a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"
+        raise PydanticCustomError("names", expected)
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _made(cls, given: object) -> object:
+        if isinstance(given, BaseModel | Mapping):
+            return given
+        raise PydanticCustomError("strategy", "a strategy is expected, such as Supervisor()")
 
     def needs(self) -> Mapping[AgentName, str]:
         """The agents it names, each with what it does: `works`, `plans`, `classifies`, `synthesizes` or `judges`."""

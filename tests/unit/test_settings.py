@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pointsman.errors import ConfigurationError
-from pointsman.settings import Settings
+from pointsman.settings import Settings, misspelled
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,16 @@ def test_what_is_not_given_is_looked_up_and_counts_as_set(monkeypatch: pytest.Mo
     assert (settings.health_port, settings.journal, settings.namespace) == (8080, False, "mine")
     assert settings.model_fields_set >= {"health_port", "journal", "namespace"}
     assert "ack_wait" not in settings.model_fields_set
+
+
+def test_a_variable_that_is_like_a_setting_and_is_none_is_known_for_it() -> None:
+    environment = {
+        "POINTSMAN_ACKWAIT": "3",
+        "POINTSMAN_ACK_WAIT": "3",
+        "POINTSMAN_CUSTOMER_SERVICE_DATA": "data",
+        "POINTSMAN_FAULT": "worker.received",
+        "POINTSMAN_PORT": "tcp://10.0.0.1:8400",  # what Kubernetes sets for a service of that name
+        "ACKWAIT": "3",
+    }
+
+    assert misspelled(environment) == {"POINTSMAN_ACKWAIT": "POINTSMAN_ACK_WAIT"}

@@ -127,7 +127,7 @@ def test_what_fails_in_a_file_is_told_with_its_line_and_without_links(file: Path
     with pytest.raises(ConfigurationError) as caught:
         load(str(bad), Team)
 
-    assert str(caught.value).startswith(f"{bad}, line 3, cannot be loaded: ValidationError: name: String should match")
+    assert str(caught.value).startswith(f"{bad}, line 3, cannot be loaded: ValidationError: name: a name is expected")
     assert "errors.pydantic.dev" not in str(caught.value)
     assert "\n" not in str(caught.value)
 

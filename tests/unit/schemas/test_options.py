@@ -1,0 +1,76 @@
+"""A misspelled option is refused where an author writes it, and an unknown field ignored where it is read."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pointsman.settings import Settings
+from pointsman_schemas.events import Budget
+from pointsman_schemas.strict_json import describe
+from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "meant"),
+    [
+        (Limits, "atempts", "attempts"),
+        (Limits, "tokns", "tokens"),
+        (Team, "agent", "agents"),
+        (Supervisor, "planer", "planner"),
+        (Router, "treshold", "threshold"),
+        (Pipeline, "stage", "stages"),
+        (FanOut, "minumum", "minimum"),
+        (Choreography, "end", "ends"),
+        (Check, "feilds", "fields"),
+        (Stage, "inten", "intent"),
+        (Budget, "tokns", "tokens"),
+        (Settings, "ackwait", "ack_wait"),
+    ],
+)
+def test_a_misspelled_option_is_refused_and_the_nearest_named(made: Callable[..., Any], name: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"has no '{name}'; did you mean {meant}\?"):
+        made(**{name: 1})
+
+
+def test_an_option_like_no_other_is_refused_with_those_there_are() -> None:
+    with pytest.raises(TypeError, match="Stage has no 'xyzzy'; it has agent, skill, name, intent, check"):
+        Stage(agent="a", xyzzy=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_what_a_newer_version_wrote_is_read_by_an_older_one() -> None:
+    limits = Limits.model_validate_json(b'{"deadline": 5, "atempts": 9}')
+    team = Team.model_validate({"name": "t", "strategy": {"kind": "router", "later": 1}, "later": {"a": 1}})
+
+    assert limits == Limits(deadline=5)
+    assert team == Team(name="t", strategy=Router())
+
+
+def test_options_are_copied_as_any_value_is() -> None:
+    team = Team(name="t", strategy=Router(), limits=Limits(deadline=5))
+
+    assert copy.deepcopy(team) == pickle.loads(pickle.dumps(team)) == team.model_copy() == team
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"strategy": "supervisor"}, "strategy: a strategy is expected, such as Supervisor()"),
+        ({"strategy": Supervisor}, "strategy: a strategy is expected, such as Supervisor()"),
+        ({"agents": ("a b",)}, "agents: a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"),
+        ({"agents": "a"}, "agents: a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"),
+        ({"name": "a b"}, "name: a name is expected, of 1 to 64 letters, digits, - and _"),
+        ({"limits": 5}, "limits: an object is expected"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_said_in_words_and_not_in_those_of_the_library(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Team(**{"name": "t", **given})
+
+    assert describe(caught.value) == said
