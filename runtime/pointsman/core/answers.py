@@ -6,12 +6,12 @@ from pydantic import JsonValue
 
 from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import NOT_SERVED, could_not, decisions, gaps
+from pointsman.core.outcome import ASK_FOR_LESS, could_not, decisions, gaps, not_served
 from pointsman.core.state import State, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman.core.tree import used_up
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import ErrorKind, Result
+from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import JudgeInput, SynthesizerInput
 from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
@@ -23,7 +23,7 @@ __all__ = [
     "ask_synthesizer",
     "bare_results",
     "failures",
-    "not_served",
+    "no_answer",
     "synthesized",
     "verdict",
     "write_answer",
@@ -40,7 +40,7 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
     if not done:
         reason = state.limit or "; ".join([*failures(state), used_up(state)]).strip("; ") or "no task was finished"
-        return end(draft, Phase.FAILED, not_served(state), reason)
+        return end(draft, Phase.FAILED, no_answer(state), reason)
     told = state.plan.final_instruction if state.plan else ""
     alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
     if alone and not told:
@@ -50,14 +50,12 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
     return write_answer(draft)
 
 
-def not_served(state: State) -> str:
-    """What who asked is told where the work came to nothing: the agents' own words if all that failed was refused, for
-    those are meant for them."""
+def no_answer(state: State) -> str:
+    """What who asked is told where the work came to nothing."""
+    if state.limit:
+        return could_not(state.limit, ASK_FOR_LESS)
     errors = [task.error for task in state.work() if task.error and task.status is TaskStatus.FAILED]
-    if state.limit or not errors or any(error.kind != ErrorKind.REFUSED for error in errors):
-        return NOT_SERVED
-    said = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
-    return could_not(said, "Say what is missing, or ask for something else.")
+    return not_served(state.workflow_id, errors)
 
 
 def ask_judge(draft: Draft) -> bool:

@@ -9,7 +9,7 @@ from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.approvals import ask_about_task, must_be_approved, start
 from pointsman.core.budget import Shortage, allot
 from pointsman.core.draft import Draft, await_allowance, dispatch, end, hold, note_sent, task_deadline
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import not_served
 from pointsman.core.planning import keep_plan, route_to_fallback
 from pointsman.core.refining import ask_refiner, may_be_refined, refined_task
 from pointsman.core.retry import Retry, next_try
@@ -129,7 +129,7 @@ def task_failed(draft: Draft, task: Task, error: AttemptError) -> None:
                 return keep_plan(draft, reason)  # it was to be a plan after the first: go on with the one there is
             if route_to_fallback(draft):
                 return None
-            end(draft, Phase.FAILED, NOT_SERVED, reason)
+            end(draft, Phase.FAILED, not_served(state.workflow_id, [error]), reason)
         case Role.REFINE:
             if (waiting := refined_task(state, task)) is not None:
                 draft.add(TaskRefined(at=draft.now, task_id=waiting.id))

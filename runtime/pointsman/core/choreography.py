@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from pointsman.core.approvals import start
 from pointsman.core.attendance import nobody_reacts
 from pointsman.core.draft import Draft, end, free_ids
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import ASK_FOR_LESS, START_IT, could_not
 from pointsman.core.planning import menu
 from pointsman.core.state import Task
 from pointsman.core.transitions import Phase
@@ -32,7 +32,7 @@ def begin_choreography(draft: Draft, strategy: Choreography) -> None:
     state = draft.open()
     if not state.ended and state.plan is None:
         reason = state.limit or nobody_reacts(strategy)
-        end(draft, Phase.FAILED, NOT_SERVED, reason)
+        end(draft, Phase.FAILED, could_not(reason, ASK_FOR_LESS if state.limit else START_IT), reason)
 
 
 def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: Iterable[Emitted]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from pointsman.core.answers import ask_judge, failures, not_served, write_answer
+from pointsman.core.answers import ask_judge, failures, no_answer, write_answer
 from pointsman.core.attendance import NOBODY
 from pointsman.core.draft import Draft, end, free_ids
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import START_IT, could_not
 from pointsman.core.planning import accept_plan, menu
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.ids import as_token
@@ -32,7 +32,7 @@ def begin_fan_out(draft: Draft, strategy: FanOut) -> None:
     else:
         members = [item.name for item in menu(draft)] if state.agents == "*" else list(dict.fromkeys(state.agents))
         if not members:
-            return end(draft, Phase.FAILED, NOT_SERVED, NOBODY)
+            return end(draft, Phase.FAILED, could_not(NOBODY, START_IT), NOBODY)
         intent = strategy.intent or "Serve the request from your own point of view"
         tasks = tuple(
             PlannedTask(id=task_id, agent=name, intent=intent)
@@ -51,7 +51,7 @@ def finish_fan_out(draft: Draft, strategy: FanOut) -> None:
         reason = f"{len(done)} of {len(work)} members succeeded, and at least {needed} must"
         if why := state.limit or "; ".join(failures(state)):
             reason = f"{reason}: {why}"
-        return end(draft, Phase.FAILED, not_served(state), reason)
+        return end(draft, Phase.FAILED, no_answer(state), reason)
     if ask_judge(draft):
         return None
     return write_answer(draft)

@@ -11,7 +11,7 @@ from pointsman.core.attendance import missing, next_look
 from pointsman.core.budget import Shortage
 from pointsman.core.draft import LATE, Draft, abandon, end
 from pointsman.core.holding import kept_back
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import START_IT, could_not
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase, TaskStatus
@@ -44,7 +44,8 @@ def check_limits(draft: Draft) -> None:
         reached = f"the deadline of {seconds:g} s was reached"
         if not state.begun:
             nobody = missing(draft) or "whoever could came too late"
-            return end(draft, Phase.FAILED, NOT_SERVED, f"no worker took it: {nobody}; {reached}")
+            reason = f"no worker took it: {nobody}; {reached}"
+            return end(draft, Phase.FAILED, could_not(reason, START_IT), reason)
         return _stop_work(draft, "deadline", reached)
     if state.timer_due is None or draft.now < state.timer_due:
         return None  # no deadline comes before the timer that was armed for the first of them
@@ -139,16 +140,23 @@ def _used_up(state: State) -> tuple[str, str] | None:
 
 def _stop_work(draft: Draft, limit: str, detail: str) -> None:
     """No new work and no more waiting; answer from what there is."""
-    state = draft.add(LimitReached(at=draft.now, limit=limit, detail=detail))
+    open_tasks = [task for task in draft.open().tasks.values() if not task.settled]
+    lacks = {task.id: _lacking(draft, task) for task in open_tasks}
+    told = "; ".join(dict.fromkeys([detail, *(lack for lack in lacks.values() if lack and limit == "deadline")]))
+    state = draft.add(LimitReached(at=draft.now, limit=limit, detail=told))
     if state.phase is Phase.SYNTHESIZING:
         return
-    for task in tuple(state.tasks.values()):
-        if not task.settled:
-            abandon(draft, task, f"{detail}; {_unsent(task)}" if task.held else detail)
+    for task in open_tasks:
+        abandon(draft, task, f"{detail}; {lack}" if (lack := lacks[task.id]) else detail)
     finish(draft)
 
 
-def _unsent(task: Task) -> str:
-    if not task.agent:
+def _lacking(draft: Draft, task: Task) -> str:
+    """Who was not there to work on an open task, in words; nothing where somebody was."""
+    if task.held and not task.agent:
         return f"nobody was alive who has the skill {task.skill}"
-    return f"{task.agent} kept failing and was sent no work"
+    if task.held:
+        return f"{task.agent} kept failing and was sent no work"
+    if task.live and draft.around.card(task.agent) is None:
+        return f"no worker took it: no agent named {task.agent} is alive"
+    return ""

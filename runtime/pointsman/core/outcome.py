@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -12,19 +13,46 @@ from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman.core.tree import used_up
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Conflict, Gap, Outcome, TaskSummary
+from pointsman_schemas.events import AttemptError, Conflict, ErrorKind, Gap, Outcome, TaskSummary
 from pointsman_schemas.roles import Ruling
 
-__all__ = ["NOT_SERVED", "could_not", "decisions", "gaps", "outcome_of"]
+__all__ = ["ASK_FOR_LESS", "NOT_SERVED", "START_IT", "could_not", "decisions", "gaps", "not_served", "outcome_of"]
 
 NOT_SERVED: Final = "The request could not be served. Please try again later."
-"""The answer where something of ours failed. Why is for those who run it, and stands in the outcome's reason: what an
-exception said may be nobody's business who only asked."""
+"""The answer where something failed that may pass. Why is for those who run it, and stands in the outcome's reason:
+what an exception said may be nobody's business who only asked."""
+
+START_IT: Final = "Ask again once it runs; `pointsman agents` shows who does."
+ASK_FOR_LESS: Final = "Ask for less, or have more allowed."
+_NEXT: Final = {
+    ErrorKind.REFUSED: "Say what is missing, or ask for something else.",
+    ErrorKind.INVALID_INPUT: "Correct the request and publish it again under a new id.",
+    ErrorKind.OVERSIZE: "Send less at once, or a reference to it.",
+    ErrorKind.LIMIT: ASK_FOR_LESS,
+    ErrorKind.NO_WORKER: START_IT,
+}
+"""What failed for these is told to who asked: it is in words of ours, or of an agent that means them for the caller.
+Each has what can be done about it."""
 
 
 def could_not(reason: str, next_step: str) -> str:
     """The answer of a workflow that has none, for a reason that its caller can do something about."""
     return f"Could not help, because {reason.strip().rstrip('.')}. {next_step}"
+
+
+def not_served(workflow: str, errors: Iterable[AttemptError] = ()) -> str:
+    """What who asked is told where `errors` have left `workflow` without an answer: what is wrong, if all of it may be
+    told; to try again, if that may help; else who can be asked."""
+    errors = tuple(errors)
+    if errors and all(error.kind in _NEXT for error in errors):
+        said = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
+        return could_not(said, " ".join(dict.fromkeys(_NEXT[ErrorKind(error.kind)] for error in errors)))
+    if any(error.retryable for error in errors):
+        return NOT_SERVED
+    return (
+        "The request could not be served, and trying again is unlikely to help. "
+        f"Whoever runs this finds the reason with `pointsman show {workflow}`."
+    )
 
 
 def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue = None, reason: str = "") -> Outcome:

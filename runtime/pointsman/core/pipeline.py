@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
-from pointsman.core.answers import bare_results, not_served
+from pointsman.core.answers import bare_results, no_answer
 from pointsman.core.draft import Draft, end
 from pointsman.core.planning import accept_plan
 from pointsman.core.state import State, Task
@@ -48,7 +48,7 @@ def finish_pipeline(draft: Draft) -> None:
     reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_why(state, stuck)}"
     done = stages[: stages.index(stuck)]
     if not done:
-        return end(draft, Phase.FAILED, not_served(state), reason)
+        return end(draft, Phase.FAILED, no_answer(state), reason)
     return end(draft, Phase.PARTIAL, bare_results(draft), f"{reason}; done before it: {_timings(done)}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pointsman.core.approvals import ask_about_plan
 from pointsman.core.draft import Draft, add_role_task, end, free_id, free_ids
-from pointsman.core.outcome import NOT_SERVED, could_not
+from pointsman.core.outcome import ASK_FOR_LESS, could_not, not_served
 from pointsman.core.plans import check_plan, raw_text, read_plan, read_selection
 from pointsman.core.routing import addressed, allowed
 from pointsman.core.state import State, Task, input_of
@@ -142,7 +142,7 @@ def too_many(draft: Draft, wanted: int, left: int) -> None:
     """End the workflow: nothing can be left out of what is to be done, and there may not be as many tasks."""
     detail = f"the limit of {may_plan(draft.open()).tasks} tasks leaves {left}, and serving the request takes {wanted}"
     draft.add(LimitReached(at=draft.now, limit="tasks", detail=detail))
-    end(draft, Phase.FAILED, NOT_SERVED, detail)
+    end(draft, Phase.FAILED, could_not(detail, ASK_FOR_LESS), detail)
 
 
 def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
@@ -165,7 +165,7 @@ def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -
         return None
     error = AttemptError(kind=ErrorKind.BAD_PLAN, message=reason)
     draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
-    return end(draft, Phase.FAILED, NOT_SERVED, reason)
+    return end(draft, Phase.FAILED, not_served(state.workflow_id, [error]), reason)
 
 
 def keep_plan(draft: Draft, reason: str = "") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from pointsman.core.inputs import ControlReceived
 from pointsman.core.nesting import FROM_PARENT
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import not_served
 from pointsman.core.state import State
 from pointsman.engine.arrivals import Arrival
 from pointsman.engine.burial import bury
@@ -101,7 +101,7 @@ class Settler:
             workflow_id=workflow,
             team=self._team,
             status="failed",
-            answer=NOT_SERVED,
+            answer=not_served(workflow),
             reason=reason,
             correlation_id=correlation_id or workflow,
             trace_id=trace_id,

@@ -23,7 +23,7 @@ def test_the_request_s_deadline_may_be_shorter_than_the_team_s_but_not_longer() 
 
 
 def test_the_deadline_while_planning_ends_the_workflow_as_failed() -> None:
-    story = Story(limits=SHORT).start()
+    story = Story(limits=SHORT, cards=(card("planner", role=Role.PLAN), card("worker"))).start()
 
     story.fire()
 

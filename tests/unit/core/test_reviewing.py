@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from support.core import Story, card, cards, failure
+from support.core import WORKFLOW, Story, card, cards, failure
 
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import not_served
 from pointsman.core.rehearsal import rehearse
 from pointsman.core.trace import build
 from pointsman_schemas.card import Role
@@ -189,7 +189,7 @@ def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> Non
 
     story.fail("judge-write", failure("refused"), status="refused")
 
-    assert story.outcome.answer == NOT_SERVED
+    assert story.outcome.answer == not_served(WORKFLOW)
     assert "reviewer could not judge it: refused was seen" in story.outcome.reason
 
 

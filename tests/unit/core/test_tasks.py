@@ -6,11 +6,12 @@ import itertools
 from typing import Any
 
 import pytest
-from support.core import Story, failure, plan, task
+from support.core import WORKFLOW, Story, failure, plan, task
 
-from pointsman.core.outcome import NOT_SERVED
+from pointsman.core.outcome import NOT_SERVED, not_served
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
+from pointsman_schemas.team import Limits, Pipeline, Stage
 
 DIAMOND = (
     task("T1"),
@@ -172,12 +173,19 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
             ("refused", "refused"),
             "Could not help, because refused was seen. Say what is missing, or ask for something else.",
         ),
-        (("refused", "handler_error"), NOT_SERVED),
+        (
+            ("invalid_input", "limit"),
+            "Could not help, because invalid_input was seen; limit was seen. Correct the request and publish it again "
+            "under a new id. Ask for less, or have more allowed.",
+        ),
+        (
+            ("no_worker", "no_worker"),
+            "Could not help, because no_worker was seen. Ask again once it runs; `pointsman agents` shows who does.",
+        ),
+        (("refused", "invalid_output"), not_served(WORKFLOW)),
     ],
 )
-def test_who_asked_is_told_what_the_agents_said_where_all_that_failed_was_refused(
-    kinds: tuple[str, str], answer: str
-) -> None:
+def test_who_asked_is_told_what_is_wrong_where_all_of_it_is_for_him(kinds: tuple[str, str], answer: str) -> None:
     story = Story().planned(task("a"), task("b"), task("c", needs=["a"]))
 
     for name, kind in zip("ab", kinds, strict=True):
@@ -189,11 +197,47 @@ def test_who_asked_is_told_what_the_agents_said_where_all_that_failed_was_refuse
 def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> None:
     story = Story().planned(task("a"), task("b", needs=["a"]))
 
-    story.fail("a", failure("handler_error"))
+    story.fail("a", failure("invalid_output"))
 
     assert story.outcome.status == "failed"
-    assert story.outcome.answer == NOT_SERVED
-    assert story.outcome.reason == "a: handler_error was seen"
+    assert story.outcome.answer == not_served(WORKFLOW)
+    assert f"`pointsman show {WORKFLOW}`" in not_served(WORKFLOW)
+    assert story.outcome.reason == "a: invalid_output was seen"
+
+
+def test_who_asked_is_told_to_try_again_only_where_that_may_help() -> None:
+    passing = Story(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    passing.fail("a", failure("provider_error", retryable=True))
+    passing.fail("b", failure("invalid_output"))
+    lasting = Story(limits=Limits(attempts=1)).planned(task("a"))
+    lasting.fail("a", failure("provider_error"))
+
+    assert passing.outcome.answer == NOT_SERVED
+    assert "try again later" in NOT_SERVED
+    assert "trying again is unlikely to help" in str(lasting.outcome.answer)
+
+
+def test_who_asked_is_told_of_the_limit_that_left_no_answer() -> None:
+    story = Story(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"))
+
+    story.wait(20).fire()
+
+    assert story.outcome.answer == (
+        "Could not help, because the deadline of 20 s was reached. Ask for less, or have more allowed."
+    )
+
+
+def test_at_the_workflow_s_deadline_a_task_says_that_nobody_is_alive_who_could_have_taken_it() -> None:
+    stages = Pipeline(stages=(Stage(agent="ghost"),))
+    story = Story(strategy=stages, limits=Limits(deadline=20)).start()
+
+    story.wait(20).fire()
+
+    [gap] = story.outcome.gaps
+    said = "the deadline of 20 s was reached; no worker took it: no agent named ghost is alive"
+    assert (gap.agent, gap.reason) == ("ghost", said)
+    assert "no agent named ghost is alive" in story.outcome.reason
+    assert "no agent named ghost is alive" in str(story.outcome.answer)
 
 
 def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() -> None:
