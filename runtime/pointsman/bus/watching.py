@@ -5,15 +5,11 @@ A message that was stored would seem not to be, else, and be dealt with as if it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec
-
 from pointsman.ports import Hop, Server, Watcher
 from pointsman.structured import structlog
 
 __all__ = ["ContainedWatcher"]
 
-_Told = ParamSpec("_Told")
 _log = structlog.get_logger(__name__)
 
 
@@ -24,17 +20,23 @@ class ContainedWatcher:
         self._watcher = watcher
 
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
-        _contained(self._watcher.sent, subject, server, seconds, error)
+        try:
+            self._watcher.sent(subject, server, seconds, error)
+        except Exception:
+            _say()
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
-        _contained(self._watcher.received, subject, server, consumer, amount)
+        try:
+            self._watcher.received(subject, server, consumer, amount)
+        except Exception:
+            _say()
 
     def passed(self, hop: Hop) -> None:
-        _contained(self._watcher.passed, hop)
+        try:
+            self._watcher.passed(hop)
+        except Exception:
+            _say()
 
 
-def _contained(tell: Callable[_Told, None], *told: _Told.args, **more: _Told.kwargs) -> None:
-    try:
-        tell(*told, **more)
-    except Exception:
-        _log.exception("watcher_failed", hint="the message it was told of is not affected")
+def _say() -> None:
+    _log.exception("watcher_failed", hint="the message it was told of is not affected")
