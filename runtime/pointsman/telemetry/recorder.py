@@ -117,7 +117,7 @@ class LeanSpan(otel.Span):
         self._remote = remote
         self._attributes = attributes
         self._links = list(links)
-        self._events: deque[tuple[str, int, Mapping[str, Any]]] = deque(maxlen=_MOST)
+        self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = None  # few have any, and a deque is large
         self._status = _UNSET
         self._dropped = 0
         self._events_dropped = 0
@@ -162,6 +162,8 @@ class LeanSpan(otel.Span):
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
         if self._ended:
             return
+        if self._events is None:
+            self._events = deque(maxlen=_MOST)
         self._events_dropped += len(self._events) == _MOST
         self._events.append((name, time_ns() if timestamp is None else timestamp, _clean(attributes)))
 
@@ -201,20 +203,19 @@ class LeanSpan(otel.Span):
         if self._ended:
             return
         self._ended = True
-        self._recorder.write(
-            self._name,
-            self._kind,
-            self.place,
-            self._parent_id,
-            self._attributes,
-            links=self._links,
-            started=self._started,
-            ended=time_ns() if end_time is None else end_time,
-            remote=self._remote,
-            events=self._events,
-            status=self._status,
-            dropped=(self._dropped, self._events_dropped, 0),
-        )
+        more: dict[str, Any] = {
+            "started": self._started,
+            "ended": time_ns() if end_time is None else end_time,
+            "remote": self._remote,
+        }
+        if self._events:
+            more["events"] = self._events
+        if self._status is not _UNSET:
+            more["status"] = self._status
+        if self._dropped or self._events_dropped:
+            more["dropped"] = (self._dropped, self._events_dropped, 0)
+        place, parent_id = self.place, self._parent_id
+        self._recorder.write(self._name, self._kind, place, parent_id, self._attributes, links=self._links, **more)
 
 
 def _clean(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
