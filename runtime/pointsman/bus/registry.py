@@ -62,7 +62,7 @@ class KeyValueRegistry:
         self._prefix = f"$KV.{bucket}."
         self._time_to_live = time_to_live
         self._alive: dict[str, tuple[AgentCard, float]] = {}
-        self._sorted: list[AgentCard] | None = None
+        self._sorted: tuple[AgentCard, ...] | None = None
         self._next_expiry = 0.0
         self._away = False
         self._trusted_until = 0.0
@@ -87,10 +87,9 @@ class KeyValueRegistry:
         if self._sorted is None or self._clock.monotonic() >= self._next_expiry:
             self._expire()
             self._next_expiry = min((until for _, until in self._alive.values()), default=float("inf"))
-            self._sorted = sorted(
-                (card for card, _ in self._alive.values()), key=lambda card: (card.name, card.instance)
-            )
-        return tuple(self._sorted)
+            cards = (card for card, _ in self._alive.values())
+            self._sorted = tuple(sorted(cards, key=lambda card: (card.name, card.instance)))
+        return self._sorted
 
     def broker_left(self) -> None:
         self._expire()

@@ -66,13 +66,12 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
     draft = Draft(state, around)
     # What is said of a workflow may be read before the request that it begins with.
     inputs = sorted(inputs, key=lambda each: not isinstance(each, RequestReceived | RequestRefused))
-    unwanted = any(isinstance(each, ControlReceived) and each.control.action == "cancel" for each in inputs)
     for each in inputs:
         if draft.state is not None and draft.state.ended:
             break
         match each:
             case RequestReceived() | RequestRefused():
-                _requested(draft, each, unwanted=unwanted)
+                _requested(draft, each, unwanted=_is_cancelled(inputs))
             case _ if draft.state is None:
                 continue
             case ResultReceived():
@@ -93,6 +92,10 @@ def consider(state: State | None, inputs: Iterable[Input], around: Circumstances
         ration(draft)
         arm_timer(draft)
     return draft
+
+
+def _is_cancelled(inputs: Iterable[Input]) -> bool:
+    return any(isinstance(each, ControlReceived) and each.control.action == "cancel" for each in inputs)
 
 
 def _told_the_time(draft: Draft) -> None:

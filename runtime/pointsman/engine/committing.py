@@ -126,8 +126,8 @@ class Committer:
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
 
     def _kept(self, cards: tuple[AgentCard, ...]) -> Agents:
-        if cards != self._alive[0]:
-            self._alive = cards, kept(cards)
+        if cards is not self._alive[0]:  # one comparison for each change of the registry, which a heartbeat is, too
+            self._alive = cards, self._alive[1] if cards == self._alive[0] else kept(cards)
         return self._alive[1]
 
     async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
