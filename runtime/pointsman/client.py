@@ -35,7 +35,7 @@ from pointsman.ports import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.messages import watcher
 from pointsman.telemetry.names import publish_request
-from pointsman.telemetry.traces import span
+from pointsman.telemetry.traces import span, tracing
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Budget, Control, Delta, Outcome, Progress, Request
@@ -150,13 +150,17 @@ class Client:
         digest = digest_of(body)
         if request_id is not None:
             await self._see_that_free(team, workflow, request_id, digest)
-        name, attributes = publish_request(
-            self.subjects.namespace,
-            team,
-            message_id=chosen_id,
-            source=self.source,
-            correlation_id=correlation_id or chosen_id,
-            server=self.bus.server,
+        name, attributes = (
+            publish_request(
+                self.subjects.namespace,
+                team,
+                message_id=chosen_id,
+                source=self.source,
+                correlation_id=correlation_id or chosen_id,
+                server=self.bus.server,
+            )
+            if tracing()
+            else ("", None)
         )
         with span(name, kind="producer", attributes=attributes) as publishing:
             traceparent = publishing.context.traceparent if publishing.context else None

@@ -75,7 +75,7 @@ def as_token(text: str) -> str:
 
 def derived_id(*parts: str, length: int = 24) -> str:
     """`length` hexadecimal digits that follow from `parts` and nothing else. Parts are kept apart by their length."""
-    text = "".join(f"{len(part)}:{part}" for part in parts)
+    text = "".join([f"{len(part)}:{part}" for part in parts])
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
