@@ -131,7 +131,7 @@ class World:
         ids = Random(f"{self.seed}/ids")
         snapshots = self.chance.choice([2, 3, 7])
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(traces, "_new_id", lambda size: ids.randbytes(size).hex()))
+            stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(supervisor, "_ENDED_KEPT", self.chance.choice([1, 1000])))
             stack.enter_context(self._heard_logs())

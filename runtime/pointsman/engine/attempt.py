@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from pointsman.agent import Agent
+from pointsman.agent import Agent, FunctionAgent
 from pointsman.context import Context
 from pointsman.engine.deadlines import Deadlines
 from pointsman.engine.handlers import Execution, Handlers
@@ -148,7 +148,10 @@ class Attempt:
             now=self._clock.now,
         )
         try:
-            return _Ending("succeeded", output=as_json_value(await self._agent.run(self.handoff, context)))
+            output = await self._agent.run(self.handoff, context)
+            if type(self._agent) is not FunctionAgent:  # which has written it as JSON, node by node, already
+                output = as_json_value(output)
+            return _Ending("succeeded", output=output)
         except NotJson as error:
             cause = AttemptError(
                 kind=ErrorKind.INVALID_OUTPUT, message=f"the output of agent {self._name} is not JSON: {error}"
