@@ -16,12 +16,21 @@ from typing import ParamSpec, TypeVar
 
 from pointsman.structured import structlog
 
-__all__ = ["in_thread"]
+__all__ = ["in_thread", "threads_left"]
 
 _log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_left: contextvars.ContextVar[list[threading.Thread]] = contextvars.ContextVar("threads_left")
+
+
+def threads_left() -> list[threading.Thread]:
+    """A list that gets the threads which are left running by what is called from now on in this context."""
+    left: list[threading.Thread] = []
+    _left.set(left)
+    return left
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,13 +54,15 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
             loop.call_soon_threadsafe(settle)
 
     name = getattr(function, "__name__", "call")
-    threading.Thread(target=run, name=name, daemon=True).start()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
     try:
         return await answer
     except asyncio.CancelledError:
         if not answer.done() or answer.cancelled():
             hint = "a thread cannot be stopped: let the function look at `context.cancelled` now and then"
             _log.warning("thread_left_running", function=name, hint=hint)
+            _left.get([]).append(thread)
         raise
 
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Thread
 from typing import Literal
 
 from pydantic import JsonValue
@@ -20,6 +21,7 @@ from pointsman.metering import Meters
 from pointsman.ports import Clock
 from pointsman.reporting import Reporter
 from pointsman.telemetry import get_logger
+from pointsman.threads import threads_left
 from pointsman_schemas.events import LONGEST_WAIT, ApprovalWanted, AttemptError, ErrorKind, Handoff, Result, Usage
 from pointsman_schemas.strict_json import as_json_value
 
@@ -62,6 +64,7 @@ class Attempt:
         self._clock = clock
         self._deadlines = deadlines
         self._context: Context | None = None
+        self._threads: list[Thread] = []
         self._began: datetime | None = None
         self._over: asyncio.Future[_Why | None] = asyncio.get_running_loop().create_future()
         """Why the handler must stop; None when it has ended by itself."""
@@ -98,13 +101,18 @@ class Attempt:
         if why == "shutdown":
             return None
         if why == "cancelled":
-            return self.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; the handler was stopped")
+            return self.failed(ErrorKind.CANCELLED, f"nobody waits for the task any more; {self._stopped(execution)}")
         return self.failed(
             ErrorKind.TIMEOUT,
-            f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; the "
-            "handler was stopped",
+            f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; "
+            f"{self._stopped(execution)}",
             retryable=True,
         )
+
+    def _stopped(self, execution: Execution[_Ending]) -> str:
+        """What became of a handler that had to stop. Neither a thread nor what swallows cancellation can be made to."""
+        runs = not execution.future.done() or any(thread.is_alive() for thread in self._threads)
+        return "the handler was told to stop and still runs" if runs else "the handler was stopped"
 
     async def _wait(self, execution: Execution[_Ending], limit: float) -> _Why | None:
         """Why the handler was stopped; None when it ended by itself."""
@@ -138,6 +146,7 @@ class Attempt:
 
     async def _run(self) -> _Ending:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
+        self._threads = threads_left()
         self._context = context = Context(
             self.handoff,
             self._reporter,

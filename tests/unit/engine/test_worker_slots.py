@@ -145,6 +145,28 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
     assert after.output == "fine"
 
 
+@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: bool, blocking: bool) -> None:
+    desk = Desk(MemoryBus())
+    release = threading.Event()
+
+    async def patient() -> None:
+        await asyncio.sleep(3600)
+
+    def stubborn() -> None:
+        release.wait(10)
+
+    subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else patient)
+    async with running(worker(desk.bus, subject, own_loop=own_loop)):
+        result = await desk.result(await desk.hand("long"))
+        release.set()
+
+    assert result.error is not None
+    end = "the handler was told to stop and still runs" if blocking else "the handler was stopped"
+    assert result.error.message.endswith(end)
+
+
 async def test_the_tasks_deadline_counts_when_it_is_nearer() -> None:
     clock = VirtualClock()
     desk = Desk(MemoryBus(clock=clock), clock=clock)
