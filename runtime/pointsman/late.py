@@ -19,6 +19,7 @@ class _Late(ModuleType):
     def __getattr__(self, name: str) -> Any:
         self.__class__ = ModuleType  # type: ignore[assignment]  # from now on what is not there is missing
         if self.__spec__ is not None and self.__spec__.loader is not None:
+            self.__path__ = self.__spec__.submodule_search_locations or []
             self.__spec__.loader.exec_module(self)
         return getattr(self, name)
 
@@ -35,5 +36,6 @@ def loaded_late(name: str) -> Iterator[None]:
         return
     module = sys.modules[name] = module_from_spec(spec)
     module.__class__ = _Late
+    vars(module).pop("__path__", None)  # missed by whoever imports a part of it, which may need all of it loaded first
     yield
     setattr(sys.modules[package], part, module)  # as the import system does for what it finds by itself

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import pytest
 from support.system import echo, planner_of, running, synthesizer
@@ -12,10 +13,8 @@ from support.waiting import until
 
 from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
-from pointsman.core.outbox import Message
-from pointsman.core.state import State
 from pointsman.engine import workflow_log
-from pointsman.engine.sending import Sender
+from pointsman.engine.sending import Ready, Sender
 from pointsman.errors import BusUnavailable, TaskError
 from pointsman.ports import Stored
 from pointsman.settings import Settings
@@ -267,16 +266,18 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[str] = []
-    emit = Sender._emit
+    begin = Sender._begin
 
-    async def fail_first(self: Sender, state: State, message: Message, *, again: bool) -> bool:
-        subject = message.subject
-        if subject not in broken:
-            broken.append(subject)
-            raise BusUnavailable("the cable was cut between commit and emit")
-        return await emit(self, state, message, again=again)
+    async def cut() -> None:
+        raise BusUnavailable("the cable was cut between commit and emit")
 
-    monkeypatch.setattr(Sender, "_emit", fail_first)
+    def fail_first(self: Sender, ready: Ready) -> Coroutine[Any, Any, object]:
+        if ready.message.subject in broken:
+            return begin(self, ready)
+        broken.append(ready.message.subject)
+        return cut()
+
+    monkeypatch.setattr(Sender, "_begin", fail_first)
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(30)
