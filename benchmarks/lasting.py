@@ -3,6 +3,8 @@
 `python -m benchmarks.lasting` measures an empty broker, and one with 20,000 and with 100,000 finished workflows; then
 it runs 10,000 W1 and looks at every thousand. `--finished 200 --run 100` is short.
 
+`--minutes 60` is another measurement: five W1 a second for so long, and every minute what each process has in memory.
+
 The finished ones are one W1's messages, stored again under other ids and straight by the broker's own protocol: running
 them takes 20 minutes. What is to be done of them stands under the names of a team and of agents that nobody runs, or
 the team would be given it; their requests are left out, for a list looks which requests have no log yet.
@@ -11,6 +13,8 @@ the team would be given it; their requests are left out, for a list looks which 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import re
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -28,6 +32,7 @@ __all__ = ["main"]
 
 SINGLE, MANY, TOGETHER = 40, 200, 64  # W1 one at a time, at a concurrency, and that concurrency
 LOOK = 1_000  # W1 between two looks at the memory
+RATE = 5  # W1 a second, one after the other, when it is time that is measured
 _WARM_UP = 100
 _AHEAD = 20_000  # messages handed to the connection before the broker is asked how far it is
 
@@ -38,13 +43,19 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lasting")
     parser.add_argument("--finished", type=int, nargs="*", default=[20_000, 100_000], help="finished workflows")
     parser.add_argument("--run", type=int, default=10_000, help="W1 that are then run")
+    parser.add_argument("--minutes", type=int, help=f"instead: {RATE} W1 a second for so long, and its memory")
     given = parser.parse_args()
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-lasting-", ignore_cleanup_errors=True)))
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
         children = await stack.enter_async_context(Children(home))
-        system = await stack.enter_async_context(RealSystem("bench", broker.url, children, {}).running())
+        system = await stack.enter_async_context(
+            RealSystem("bench", broker.url, children, {}, counted=bool(given.minutes)).running()
+        )
         processes = {**system.processes, "broker": broker.pid or 0}
+        if given.minutes:
+            await _slowly(system, processes, children, given.minutes)
+            return
         await together(system.submit, _WARM_UP, TOGETHER)
         original = await system.submit("W1")
         kept = await _kept(system, original)
@@ -55,6 +66,31 @@ async def main() -> None:
             there = finished
             await _row(system, processes, finished)
         await _run(system, processes, given.run)
+
+
+async def _slowly(system: RealSystem, processes: dict[str, int], children: Children, minutes: int) -> None:
+    """`RATE` W1 a second, started on time whether or not the last ones have ended, and a look every minute."""
+    async with asyncio.TaskGroup() as running:
+        began = perf_counter()
+        for number in range(60 * RATE * minutes + 1):
+            await asyncio.sleep(began + number / RATE - perf_counter())
+            if number % (60 * RATE) == 0:
+                _look(system, processes, children, number)
+            running.create_task(system.submit("W1"))
+
+
+def _look(system: RealSystem, processes: dict[str, int], children: Children, done: int) -> None:
+    sizes = list[str]()
+    for part, pid in processes.items():
+        used = memory(pid)
+        counts = (
+            re.findall(r"^objects (\d+) blocks (\d+)$", children.log(f"{system.name}-{part}"), re.MULTILINE)
+            if part != "broker"
+            else []
+        )
+        objects = f", {counts[-1][0]} objects, {counts[-1][1]} blocks" if counts else ""
+        sizes.append(f"{part} {used.resident:.1f} ({used.proportional or 0:.1f}){objects}" if used else part)
+    print(f"{done // (60 * RATE):4} min, {done:6} W1; MiB resident (proportional): {'; '.join(sizes)}", flush=True)
 
 
 async def _row(system: RealSystem, processes: dict[str, int], finished: int) -> None:

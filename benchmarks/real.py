@@ -28,6 +28,7 @@ class RealSystem:
     """A namespace of its own with everybody in it. `submit` starts a workflow and waits for its outcome.
 
     `apart`: its handoffs are in a stream that is not synced. `together`: its agents share a process, called `agents`.
+    `counted`: its processes say once a minute how many objects they have.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class RealSystem:
         *,
         apart: bool = False,
         together: bool = False,
+        counted: bool = False,
     ) -> None:
         self.name = name
         self.settings = Settings(url=url, namespace=name, unsynced_handoffs=apart)
         self._children = children
+        self._module = "benchmarks.counted" if counted else "pointsman"
         self._environment = {
             "POINTSMAN_URL": url,
             "POINTSMAN_NAMESPACE": name,
@@ -114,7 +117,7 @@ class RealSystem:
     async def start(self, part: str, *arguments: str) -> None:
         """Another process of this namespace: `pointsman ARGUMENTS`, called `part`."""
         name = f"{self.name}-{part}"
-        await self._children.start(name, "pointsman", *arguments, "--with-parent", environment=self._environment)
+        await self._children.start(name, self._module, *arguments, "--with-parent", environment=self._environment)
 
     async def _everybody(self) -> None:
         """Wait until the team's consumers exist and every agent's card is announced."""
