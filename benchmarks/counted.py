@@ -1,4 +1,4 @@
-"""`python -m benchmarks.counted ARGUMENTS` is `pointsman ARGUMENTS` that says how many objects it has, once a minute."""
+"""`python -m benchmarks.counted ARGUMENTS` is `pointsman ARGUMENTS` that says its number of objects once a minute."""
 
 from __future__ import annotations
 

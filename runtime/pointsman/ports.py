@@ -129,10 +129,12 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """What a durable consumer has before it: messages never delivered, and delivered but not settled."""
+    """What a durable consumer has before it: messages never delivered, and delivered but not settled. All of its
+    messages up to the sequence `settled` are."""
 
     pending: int
     in_flight: int
+    settled: int = 0
 
 
 class HopStep(NamedTuple):

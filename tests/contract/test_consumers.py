@@ -71,6 +71,25 @@ async def test_no_more_than_the_room_is_ever_outstanding(place: Place, bus: Bus)
     await until(lambda: depth_is(bus, 17, 0))
 
 
+async def test_depth_says_up_to_where_everything_is_settled(place: Place, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    for number in range(4):
+        await bus.publish(place.handoff(number), b"1", {})
+    first, second, third, _ = await take_all(consumer, 4)
+    await first.ack()
+    await third.ack()
+    await until(lambda: depth_is(bus, 0, 2))
+
+    before = await bus.depth("writer", "work")
+    await second.ack()
+    await until(lambda: depth_is(bus, 0, 1))
+    after = await bus.depth("writer", "work")
+
+    assert before is not None
+    assert after is not None
+    assert (before.settled, after.settled) == (first.message.sequence, third.message.sequence)
+
+
 async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None:
     assert await bus.depth("nobody", "work") is None
 

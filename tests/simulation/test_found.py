@@ -20,7 +20,7 @@ from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, simulate
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import Timer
+from pointsman_schemas.events import Control, Timer
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import TimerArmed
 from pointsman_schemas.strict_json import dump
@@ -164,3 +164,21 @@ def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> Non
         assert (await letters.replay(of_request)).action == "request"
 
     simulate(supervised(bus, test, request=b"?"), steps=STEPS)
+
+
+def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.engine.intake._WINDOW", 2)
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = broker.connect()
+    waiting = workflow_id_for("sim.request.team", "r2")
+
+    async def test() -> None:
+        await asyncio.sleep(1)  # the first has the only room
+        for number in range(2, 12):
+            await bus.publish(SUBJECTS.request("team"), b'{"input": "do it"}', {"Nats-Msg-Id": f"r{number}"})
+        await bus.publish(SUBJECTS.control("team", waiting, "c"), dump(Control(action="cancel")), {})
+        await asyncio.sleep(1)
+
+        assert broker.stream("log").ends_at(SUBJECTS.outcome("team", waiting))
+
+    simulate(supervised(bus, test, max_running=1), steps=STEPS)

@@ -98,7 +98,7 @@ def _all_that_is_left_for_each_team(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
-    async def blind(*_: object) -> None:
+    async def blind(*_: object, **__: object) -> None:
         return None
 
     patch.setattr("pointsman.engine.supervisor.request_for", blind)

@@ -521,7 +521,7 @@ class JetStreamBus:
             if code in (NO_CONSUMER, NO_STREAM):
                 return None
             raise PeerError(f"the broker does not describe the consumer {name}: {said(answer)}")
-        return QueueDepth(pending=answer["num_pending"], in_flight=answer["num_ack_pending"])
+        return QueueDepth(answer["num_pending"], answer["num_ack_pending"], answer["ack_floor"]["stream_seq"])
 
     # Core NATS
 

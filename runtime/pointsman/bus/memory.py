@@ -505,7 +505,8 @@ class MemoryBus:
         if durable is None:
             return None
         fresh = sum(1 for sequence in durable.ready if sequence not in durable.counts)
-        return QueueDepth(pending=fresh, in_flight=durable.in_flight + len(durable.ready) - fresh)
+        settled = min(durable.unsettled, default=self.broker.stream(stream).end + 1) - 1
+        return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled)
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         self._open()

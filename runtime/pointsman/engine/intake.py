@@ -160,9 +160,11 @@ async def lately(bus: Bus, requests: str) -> AsyncGenerator[Stored, None]:
             yield stored
 
 
-async def request_for(bus: Bus, requests: str, workflow: str) -> Stored | None:
-    """The request that becomes `workflow`, or has become it; None when it is not among those of `lately`."""
-    async with aclosing(lately(bus, requests)) as messages:
+async def request_for(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> Stored | None:
+    """The request that becomes `workflow`, or has become it; None when it is not among those that come `after` a
+    sequence, or among those of `lately`."""
+    found = lately(bus, requests) if after is None else closeable(bus.read("work", requests, after=after))
+    async with aclosing(found) as messages:
         async for stored in messages:
             if workflow_of(stored) == workflow:
                 return stored

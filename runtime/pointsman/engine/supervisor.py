@@ -368,7 +368,10 @@ class SupervisorEngine:
         one commit; the request finds that when its turn comes."""
         for arrival in arrivals:
             if isinstance(arrival.input, ControlReceived) and cancels(workflow, arrival.input):
-                request = await request_for(self._bus, self._subjects.request(self._team.name), workflow)
+                team = self._team.name
+                depth = await self._bus.depth(f"request-{team}", "work")
+                after = depth.settled if depth else 0  # what waits is not settled, however long the queue
+                request = await request_for(self._bus, self._subjects.request(team), workflow, after=after)
                 if request is not None:
                     arrival.also = (read_request(request, self._team, self._settings.namespace),)
                 return request is not None

@@ -1,0 +1,41 @@
+"""The audit of a world sees a handoff that was lost, and excuses one that its supervisor has taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.audit import audit
+from simulation.world import World
+
+POWER = next(seed for seed in range(1, 100) if World(seed).broker.forgets)
+
+
+async def lost(*, taken_back: bool) -> list[str]:
+    """What the audit says of a world with nothing but a handoff that its consumer is past, and that nobody answered."""
+    world = World(POWER)
+    subject = world.subjects.handoff("a", "wf_1", "t1", 1)
+    await world.broker.connect().publish(subject, b"{}", {})
+    world.broker.sync_handoffs()
+    if taken_back:
+        world.broker.purge("handoffs", subject)
+        assert not world.broker.held("handoffs", subject)
+        world.broker.power_cut()
+    assert world.broker.held("handoffs", subject)
+
+    return [problem for problem in audit(world) if problem.endswith("was acknowledged and never answered")]
+
+
+@pytest.mark.parametrize(("taken_back", "reported"), [(True, 0), (False, 1)], ids=["taken back", "not taken back"])
+async def test_a_lost_handoff_is_reported_unless_it_was_taken_back(*, taken_back: bool, reported: int) -> None:
+    assert len(await lost(taken_back=taken_back)) == reported
+
+
+async def test_what_is_sent_where_one_was_taken_back_is_not_excused_by_that() -> None:
+    world = World(POWER)
+    subject = world.subjects.handoff("a", "wf_1", "t1", 1)
+    bus = world.broker.connect()
+    await bus.publish(subject, b"{}", {})
+    world.broker.purge("handoffs", subject)
+    await bus.publish(subject, b"{}", {})
+
+    assert any(problem.endswith("was acknowledged and never answered") for problem in audit(world))
