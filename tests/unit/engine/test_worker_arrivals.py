@@ -8,12 +8,15 @@ import time
 from datetime import timedelta
 from typing import Any, cast
 
+import pytest
 from support.waiting import until
 from support.workers import SETTINGS, Desk, running, worker
 
 from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBus
+from pointsman.engine import answering
 from pointsman.engine.worker import Worker
+from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery
 from pointsman_schemas.events import DeadLetter
 from pointsman_schemas.strict_json import parse
@@ -176,3 +179,27 @@ async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
     (letter,) = await letters(desk)
     assert base64.b64decode(letter.body).strip(b"x") == b""
     assert letter.sequence == 1
+
+
+async def test_a_bad_handoff_whose_dead_letter_cannot_be_stored_is_kept_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, tries = Desk(MemoryBus()), 0
+    there = answering.bury
+
+    async def away_at_first(*given: Any, **more: Any) -> DeadLetter:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise BusUnavailable("the stream of dead letters is full or missing")
+        return await there(*given, **more)
+
+    monkeypatch.setattr(answering, "bury", away_at_first)
+    await desk.publish(desk.handoff("echo"), body=b"{")
+    async with running(worker(desk.bus)):
+        await until(lambda: letters(desk))
+        await until(lambda: desk.settled("echo"))
+
+    (letter,) = await letters(desk)
+    assert base64.b64decode(letter.body) == b"{"
+    assert tries == 3
