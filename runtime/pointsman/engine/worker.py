@@ -121,6 +121,7 @@ class Worker:
                     max_in_flight=desk.agent.card.max_in_flight,
                 )
                 await stack.enter_async_context(await self._bus.serve(desk.service))
+            await self._look_for_others()
             async with asyncio.TaskGroup() as group:
                 announcing = group.create_task(
                     keep_announced(self._bus, self._cards(), self._settings.heartbeat, self._clock)
@@ -244,6 +245,23 @@ class Worker:
             if (attempt := job.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
                 attempt.interrupt("cancelled")
 
+    async def _look_for_others(self) -> None:
+        """Say who is there under the name of one of these agents and takes, or gives, something else: a task goes to
+        whichever is free."""
+        cards = await self._bus.registry.cards()
+        for own in (desk.agent.card for desk in self._desks):
+            others = [card for card in cards if card.name == own.name and _schemas(card) != _schemas(own)]
+            if others:
+                _log.warning(
+                    "agent_differs",
+                    agent=own.name,
+                    instance=self.instance,
+                    version=own.version,
+                    others=[f"{card.instance} {card.version}" for card in others],
+                    hint="its input or output is another, and tasks go to either: call it by another name, or let the "
+                    "old ones end",
+                )
+
     async def _leave(self) -> None:
         for desk in self._desks:
             with suppress(BusUnavailable):
@@ -289,6 +307,10 @@ class Worker:
         for desk in self._desks:
             desk.announced = desk.agent.card.model_copy(update=told)
         return [desk.announced for desk in self._desks if desk.announced is not None]
+
+
+def _schemas(card: AgentCard) -> tuple[object, object]:
+    return card.input_schema, card.output_schema
 
 
 def _until(moment: float) -> float:

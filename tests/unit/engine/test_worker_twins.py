@@ -1,0 +1,40 @@
+"""Agents of one name share its tasks, so a worker says when another one takes, or gives, something else under it."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+from support.workers import Desk, running, worker
+
+from pointsman.agent import Agent, agent
+from pointsman.bus.memory import MemoryBus
+from pointsman.engine import worker as module
+
+
+def said(text: str) -> str:
+    return text
+
+
+def counted(text: str) -> int:
+    return len(text)
+
+
+@pytest.mark.parametrize(("second", "told"), [(said, 0), (counted, 1)])
+async def test_a_worker_warns_of_a_live_agent_of_the_same_name_with_another_schema(
+    monkeypatch: pytest.MonkeyPatch, second: object, told: int
+) -> None:
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(module, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    desk = Desk(MemoryBus())
+    first: Agent = agent(name="invoice", description="d", version="1.0.0")(said)
+    other: Agent = agent(name="invoice", description="d", version="2.0.0")(second)  # type: ignore[arg-type]
+
+    async with running(worker(desk.bus, first)) as _:
+        [card] = await desk.bus.registry.cards()
+        with capture_logs() as lines:
+            async with running(worker(desk.bus, other)):
+                pass
+
+    warned = [line for line in lines if line["event"] == "agent_differs"]
+    assert [(line["version"], line["others"]) for line in warned] == [("2.0.0", [f"{card.instance} 1.0.0"])] * told
