@@ -8,7 +8,7 @@ import pytest
 from support.core import Story, card, cards, failure, plan, selection, task
 
 from pointsman_schemas.card import Role
-from pointsman_schemas.log import PlanRejected
+from pointsman_schemas.log import PlanRejected, TaskDispatched
 from pointsman_schemas.team import Limits, Router, Supervisor
 
 EXPERTS = cards("legal", "medical", "technical")
@@ -129,6 +129,20 @@ def test_the_fallback_is_told_in_the_words_of_the_request_what_to_do(request_: A
     story.succeed("classify-1", selection())
 
     assert story.handoff("technical").intent == intent
+
+
+@pytest.mark.parametrize("agents", ["*", ("legal", "desk")])
+def test_the_fallback_may_be_a_team_and_with_it_any_strategy(agents: Any) -> None:
+    desk = card("desk", team=True)
+    story = Story(strategy=Router(fallback="desk"), cards=(*EXPERTS, desk), agents=agents).start("who pays?")
+    menu: Any = story.handoff("classify-1").input
+
+    story.succeed("classify-1", selection(("legal", 0.1)))
+    story.succeed("desk", "the other side")
+
+    assert ("desk" in [item["name"] for item in menu["agents"]]) is (agents != "*")
+    assert [(each.agent, each.team) for each in story.of(TaskDispatched)] == [("classifier", False), ("desk", True)]
+    assert (story.outcome.status, story.outcome.answer) == ("completed", "the other side")
 
 
 @pytest.mark.parametrize("kind", ["invalid_output", "refused"])
