@@ -58,7 +58,7 @@ class Router(_Synthesized):
 
 
 class Check(Options, BaseModel):
-    """What a stage's output must be like. What is left out is not asked for.
+    """What the output of a stage, or of a fan-out's member, must be like. What is left out is not asked for.
 
     `fields` must be in the object and not empty; the text must state one of `states` (words, in any case) and have
     `min_length` characters. The text of an object is that of its values. What has all that is then for `judge`, an
@@ -123,13 +123,15 @@ class Pipeline(Options, BaseModel):
 
 class FanOut(_Synthesized):
     """All of the team's agents get the same request at once, or, with `skills`, one of them for each that has it. A
-    share of `minimum` must succeed; the synthesizer merges what they said, and is told where they disagree."""
+    share of `minimum` must succeed; the synthesizer merges what they said, and is told where they disagree. What each
+    says must pass `check`, as a stage's output must."""
 
     kind: Literal["fan_out"] = "fan_out"
     minimum: Annotated[float, Field(gt=0, le=1)] = 0.5
     synthesizer: AgentName | None = "synthesizer"
     intent: str = ""
     skills: tuple[Skill, ...] = ()
+    check: Check = Check()
 
 
 class Choreography(_Synthesized):

@@ -12,8 +12,9 @@ from pointsman.core.draft import Draft, end
 from pointsman.core.planning import accept_plan
 from pointsman.core.state import State, Task
 from pointsman.core.transitions import Phase, TaskStatus
+from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.strategies import Check, Pipeline
+from pointsman_schemas.strategies import Check, FanOut, Pipeline
 
 __all__ = ["begin_pipeline", "check_of", "finish_pipeline", "insufficient"]
 
@@ -53,7 +54,9 @@ def finish_pipeline(draft: Draft) -> None:
 
 
 def check_of(state: State, task: Task) -> Check:
-    """What the output of `task` must be like; anything will do where it is no stage."""
+    """What the output of `task` must be like; anything will do where it is no stage and no member of a fan-out."""
+    if isinstance(state.strategy, FanOut):
+        return state.strategy.check if task.role is Role.WORK else _ANYTHING
     stages = state.strategy.stages if isinstance(state.strategy, Pipeline) else ()
     return next((stage.check for stage in stages if stage.name == task.id), _ANYTHING)
 

@@ -8,9 +8,10 @@ import pytest
 from support.core import Story, card, cards, failure
 
 from pointsman.core.disagreements import disagreements
+from pointsman.core.rehearsal import rehearse
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import TaskReport
-from pointsman_schemas.team import FanOut
+from pointsman_schemas.team import Check, FanOut
 
 THREE = cards("legal", "risk", "sales")
 
@@ -52,6 +53,23 @@ def test_enough_members_are_an_answer_with_gaps() -> None:
 
     assert story.outcome.status == "partial"
     assert [gap.agent for gap in story.outcome.gaps] == ["legal"]
+
+
+def test_what_a_member_says_counts_once_it_passes_the_check_and_its_judge() -> None:
+    checked = FanOut(check=Check(fields=("verdict",), judge="reviewer"), minimum=0.5)
+    story = Story(strategy=checked, cards=(*THREE, card("reviewer", role=Role.JUDGE)), agents=("legal", "risk")).start()
+    story.succeed("legal", {"because": "I say so"})
+    before = story.task("legal").attempt
+    story.succeed("legal", {"verdict": "yes"})
+    story.succeed("risk", {"verdict": "no"})
+
+    story.succeed("judge-legal", {"verdict": "pass", "reason": "it is said"})
+    story.succeed("judge-risk", {"verdict": "stop", "reason": "it is invented"})
+
+    assert (before, story.statuses()) == (2, {"legal": "succeeded", "risk": "failed"})
+    story.succeed("synthesis", {"answer": "yes"})
+    assert [(gap.agent, "invented" in gap.reason) for gap in story.outcome.gaps] == [("risk", True)]
+    assert not list(rehearse(story.commits))
 
 
 def test_too_few_members_are_no_answer() -> None:
