@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ConfigDict, create_model
 
 AGENT = """
 from pointsman import agent
@@ -116,3 +118,32 @@ def test_a_process_loads_no_more_modules_than_it_did(worker: dict[str, Any], sup
     `python -X importtime`."""
     assert len(worker["modules"]) <= 440
     assert len(supervisor["modules"]) <= 485
+
+
+def test_a_model_that_several_threads_use_first_is_whole_in_each() -> None:
+    """Before 2.14 pydantic built it without a lock, and some found it half built."""
+    failed: list[BaseException] = []
+
+    def use(model: Any, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            for _ in range(20):
+                assert model(text="x").model_dump_json() == '{"text":"x"}'
+        except BaseException as error:
+            failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            model = create_model("Shared", __config__=ConfigDict(defer_build=True), text=(str, ...))
+            start = threading.Barrier(6)
+            threads = [threading.Thread(target=use, args=(model, start)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+
+    assert failed == []

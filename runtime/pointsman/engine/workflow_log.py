@@ -154,9 +154,10 @@ class WorkflowLog:
             finally:
                 storing.close()
         except OversizeEvent:
-            if not due:
+            if not due and grounds is None:
                 raise
-            due = False  # a log without this snapshot is only slower to load
+            # A log without this snapshot is only slower to load; what a commit rests on is for `replay` alone.
+            due, plain = False, plain.model_copy(update={"grounds": None})
             sequence = await self._bus.publish(subject, dump(plain), headers, expect=head.sequence)
         snapshot = sequence if due else head.snapshot_sequence
         return Head(committed, sequence, snapshot, head.others, _agents(head, plain))
@@ -172,9 +173,8 @@ class WorkflowLog:
     def _extend(self, head: Head, stored: Stored, commit: Commit) -> Head:
         try:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
-                return Head(
-                    from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=_agents(head, commit)
-                )
+                agents = _agents(Head(), commit)  # what was named before may have changed in what is missing
+                return Head(from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=agents)
             state = apply(head.state, commit)
         except (InvariantError, ValidationError) as error:
             raise _damaged(stored, error) from None

@@ -20,6 +20,7 @@ from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
 from pointsman.core.state import State
 from pointsman.engine import supervisor
+from pointsman.engine.history import commit_of
 from pointsman.engine.sending import Sender
 from pointsman.engine.sharing import Sharing
 from pointsman.engine.supervisor import SupervisorEngine
@@ -27,6 +28,7 @@ from pointsman.engine.worker import Worker
 from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import NotFound, OversizeEvent
 from pointsman.settings import Settings
+from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, DeadLetter
 from pointsman_schemas.ids import workflow_id_for
@@ -134,6 +136,21 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 
     assert outcome.status == "completed"
+
+
+async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None:
+    broker = MemoryBroker(max_body=20_000)
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        for number in range(600):  # some 50 bytes of grounds each
+            card = AgentCard(name=f"other-{number}", instance="one", description="", role=Role.JUDGE)
+            await client.bus.registry.announce(card)
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(10)
+        first, *_ = broker.stream("log").select(client.subjects.log_anywhere(workflow.id))
+
+    assert outcome.status == "completed"
+    assert commit_of(first).grounds is None
 
 
 @pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
