@@ -13,7 +13,8 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
@@ -42,6 +43,7 @@ from pointsman.bus.wire import (
     NOT_DELETED,
     Arrival,
     Inbox,
+    UnderWay,
     error_code,
     header_bytes,
     said,
@@ -52,6 +54,7 @@ from pointsman.errors import (
     ConfigurationError,
     Conflict,
     PeerError,
+    PointsmanError,
     UnknownOutcome,
 )
 from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind, Watcher
@@ -292,16 +295,20 @@ class JetStreamBus:
 
     # Asking the broker
 
-    def request(
-        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> Coroutine[Any, Any, bytes]:
-        """One answer; it is asked for before anybody waits, unless the connection is away, which is waited for.
+    async def request(self, subject: str, body: bytes = b"") -> bytes:
+        """One answer. Raises `BusUnavailable` when there is none in time."""
+        return await self.ask(subject, body)()
 
-        Raises `lost` when there is none in time.
+    def ask(
+        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
+    ) -> UnderWay[bytes]:
+        """One answer; it is asked for at once, unless the connection is away or cannot keep up, which is waited for.
+
+        It raises `lost` when there is none in time.
         """
-        if self.connected and not self._closing:
-            return self._answer(subject, lost, self._ask(subject, body, headers))
-        return self._request_later(subject, body, headers, lost)
+        if self.connected and not self._closing and not self._nc.is_full:
+            return partial(self._answer, subject, lost, self._ask(subject, body, headers))
+        return partial(self._ask_later, subject, body, headers, lost)
 
     def _ask(self, subject: str, body: bytes, headers: bytes) -> asyncio.Future[Arrival]:
         reply, answer = self._replies.expect()
@@ -312,13 +319,15 @@ class JetStreamBus:
             raise
         return answer
 
-    async def _request_later(self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailable]) -> bytes:
+    async def _ask_later(self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailable]) -> bytes:
         if self._closing:
             raise BusUnavailable(f"cannot ask on {subject}: this connection was closed; open another one")
-        self._up.clear()  # the connection may be gone, and its callback not have run yet
+        if not self.connected:
+            self._up.clear()  # the connection may be gone, and its callback not have run yet
         try:
             async with asyncio.timeout(self._timeout):
                 await self._up.wait()
+                await self._nc.keep_up()
             asked = self._ask(subject, body, headers)
         except TimeoutError:
             raise self._silent(subject, lost) from None
@@ -391,17 +400,25 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, int]:
         """It is under way when this returns, so that several are together: unless the connection is away, or `body`
         has to be kept apart first."""
-        check_subject(subject)
         orders = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
         if message_id is not None:
             orders[MESSAGE_ID] = message_id
-        return self._store(subject, subject, body, wire_headers(headers, orders))
+        return self._store(subject, subject, body, headers, orders)()
 
-    def _store(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
-        """Store on `name` what is for `subject`."""
-        if self._artifacts.fits(body):
-            return self._writer.store(name, body, wire)
-        return self._store_claimed(name, subject, body, wire)
+    def _store(
+        self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
+    ) -> UnderWay[int]:
+        """Store on `name` what is for `subject`. What is refused here is refused to whoever waits: others are under
+        way beside it."""
+        try:
+            check_subject(name)
+            check_subject(subject)
+            wire = wire_headers(headers, orders)
+            if self._artifacts.fits(body):
+                return self._writer.begin(name, body, wire)
+        except PointsmanError as error:
+            return partial(_refuse, error)
+        return partial(self._store_claimed, name, subject, body, wire)
 
     async def _store_claimed(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> int:
         return await self._writer.store(name, *await self._artifacts.claimed(subject, body, wire))
@@ -410,8 +427,6 @@ class JetStreamBus:
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
         """Under way when this returns, as with `publish`."""
-        check_subject(name)
-        check_subject(target)
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
         # Expected of the target and not of `name`: what has fired meanwhile has left its own subject.
         orders = {
@@ -420,11 +435,11 @@ class JetStreamBus:
             EXPECTED_SEQUENCE: "0",
             EXPECTED_OF: target,
         }
-        return self._scheduled(self._store(name, target, body, wire_headers(headers, orders)))
+        return self._scheduled(self._store(name, target, body, headers, orders))
 
-    async def _scheduled(self, storing: Coroutine[Any, Any, int]) -> bool:
+    async def _scheduled(self, storing: UnderWay[int]) -> bool:
         try:
-            await storing
+            await storing()
         except Conflict:
             return False
         return True
@@ -591,6 +606,10 @@ class JetStreamBus:
             with suppress(*FAILURES):
                 await self._nc.flush(int(self._timeout) + 1)
         return _until_left(inboxes)
+
+
+async def _refuse(error: PointsmanError) -> NoReturn:
+    raise error
 
 
 @asynccontextmanager

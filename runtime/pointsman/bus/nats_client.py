@@ -95,7 +95,16 @@ class NatsClient(Client):
     async def hand_over(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
         """As `put`, and wait where the connection cannot keep up."""
         self.put(subject, reply, headers, body)
-        if self._pending_data_size > self._max_pending_size:
+        await self.keep_up()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits to be sent than should: the server, or the way to it, is slow."""
+        return self._pending_data_size > self._max_pending_size
+
+    async def keep_up(self) -> None:
+        """Wait where the connection cannot."""
+        if self.is_full:
             await _cancellable(self._flush_pending(force_flush=True))
 
     def put(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:

@@ -55,7 +55,7 @@ class Replies:
         """End all that wait with `Abandoned`."""
         for answer, _ in self._waiting.values():
             if not answer.done():
-                answer.set_exception(Abandoned())
+                _end(answer, Abandoned())
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -71,4 +71,10 @@ class Replies:
                 return
             del self._waiting[reply]
             if not answer.done():
-                answer.set_exception(TimeoutError())
+                _end(answer, TimeoutError())
+
+
+def _end(answer: asyncio.Future[Arrival], error: Exception) -> None:
+    """Whoever asked may have given up before waiting: that is no error nobody looked at, as asyncio would log."""
+    answer.set_exception(error)
+    answer.exception()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pointsman.bus.checks import own_headers
 from pointsman.ports import Stored
@@ -24,6 +24,7 @@ __all__ = [
     "Connection",
     "Inbox",
     "Meta",
+    "UnderWay",
     "as_stored",
     "error_code",
     "header_block",
@@ -33,6 +34,10 @@ __all__ = [
     "nanoseconds",
     "said",
 ]
+
+_Result = TypeVar("_Result")
+UnderWay: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
+"""How to wait for what is under way. A coroutine within one that nobody awaits would be one that was never awaited."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from pydantic_core import from_json
@@ -10,7 +11,7 @@ from pydantic_core import from_json
 from pointsman.bus.checks import EXPECTED_OF, EXPECTED_SEQUENCE, MAX_HEADERS, check_size, header_size
 from pointsman.bus.hops import TRACE_DESTINATION, hop_of, is_sampled
 from pointsman.bus.reading import StreamReader
-from pointsman.bus.wire import CONFLICT, TOO_BIG, UNDER_WAY, Arrival, error_code, header_bytes, said
+from pointsman.bus.wire import CONFLICT, TOO_BIG, UNDER_WAY, Arrival, UnderWay, error_code, header_bytes, said
 from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
 from pointsman.ports import Clock, Server, Watcher
 
@@ -22,9 +23,9 @@ class _Connection(Protocol):
     def max_payload(self) -> int: ...
     @property
     def server(self) -> Server | None: ...
-    def request(
+    def ask(
         self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> Coroutine[Any, Any, bytes]: ...
+    ) -> UnderWay[bytes]: ...
 
 
 class StreamWriter:
@@ -42,11 +43,15 @@ class StreamWriter:
 
     def store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
         """Publish, at once; the sequence the stream gives it."""
+        return self.begin(subject, body, wire)()
+
+    def begin(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
+        """As `store`."""
         if self._watcher is None:
             return self._store(subject, body, wire)
         return self._watched(self._watcher, subject, body, wire)
 
-    def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
+    def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION: self.hops}
             size = header_size(traced)
@@ -58,12 +63,12 @@ class StreamWriter:
         except PointsmanError as raised:
             watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
             raise
-        return self._told(watcher, subject, began, storing)
+        return partial(self._told, watcher, subject, began, storing)
 
-    async def _told(self, watcher: Watcher, subject: str, began: float, storing: Coroutine[Any, Any, int]) -> int:
+    async def _told(self, watcher: Watcher, subject: str, began: float, storing: UnderWay[int]) -> int:
         error: str | None = None
         try:
-            return await storing
+            return await storing()
         except PointsmanError as raised:
             error = raised.kind
             raise
@@ -75,13 +80,13 @@ class StreamWriter:
         if self._watcher is not None and (hop := hop_of(told.data)) is not None:
             self._watcher.passed(hop)
 
-    def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
+    def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self._bus.max_payload)
-        return self._stored(subject, wire, self._bus.request(subject, body, block, lost=UnknownOutcome))
+        return partial(self._stored, subject, wire, self._bus.ask(subject, body, block, lost=UnknownOutcome))
 
-    async def _stored(self, subject: str, wire: dict[str, str], storing: Coroutine[Any, Any, bytes]) -> int:
-        answer = from_json(await storing)
+    async def _stored(self, subject: str, wire: dict[str, str], storing: UnderWay[bytes]) -> int:
+        answer = from_json(await storing())
         if not (code := error_code(answer)):
             return int(answer["seq"])
         if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):

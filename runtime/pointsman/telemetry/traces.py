@@ -166,13 +166,14 @@ def span(
     block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
     made, and it counts as lost: what is below it hangs on what is above.
     """
+    tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
     before = within = otel_context.get_current()
     around = otel.get_current_span(before)
-    above = parent if parent is not None or _way is None else _place(around)
-    lost_to = _way if _way is not None and _is_in_vain(_way, above) else None
-    tracer = _tracer if lost_to is None else None
-    if tracer is not None and _recorder is not None and above is not None and above.sampled:
-        inner: otel.Span = _recorder.begin(
+    above = parent if parent is not None or way is None else _place(around)
+    lost_to = way if way is not None and _is_in_vain(way, above) else None
+    tracer = tracer if lost_to is None else None
+    if tracer is not None and recorder is not None and above is not None and above.sampled:
+        inner: otel.Span = recorder.begin(
             name,
             _NUMBERS[kind],
             above,
@@ -257,14 +258,14 @@ def record(
 
     Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off.
     """
-    tracer = _tracer
+    tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
         return
-    if _way is not None and not _way.is_open():
-        _way.refuse()
+    if way is not None and not way.is_open():
+        way.refuse()
         return
-    if _recorder is not None:
-        _recorder.write(
+    if recorder is not None:
+        recorder.write(
             name,
             _NUMBERS[kind],
             context,

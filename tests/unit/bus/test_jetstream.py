@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from pointsman.bus.jetstream import JetStreamBus
+from pointsman.errors import ContractError
 from pointsman.settings import Settings
 
 BLOCK = b"NATS/1.0\r\nce-id: 1\r\n\r\n"
@@ -27,3 +30,17 @@ async def test_what_settles_a_delivery_that_may_be_forgotten_does_not_wait_for_t
     waiting = bus._nc._pending
     assert [command.split(b" ")[1].decode() for command in waiting] == [kept, "own.handed.two.inbox.a.w", "own.log.a.w"]
     assert bus._nc.pending_data_size == sum(map(len, waiting))
+
+
+@pytest.mark.parametrize(("subject", "headers"), [("own log", {}), ("own.log.a.w", {"Nats-Rollup": "all"})])
+async def test_what_is_not_taken_is_refused_to_whoever_waits_as_others_are_under_way_beside_it(
+    subject: str, headers: dict[str, str]
+) -> None:
+    bus = JetStreamBus(Settings(namespace="own"), name="test")
+
+    publishing = bus.publish(subject, b"", headers)
+    scheduling = bus.schedule("own.schedule.w.t", datetime(2026, 1, 1, tzinfo=UTC), subject, b"", headers)
+
+    for each in (publishing, scheduling):
+        with pytest.raises(ContractError):
+            await each

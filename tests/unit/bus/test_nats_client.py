@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from pointsman.bus.jetstream import JetStreamBus
 from pointsman.bus.nats_client import NatsClient
+from pointsman.errors import BusUnavailable
+from pointsman.settings import Settings
 
 INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
 _LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
@@ -21,6 +24,7 @@ class Server:
         self.reads = asyncio.Event()
         self.sizes: list[int] = []  # of the messages, in the order in which they came
         self.greeted = asyncio.Event()
+        self.left = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(INFO)
@@ -29,12 +33,14 @@ class Server:
         writer.write(b"PONG\r\n")
         self.greeted.set()
         await self.reads.wait()
-        while line := await reader.readline():
-            if line.startswith(b"PUB"):
-                size = int(line.split()[-1])
-                await reader.readexactly(size + 2)
-                self.sizes.append(size)
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                if line.startswith(b"PUB"):
+                    size = int(line.split()[-1])
+                    await reader.readexactly(size + 2)
+                    self.sizes.append(size)
         writer.close()
+        self.left.set()
 
 
 @asynccontextmanager
@@ -84,6 +90,28 @@ async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for
 
     assert waits
     assert server.sizes == sizes
+
+
+async def test_what_is_asked_of_a_server_that_does_not_read_is_kept_up_to_the_same_bound() -> None:
+    size = 10_000
+    server = Server()
+
+    async with connected(server) as client:
+        bus = JetStreamBus(Settings(request_timeout=0.1), name="test")
+        bus._nc = client
+        bus._up.set()
+        asked = bus.ask("a")
+        for _ in range(2_000):  # 20 MB: more than the sockets between take
+            asked = bus.ask("a", b"x" * size)
+            await asyncio.sleep(0)
+        waiting = client.pending_data_size
+        with pytest.raises(BusUnavailable):
+            await asked()
+        server.reads.set()
+        await client.shut()
+        await server.left.wait()
+
+    assert waiting < _LIMIT + size + 100
 
 
 def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:

@@ -53,3 +53,18 @@ def test_a_status_line_is_told_from_headers() -> None:
     assert status.headers == {"Nats-Pending-Messages": "3"}
     assert event.status == ""
     assert event.headers == {"ce-id": "1"}
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_no_error_that_was_overlooked() -> None:
+    overlooked: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: overlooked.append(told["message"]))
+    lost, late = Replies("_INBOX.x", LONG), Replies("_INBOX.y", 0.0)
+    lost.expect()
+    late.expect()
+    _, last = late.expect()
+
+    lost.abandon()
+    await asyncio.wait([last])
+    del last  # a future tells it as it goes
+
+    assert overlooked == []

@@ -30,10 +30,10 @@ class Broken:
 def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
     """A bus whose broker gives this answer to everything."""
 
-    async def answered(self: object, *asked: object, **more: object) -> bytes:
+    async def answered() -> bytes:
         return json.dumps(answer).encode()
 
-    monkeypatch.setattr(JetStreamBus, "request", answered)
+    monkeypatch.setattr(JetStreamBus, "ask", lambda *_, **__: answered)
     return JetStreamBus(Settings(), name="test", watcher=Broken())
 
 

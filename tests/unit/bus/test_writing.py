@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -12,7 +13,7 @@ import pytest
 from pointsman.bus.checks import EXPECTED_OF, EXPECTED_SEQUENCE, header_size
 from pointsman.bus.hops import TRACE_DESTINATION
 from pointsman.bus.reading import StreamReader
-from pointsman.bus.wire import header_lines
+from pointsman.bus.wire import UnderWay, header_lines
 from pointsman.bus.writing import StreamWriter
 from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
 from pointsman.ports import Hop, Server, Stored
@@ -34,10 +35,13 @@ class Stream:
         self.asked: list[str] = []
         self.sent: list[dict[str, str]] = []
 
-    async def request(
+    def ask(
         self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> bytes:
+    ) -> UnderWay[bytes]:
         self.sent.append(header_lines(headers))
+        return self._told
+
+    async def _told(self) -> bytes:
         return json.dumps(self.answer).encode()
 
     async def from_leader(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
@@ -119,18 +123,24 @@ async def test_a_message_is_on_its_way_when_it_is_stored_whether_somebody_watche
     watching: Watching | None,
 ) -> None:
     """So that several need no task each."""
-
-    class Eager(Stream):
-        def request(self, *told: Any, **more: Any) -> Any:
-            self.asked.append(told[0])
-            return super().request(*told, **more)
-
-    stream = Eager()
+    stream = Stream()
 
     storing = writer(stream, watching).store("ns.log.a.w", b"", {})
 
-    assert stream.asked == ["ns.log.a.w"]
+    assert stream.sent == [{}]
     assert await storing == 7
+
+
+@pytest.mark.parametrize("watching", [None, Watching()])
+async def test_a_message_given_up_before_it_is_waited_for_leaves_nothing_that_was_never_awaited(
+    watching: Watching | None,
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+
+        writer(Stream(), watching).store("ns.log.a.w", b"", {}).close()
+
+    assert [str(each.message) for each in warned] == []
 
 
 async def test_a_message_that_is_not_even_sent_is_told_as_well() -> None:

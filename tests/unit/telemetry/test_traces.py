@@ -23,6 +23,7 @@ from support.spans import exporting
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
+from pointsman.telemetry.recorder import Recorder, Written
 from pointsman.telemetry.traces import (
     Carried,
     Happening,
@@ -396,3 +397,36 @@ def test_a_text_that_no_utf8_can_hold_is_sent_with_its_code_wherever_it_stands(e
         assert said["error.type"].string_value == "t\\ud800"
         assert told.events[0].attributes[0].value.string_value == "\\ud800"
     assert {each.key: each.value.string_value for each in sent[0].attributes}["set"] == "\\ud800"
+
+
+class Ending:
+    """A way that another thread ends as it is asked."""
+
+    def __init__(self, *, there: bool) -> None:
+        self._there = there
+
+    def is_open(self) -> bool:
+        traces.use(None)
+        return self._there
+
+    def is_away(self) -> bool:
+        traces.use(None)
+        return not self._there
+
+    def refuse(self) -> None: ...
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_traced_goes_on_though_another_thread_ends_the_tracing_meanwhile(there: bool) -> None:
+    taken: list[Written] = []
+
+    def begin() -> None:
+        traces.use(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=Recorder(taken.append))
+
+    begin()
+    with span("work", parent=REMOTE):
+        pass
+    begin()
+    record("work", context=REMOTE, parent_span_id=None, started=NOON, ended=NOON)
+
+    assert len(taken) == 2 * there
