@@ -53,6 +53,9 @@ _BATCH = 256
 """Inputs taken from the broker at once: what one stream delivers in a few milliseconds."""
 _ENDED_KEPT = 10_000
 """Ended workflows that are remembered by id, so that their stale timers cost no reading of the log."""
+_ENDED_FOR = 3600.0
+"""Seconds for which they are: stale timers come sooner, and no log ages out before. The same request again then begins
+anew, and its inputs are dealt with."""
 _GATHER = 0.005
 """Seconds in which inputs gather where supervisors share the work and several workflows are being dealt with: what is
 done together is sent together, by everybody. Two on two CPUs do a fifth more so; 10 ms were no better."""
@@ -88,7 +91,7 @@ class SupervisorEngine:
         self._mender = Mender(bus, self._subjects, clock, self._logs, self._sender, team.name)
         self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[str, float] = OrderedDict()  # when, by the clock's `monotonic`, the oldest first
         self._waiting: dict[str, list[Arrival]] = {}
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
         self._sharing = Sharing(bus, team.name, self.instance)
@@ -173,6 +176,7 @@ class SupervisorEngine:
         was to come."""
         while True:
             await self._clock.sleep(self._settings.heartbeat)
+            self._forget_old_ends()
             with contextlib.suppress(BusUnavailable):
                 if await self._broker_was_set():
                     for head in list(self._heads.values()):
@@ -341,6 +345,9 @@ class SupervisorEngine:
         head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
+        if workflow in self._ended and not head.state.ended:  # its log had aged out, and it has begun anew
+            del self._ended[workflow]
+            self._room.take(workflow)
         # What others have committed they send themselves, and if they die before, the input they did it for comes
         # again, to be recovered from. But nothing may be missing once the outcome, which goes last, is there.
         others = head.others or raced
@@ -408,8 +415,13 @@ class SupervisorEngine:
     def _remember_end(self, workflow: str) -> None:
         self._heads.pop(workflow, None)
         self._room.give_back(workflow)
-        self._ended[workflow] = None
+        self._ended[workflow] = self._clock.monotonic()
+        self._ended.move_to_end(workflow)
         while len(self._ended) > _ENDED_KEPT:
+            self._ended.popitem(last=False)
+
+    def _forget_old_ends(self) -> None:
+        while self._ended and next(iter(self._ended.values())) < self._clock.monotonic() - _ENDED_FOR:
             self._ended.popitem(last=False)
 
 

@@ -7,6 +7,7 @@ That is the whole of the coordination between supervisors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -154,13 +155,16 @@ class WorkflowLog:
             finally:
                 storing.close()
         except OversizeEvent:
-            if not due and grounds is None:
+            # Without this snapshot a log is only slower to load; what a commit rests on is for `replay` alone.
+            for leaner in (plain, plain.model_copy(update={"grounds": None})):
+                with suppress(OversizeEvent):
+                    sequence = await self._bus.publish(subject, dump(leaner), headers, expect=head.sequence)
+                    commit = leaner
+                    break
+            else:
                 raise
-            # A log without this snapshot is only slower to load; what a commit rests on is for `replay` alone.
-            due, plain = False, plain.model_copy(update={"grounds": None})
-            sequence = await self._bus.publish(subject, dump(plain), headers, expect=head.sequence)
-        snapshot = sequence if due else head.snapshot_sequence
-        return Head(committed, sequence, snapshot, head.others, _agents(head, plain))
+        snapshot = sequence if commit.snapshot is not None else head.snapshot_sequence
+        return Head(committed, sequence, snapshot, head.others, _agents(head, commit))
 
     def _read(self, stored: Stored) -> Commit:
         if is_imported(stored):

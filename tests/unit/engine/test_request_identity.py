@@ -134,3 +134,20 @@ async def test_two_clients_that_use_one_id_at_once_are_not_one_message_to_the_br
 
     assert first.id == second.id
     assert [letter.content.cause.kind for letter in letters] == ["request_id_taken"]
+
+
+async def test_a_request_that_comes_again_when_its_log_has_aged_out_is_answered_again() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        first = await ask(client, ONE, event())
+        await first.outcome(10)
+        await all_settled(client)
+        await client.bus.purge("log", client.subjects.log("crew", first.id))
+        await client.bus.purge("log", client.subjects.outcome("crew", first.id))
+        for subject in await client.bus.subjects("work", ">"):
+            if first.id in subject:
+                await client.bus.purge("work", subject)
+        second = await ask(client, ONE, event())
+        outcome = await second.outcome(5)
+
+    assert second.id == first.id
+    assert outcome.status == "completed"

@@ -74,6 +74,17 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
     assert {outcome.status for outcome in outcomes} == {"completed"}
 
 
+async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_ENDED_FOR", 0.0)
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2, heartbeat=0.05), 2) as engines:
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+        await until(lambda: not any(engine._ended for engine in engines))
+
+    assert outcome.status == "completed"
+
+
 async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
     send_all = Sender.send_all
