@@ -19,15 +19,18 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.trace.span import SpanContext, TraceFlags
 
 from pointsman.telemetry import encoder
+from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.names import Attributes
 from pointsman.telemetry.trace_context import TraceContext, from_otel, new_id, to_otel
 
 __all__ = ["LeanSpan", "Recorder", "Written"]
 
 _MOST: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
+_HINT: Final = "look at the name, events and times that a tool or a library gives to the span it runs in"
 _UNSET: Final = (otel.StatusCode.UNSET.value, "")
 _Told: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any]]
 _PLAIN: Final = frozenset({str, int, bool, float})
+_log = get_logger(__name__)
 
 
 class Written:
@@ -44,9 +47,14 @@ class Written:
         self._more = more
 
     def encoded(self) -> bytes:
-        """As a field of its scope."""
+        """As a field of its scope. Nothing, and a line, for what types forbid and somebody's tool has said of it all
+        the same: it would cost the spans beside it."""
         name, kind, place, parent_id, attributes = self._told
-        return encoder.span(name, kind, place.trace_id, place.span_id, parent_id, attributes, **self._more)
+        try:
+            return encoder.span(name, kind, place.trace_id, place.span_id, parent_id, attributes, **self._more)
+        except Exception as error:
+            _log.warning("span_not_sent", span=str(name), error=f"{type(error).__name__}: {error}", hint=_HINT)
+            return b""
 
 
 class Recorder:
@@ -144,7 +152,7 @@ class LeanSpan(otel.Span):
     def set_attribute(self, key: str, value: Any) -> None:
         if self._ended:
             return
-        if type(value) not in _PLAIN or not key:
+        if type(value) not in _PLAIN or type(key) is not str or not key:
             found = _clean({key: value})
             if key not in found:
                 self._dropped += 1
@@ -176,11 +184,10 @@ class LeanSpan(otel.Span):
             self._name = name
 
     def set_status(self, status: otel.Status | otel.StatusCode, description: str | None = None) -> None:
-        code = status.status_code if isinstance(status, otel.Status) else status
-        said = status.description if isinstance(status, otel.Status) else description
+        told = status if isinstance(status, otel.Status) else otel.Status(status, description)  # which looks at it
         settled = self._status[0] == otel.StatusCode.OK.value
-        if not self._ended and not settled and code is not otel.StatusCode.UNSET:
-            self._status = (code.value, said or "" if code is otel.StatusCode.ERROR else "")
+        if not self._ended and not settled and not told.is_unset:
+            self._status = (told.status_code.value, told.description or "")
 
     def record_exception(
         self,

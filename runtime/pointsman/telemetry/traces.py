@@ -270,7 +270,7 @@ def record(
             _NUMBERS[kind],
             context,
             parent_span_id,
-            attributes if error is None else {**(attributes or {}), ERROR_TYPE: error[0]},
+            {**(attributes or {})} if error is None else {**(attributes or {}), ERROR_TYPE: error[0]},
             links=links,
             started=_nanoseconds(started),
             ended=_nanoseconds(max(started, ended)),

@@ -12,6 +12,7 @@ from opentelemetry import trace as otel
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from structlog.testing import capture_logs
 from support.prometheus import exposing, samples
 
 from pointsman.telemetry import export, traces
@@ -127,7 +128,18 @@ def by_others() -> None:
             otel.get_current_span().record_exception(error, {"more": 1})
 
 
-@pytest.mark.parametrize("work", [nested, failing, recorded, by_others])
+def wrongly() -> None:
+    """What types forbid, and some do all the same."""
+    with span("wrong", parent=PARENT):
+        current = otel.get_current_span()
+        current.set_attribute(1, "a number's")  # type: ignore[arg-type]
+        current.set_attribute("right", True)
+        current.set_status(otel.StatusCode.ERROR, ValueError("no text"))  # type: ignore[arg-type]
+    with span("wrong again", parent=PARENT):
+        otel.get_current_span().set_status(otel.StatusCode.OK, "not for this")
+
+
+@pytest.mark.parametrize("work", [nested, failing, recorded, by_others, wrongly])
 async def test_it_is_what_the_sdk_would_have_sent(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
     seen = []
     for ours in (True, False):
@@ -166,6 +178,35 @@ def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
                 pair.value.string_value = pair.value.string_value.splitlines()[-1]
     said = [str(each) for each in around]
     return str(plain), sorted(map(str, plain.attributes)), parent, said
+
+
+async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
+    collector = Collector()
+    pipeline = exporting_to(collector)
+
+    with capture_logs() as lines:
+        with span("before", parent=PARENT):
+            pass
+        with span("broken", parent=PARENT):
+            otel.get_current_span().add_event("told", timestamp="noon")  # type: ignore[arg-type]
+        with span("after", parent=PARENT):
+            pass
+        await pipeline.close(10)
+
+    assert set(collector.spans()) == {"before", "after"}
+    assert [line["span"] for line in lines if line["event"] == "span_not_sent"] == ["broken"]
+
+
+async def test_what_a_recorded_span_was_told_is_what_it_says_though_it_changes_afterwards() -> None:
+    collector = Collector()
+    pipeline = exporting_to(collector)
+    about = {"n": 1}
+
+    record("told", context=PARENT, parent_span_id=None, started=NOON, ended=NOON, attributes=about)
+    about["n"] = 2
+    await pipeline.close(10)
+
+    assert [pair.value.int_value for pair in collector.spans()["told"][0].attributes] == [1]
 
 
 async def test_one_request_has_the_spans_of_instrumented_libraries_as_well() -> None:
