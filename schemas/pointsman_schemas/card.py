@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import AgentName, Token
 from pointsman_schemas.strict_json import JsonValue
 
@@ -24,7 +25,7 @@ class Role(StrEnum):
     JUDGE = "judge"
 
 
-class AgentCard(BaseModel):
+class AgentCard(Frozen):
     """What an agent says of itself. The planner reads `description`, `skills` and `input_schema` to choose it.
 
     `concurrency` is the number of tasks one instance runs at a time, `max_in_flight` that of all instances together,
@@ -32,8 +33,6 @@ class AgentCard(BaseModel):
     `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
     `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: AgentName
     version: str = "1.0.0"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
@@ -13,12 +14,10 @@ __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
-class PlannedTask(BaseModel):
+class PlannedTask(Frozen):
     """One task of a plan, for an `agent`, or for whichever has a `skill`: that is chosen among the live ones when the
     task starts. It starts when every task of `depends_on` has succeeded; a failure of one named in
     `optional_dependencies` does not hold it back. With `approval`, a person must allow it first."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     id: _Name
     agent: _Name = ""
@@ -36,11 +35,9 @@ class PlannedTask(BaseModel):
         return self
 
 
-class Plan(BaseModel):
+class Plan(Frozen):
     """What is to be done. With no tasks, `cannot` says why nothing here can serve the request, and `done`, to an
     adaptive team, that nothing remains to be done."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     goal: str = ""
     tasks: tuple[PlannedTask, ...] = ()
@@ -49,11 +46,9 @@ class Plan(BaseModel):
     done: bool = False
 
 
-class SelectedAgent(BaseModel):
+class SelectedAgent(Frozen):
     """An agent that a classifier thinks can serve the request, or a `skill`, for whichever agent has it. `confidence`
     is from 0 to 1."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agent: _Name = ""
     skill: _Name = ""
@@ -67,11 +62,9 @@ class SelectedAgent(BaseModel):
         return self
 
 
-class Selection(BaseModel):
+class Selection(Frozen):
     """What a classifier answers: the agents that could serve the request, surest first. `unserved` is the part of the
     request that none of them is for, `question` what to ask back where nobody is sure."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agents: tuple[SelectedAgent, ...] = ()
     unserved: str = ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from pointsman_schemas.events import Conflict, Gap, TaskReport
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import AgentName, TaskId
 from pointsman_schemas.strict_json import JsonValue
 
@@ -29,11 +30,9 @@ __all__ = [
 RequestInput: TypeAlias = str | dict[str, JsonValue]
 
 
-class MenuItem(BaseModel):
+class MenuItem(Frozen):
     """An agent as the planner sees it: the part of its card that helps to choose it and to write its input.
     `note` is what else there is to know of it now."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: AgentName
     description: str
@@ -44,11 +43,9 @@ class MenuItem(BaseModel):
     note: str = ""
 
 
-class LimitsLeft(BaseModel):
+class LimitsLeft(Frozen):
     """What a plan has to do with: `seconds` until the workflow's deadline, how many more times it may be planned again,
     and what it has not used of its `calls` of models, `tokens` and `cost` in US dollars; None is without a bound."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     seconds: float
     replans: int = 0
@@ -57,7 +54,7 @@ class LimitsLeft(BaseModel):
     cost: float | None = None
 
 
-class PlannerInput(BaseModel):
+class PlannerInput(Frozen):
     """Everything a planner may know. Answers with a `Plan`.
 
     `problems` says why its last plan was refused; `results` and `agents_used` are set when it plans again, and
@@ -65,8 +62,6 @@ class PlannerInput(BaseModel):
     `done` when nothing remains; `plans_left` is how often it will be asked again. `limits_left` is what the whole
     workflow may still take.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     metadata: dict[str, JsonValue] = {}
@@ -82,10 +77,8 @@ class PlannerInput(BaseModel):
     instructions: str = ""
 
 
-class ClassifierInput(BaseModel):
+class ClassifierInput(Frozen):
     """What a classifier chooses from. Answers with a `Selection`."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     metadata: dict[str, JsonValue] = {}
@@ -93,13 +86,11 @@ class ClassifierInput(BaseModel):
     threshold: float = 0.4
 
 
-class SynthesizerInput(BaseModel):
+class SynthesizerInput(Frozen):
     """What an answer is made for. The results are the handoff's `context`. Answers with a `Synthesis`.
 
     `disagreements` are what the results say differently of the same thing, a sentence each.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     goal: str = ""
@@ -110,10 +101,8 @@ class SynthesizerInput(BaseModel):
     decisions: tuple[Conflict, ...] = ()
 
 
-class RefinerInput(BaseModel):
+class RefinerInput(Frozen):
     """A task that has failed `attempts` times, last with `error`. Answers with a `Refinement`."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     intent: str
@@ -124,38 +113,30 @@ class RefinerInput(BaseModel):
     error: str
 
 
-class Refinement(BaseModel):
+class Refinement(Frozen):
     """The task in other words."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     intent: str
 
 
-class JudgeInput(BaseModel):
+class JudgeInput(Frozen):
     """Where results contradict each other, a sentence each. The results are the handoff's `context`. Answers with a
     `Ruling`."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     disagreements: tuple[str, ...]
 
 
-class Ruling(BaseModel):
+class Ruling(Frozen):
     """A decision on each contradiction."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)]
 
 
-class ReviewInput(BaseModel):
+class ReviewInput(Frozen):
     """A stage's result that a judge is to look at: it stands in the handoff's `context` as that of `task_id`, after
     those of the stages before. `intent` is what `agent` was asked to do, `criteria` what the team wants of it besides.
     It can be sent back once: not when this is the `last` look. Answers with a `Review`."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     request: RequestInput
     metadata: dict[str, JsonValue] = {}
@@ -166,11 +147,9 @@ class ReviewInput(BaseModel):
     last: bool = False
 
 
-class Review(BaseModel):
+class Review(Frozen):
     """What becomes of a stage's result: `pass` and the pipeline goes on, `again` and the stage is done again by who is
     told the `reason`, `stop` and the pipeline ends there."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     verdict: Literal["pass", "again", "stop"]
     reason: str = ""
@@ -182,9 +161,7 @@ class Review(BaseModel):
         return self
 
 
-class Synthesis(BaseModel):
+class Synthesis(Frozen):
     """The answer to the request, in the words the caller reads."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     answer: str

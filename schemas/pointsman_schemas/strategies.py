@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
 from pointsman_schemas.options import Options
 
 __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
 
 
-class _Synthesized(Options, BaseModel):
+class _Synthesized(Options, Frozen):
     """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     @model_serializer(mode="wrap")
     def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -57,15 +56,13 @@ class Router(_Synthesized):
     escalate: Supervisor | None = None
 
 
-class Check(Options, BaseModel):
+class Check(Options, Frozen):
     """What the output of a stage, or of a fan-out's member, must be like. What is left out is not asked for.
 
     `fields` must be in the object and not empty; the text must state one of `states` (words, in any case) and have
     `min_length` characters. The text of an object is that of its values. What has all that is then for `judge`, an
     agent that lets it pass, sends it back once or stops the pipeline, by the stage's intent and these `criteria`.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     fields: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
@@ -74,15 +71,13 @@ class Check(Options, BaseModel):
     criteria: str = ""
 
 
-class Stage(Options, BaseModel):
+class Stage(Options, Frozen):
     """One stage of a pipeline: an agent, or whichever has a `skill`, that gets the request and what the stages before
     it made.
 
     `name` is the agent's or the skill's unless given. An output that fails `check` is asked for again, told why, as
     often as `Limits.attempts` allows.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agent: AgentName | None = None
     skill: Skill = ""
@@ -105,10 +100,8 @@ class Stage(Options, BaseModel):
         return self
 
 
-class Pipeline(Options, BaseModel):
+class Pipeline(Options, Frozen):
     """Stages, one after the other. The last one's output is the answer; a stage that fails for good ends it there."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     kind: Literal["pipeline"] = "pipeline"
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import AgentName, TeamName, is_token
 from pointsman_schemas.options import Options
 from pointsman_schemas.strategies import (
@@ -41,7 +42,7 @@ ANY: Literal["*"] = "*"
 """Every live agent whose role is `work` and that is not a team: a team is used where it is named."""
 
 
-class Limits(Options, BaseModel):
+class Limits(Options, Frozen):
     """What ends a workflow. Times are in seconds; None is without a bound.
 
     `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
@@ -51,8 +52,6 @@ class Limits(Options, BaseModel):
     `replans`, `calls` of models, `tokens` and `cost`, in US dollars, bound the workflow and all that the teams below it
     do for it, whatever their own limits; each attempt gets a share when it starts.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     deadline: Annotated[float, Field(gt=0)] = 600.0
     task_timeout: Annotated[float, Field(gt=0)] = 120.0
@@ -69,15 +68,13 @@ class Limits(Options, BaseModel):
     cost: float | None = None
 
 
-class Team(Options, BaseModel):
+class Team(Options, Frozen):
     """A supervisor's configuration. `agents` is a list of names, of agents or teams, or `ANY` for every live agent.
 
     A team is an agent, too: `description` and `skills` are what the planners of other teams know of it. With
     `approve_plan` a person must allow each plan before any of it runs. Where an agent named `refiner` is alive it
     rewrites a task that has failed twice, and one named `judge` decides between results that contradict each other.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: TeamName
     description: str = ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime
 
 from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import AgentName
 
 __all__ = ["Circuit", "Circuits", "blames", "closed", "opened", "probe_name", "probed", "released"]
@@ -22,11 +23,9 @@ _DIED = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
 """Nobody answered: it says nothing of the task, and much of the agent, whether or not another attempt is of use."""
 
 
-class Circuit(BaseModel):
+class Circuit(Frozen):
     """An agent that is sent no work before `until`. `opened` counts how often in a row. `probe` is the attempt that is
     to show whether it is well again; while there is one, `until` is when nobody waits for it any more."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     since: AwareDatetime
     until: AwareDatetime
@@ -34,10 +33,8 @@ class Circuit(BaseModel):
     probe: str = ""
 
 
-class Circuits(BaseModel):
+class Circuits(Frozen):
     """Every circuit that is not closed, by agent."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agents: Mapping[AgentName, Circuit] = {}
 

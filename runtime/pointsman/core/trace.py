@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, JsonValue
+from pydantic import AwareDatetime, JsonValue
 
 from pointsman.core.words import taken_late
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
     ApprovalDecided,
@@ -68,15 +69,13 @@ _OPERATION = {
 }
 
 
-class TraceNode(BaseModel):
+class TraceNode(Frozen):
     """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins.
 
     `status` is `running`, `waiting`, `held`, `waiting for approval`, `in review`, `succeeded`, `failed`, `skipped` or
     `abandoned`; a workflow's is its outcome's.
     `detail` says why in one line. `usage` is the node's own and that of everything below it.
     """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     kind: NodeKind

@@ -13,12 +13,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, ValidationError
 
 from pointsman.core.trace import children_of
 from pointsman.engine.history import IMPORTED, newest_commit
 from pointsman.errors import ConfigurationError, Conflict, ContractError, NotFound, PointsmanError
 from pointsman.ports import Bus, Stored, StreamKind
+from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import TeamName, Token, WorkflowId
 from pointsman_schemas.log import Commit
 from pointsman_schemas.strict_json import describe, parse
@@ -44,10 +45,8 @@ class AlreadyThere(PointsmanError):
     kind = "already_there"
 
 
-class Record(BaseModel):
+class Record(Frozen):
     """One message as its stream holds it. `body` is text, or base64 where it is no text."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     stream: StreamKind
     subject: str
@@ -62,10 +61,8 @@ class Record(BaseModel):
         return self.body.encode() if self.encoding == "utf-8" else base64.b64decode(self.body)
 
 
-class Archive(BaseModel):
+class Archive(Frozen):
     """A workflow of `team`, as the namespace it ran in held it at `exported_at`."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
 
     format: Literal["pointsman.workflow"] = "pointsman.workflow"
     version: Literal[1] = VERSION

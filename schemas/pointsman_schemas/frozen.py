@@ -1,0 +1,11 @@
+"""A model that nobody changes, and that is built when it is first made, read or written: most processes use few."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Frozen"]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, defer_build=True)
