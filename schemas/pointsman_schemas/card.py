@@ -53,3 +53,8 @@ class AgentCard(Frozen):
     approval: Literal["required"] | None = None
     instance: str = ""
     started_at: AwareDatetime | None = None
+
+    @property
+    def schemas(self) -> tuple[object, object]:
+        """What it takes and what it gives: equal in all instances of one name, as a task goes to any of them."""
+        return self.input_schema, self.output_schema

@@ -132,6 +132,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
+            yield _schemas(_by_name(await client.agents()))
             yield await _requests(client)
             yield await _circuits(client)
             yield await _dead(client)
@@ -263,6 +264,22 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
     return checks
 
 
+def _schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Whether the instances of each agent take and give the same: a task goes to whichever is free."""
+    told = [f"{name}: {difference}" for name, cards in alive.items() if (difference := _difference(cards))]
+    advice = "tasks go to either: let the old ones end, or call one of them by another name"
+    return Check("schemas", not told, "; ".join(told) or "the instances of each agent take and give the same", advice)
+
+
+def _difference(cards: Sequence[AgentCard]) -> str:
+    """How many kinds of input and output agents of one name have, where that is more than one; else nothing."""
+    different: list[object] = []
+    for card in cards:
+        if card.schemas not in different:
+            different.append(card.schemas)
+    return f"{len(different)} versions with different schemas" if len(different) > 1 else ""
+
+
 async def _circuits(client: Client) -> Check:
     circuits = await client.circuits()
     seen = ", ".join(f"{name}: {_circuit(circuit)}" for name, circuit in sorted(circuits.items()))
@@ -299,7 +316,8 @@ def _table(
     for (name, cards), queue in zip(grouped.items(), queues, strict=True):
         card = cards[0]
         waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
-        described = Text(f"{_circuit(circuits[name])}; " if name in circuits else "", style="red")
+        wrong = [_circuit(circuits[name]) if name in circuits else "", _difference(cards)]
+        described = Text("".join(f"{each}; " for each in wrong if each), style="red")
         described.append(one_line(card.description, limit=80), style="default")
         cells = {
             "agent": name,

@@ -250,7 +250,7 @@ class Worker:
         whichever is free."""
         cards = await self._bus.registry.cards()
         for own in (desk.agent.card for desk in self._desks):
-            others = [card for card in cards if card.name == own.name and _schemas(card) != _schemas(own)]
+            others = [card for card in cards if card.name == own.name and card.schemas != own.schemas]
             if others:
                 _log.warning(
                     "agent_differs",
@@ -307,10 +307,6 @@ class Worker:
         for desk in self._desks:
             desk.announced = desk.agent.card.model_copy(update=told)
         return [desk.announced for desk in self._desks if desk.announced is not None]
-
-
-def _schemas(card: AgentCard) -> tuple[object, object]:
-    return card.input_schema, card.output_schema
 
 
 def _until(moment: float) -> float:

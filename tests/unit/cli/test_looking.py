@@ -225,6 +225,24 @@ def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began
     assert ended is began
 
 
+@pytest.mark.parametrize(("second", "told"), [("string", False), ("integer", True)])
+def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str], second: str, told: bool
+) -> None:
+    for instance, kind in (("i1", "string"), ("i2", second)):
+        update = {"instance": instance, "output_schema": {"type": kind}}
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
+
+    health.agents(**NOWHERE)  # type: ignore[arg-type]
+    assert ("2 versions with different schemas" in capsys.readouterr().out) is told
+
+    health.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [schemas] = [check for check in checks if check["name"] == "schemas"]
+    assert schemas["ok"] is not told
+    assert ("tea: 2 versions with different schemas" in schemas["seen"]) is told
+
+
 @pytest.mark.parametrize("width", [40, 60, 200])
 def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, width: int) -> None:
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
