@@ -145,7 +145,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
             """Whoever adds one wants to see spans of the SDK, and gets them."""
             super().add_span_processor(span_processor)
-            if not isinstance(span_processor, Batching):
+            if traces.tracing() and not isinstance(span_processor, Batching):
                 traces.use(self, _version(), ways)
 
     doors = [Door("spans", exporter, room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]

@@ -180,6 +180,16 @@ def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
     return str(plain), sorted(map(str, plain.attributes)), parent, said
 
 
+async def test_tracing_that_has_ended_is_not_begun_again_by_who_adds_a_processor() -> None:
+    pipeline = export._build_traces([span_exporter("otlp")], "service", "one")
+    provider: Any = export._installed[-1]
+    await pipeline.close(10)
+
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+
+    assert not traces.tracing()
+
+
 async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
     collector = Collector()
     pipeline = exporting_to(collector)
