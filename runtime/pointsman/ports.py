@@ -277,6 +277,10 @@ class Bus(Protocol):
         """The broker's own time: what it puts on messages, and fires schedules by."""
         ...
 
+    async def lacks_room(self, stream: StreamKind) -> str:
+        """What fills the stream, so that it may refuse the next message; empty while there is room."""
+        ...
+
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         """The subjects under `subject` (wildcards allowed) that hold a message, sorted. Their messages are not read."""
         ...

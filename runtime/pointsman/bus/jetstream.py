@@ -110,6 +110,7 @@ class JetStreamBus:
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
+        self._letters = self._subjects.dead_letters.removesuffix(">")
         self._streams: dict[StreamKind, str] = {
             "work": self._subjects.work_stream,
             "handoffs": self._subjects.work_stream,  # until `set_up` has seen otherwise
@@ -283,11 +284,14 @@ class JetStreamBus:
         self._up.set()
         url = self._nc.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
+        self._begin_restoring()
+
+    def _begin_restoring(self) -> None:
         if self._set_up_once and not self._closing and (self._restoring is None or self._restoring.done()):
             self._restoring = asyncio.create_task(self._restore())
 
     async def _restore(self) -> None:
-        """Make again what `set_up` made, should the broker have come back without it: consumers and readers wait."""
+        """Make again what `set_up` made, should the broker be without it: consumers, readers and letters wait."""
         try:
             await self.set_up()
         except (BusUnavailable, ConfigurationError, PeerError, UnknownOutcome) as error:
@@ -347,6 +351,8 @@ class JetStreamBus:
         except Abandoned:
             raise lost(f"the connection was lost before {subject} was answered") from None
         if message.block and message.status.startswith("503"):
+            if subject.startswith(self._letters):  # whose stream nobody else would miss: no consumer is on it
+                self._begin_restoring()
             raise BusUnavailable(
                 f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "
                 "run set_up, or wait for the cluster to elect a leader"
@@ -452,6 +458,20 @@ class JetStreamBus:
 
     async def time(self) -> datetime:
         return await self._reader.now(self._streams["work"])
+
+    async def lacks_room(self, stream: StreamKind) -> str:
+        name = self._streams[stream]
+        answer = await self.api(f"STREAM.INFO.{name}")
+        if error_code(answer):
+            raise BusUnavailable(f"the broker does not describe {name}: {said(answer)}")
+        config, state = answer["config"], answer["state"]
+        if config["discard"] == "old":
+            return ""
+        # Where the bound of bytes comes first depends on the message: the largest has to fit.
+        for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self._nc.max_payload)):
+            if 0 < (limit := config.get(bound, -1)) < (held := state[unit]) + room:
+                return f"{name} holds {held} {unit} of at most {limit}"
+        return ""
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         check_filter(subject)

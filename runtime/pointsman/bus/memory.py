@@ -449,6 +449,10 @@ class MemoryBus:
         self._open()
         return self.broker.clock.now()
 
+    async def lacks_room(self, stream: StreamKind) -> str:
+        self._open()
+        return ""
+
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         check_filter(subject)
         self._open()

@@ -75,12 +75,12 @@ async def ensure_streams(
         answer = await bus.api(f"STREAM.INFO.{name}")
         if error_code(answer) == NO_STREAM:
             if not create:
+                if wanted is not first:
+                    raise NotFound(f"the namespace {subjects.namespace!r} is without its stream {name}")
                 there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
                 raise NotFound(f"there is no namespace {subjects.namespace!r} at {settings.servers}; there is: {there}")
             if again:
-                _log.warning(
-                    "stream_lost", stream=name, hint="the broker came back without it: it is made again, empty"
-                )
+                _log.warning("stream_lost", stream=name, hint="the broker is without it: it is made again, empty")
             answer = await bus.api(f"STREAM.CREATE.{name}", wanted)
             if error_code(answer) == IN_USE:  # another process was faster, with other settings
                 answer = await bus.api(f"STREAM.INFO.{name}")
@@ -155,7 +155,8 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "subjects": [f"{ns}.{kind}.>" for kind in ("log", "event", "outcome")],
         },
         {
-            **common,
+            # Its bounds are whose it is to keep: one that refuses what is beyond them loses nothing.
+            **{key: value for key, value in common.items() if key != "discard"},
             "name": subjects.dead_stream,
             "max_age": kept,
             "subjects": [

@@ -17,6 +17,7 @@ __all__ = [
     "NOT_DELETED",
     "NO_CONSUMER",
     "NO_MESSAGE",
+    "NO_ROOM",
     "NO_STREAM",
     "TOO_BIG",
     "UNDER_WAY",
@@ -46,6 +47,7 @@ IN_USE = 10058  # a stream of that name exists with another configuration
 NOT_DELETED = 10057  # also what the delete of a missing message is answered with, as an internal error
 CONFLICT = 10071  # the subject ends at another sequence
 UNDER_WAY = 10164  # a replicated stream has another message for the subject, which may still come to nothing
+NO_ROOM = 10077  # the stream cannot store it: it is full, or its disk is
 TOO_BIG = frozenset({10054, 10097})
 
 

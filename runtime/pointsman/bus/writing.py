@@ -11,7 +11,17 @@ from pydantic_core import from_json
 from pointsman.bus.checks import EXPECTED_OF, EXPECTED_SEQUENCE, MAX_HEADERS, check_size, header_size
 from pointsman.bus.hops import TRACE_DESTINATION, hop_of, is_sampled
 from pointsman.bus.reading import StreamReader
-from pointsman.bus.wire import CONFLICT, TOO_BIG, UNDER_WAY, Arrival, UnderWay, error_code, header_bytes, said
+from pointsman.bus.wire import (
+    CONFLICT,
+    NO_ROOM,
+    TOO_BIG,
+    UNDER_WAY,
+    Arrival,
+    UnderWay,
+    error_code,
+    header_bytes,
+    said,
+)
 from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
 from pointsman.ports import Clock, Server, Watcher
 
@@ -98,7 +108,8 @@ class StreamWriter:
         if code in TOO_BIG:
             raise OversizeEvent(f"the broker refuses {subject}: {said(answer)}")
         kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
-        raise kind(f"the broker refuses {subject}: {said(answer)}")
+        todo = "; raise what bounds its stream, with `nats stream edit`, or free the disk" if code == NO_ROOM else ""
+        raise kind(f"the broker refuses {subject}: {said(answer)}{todo}")
 
     async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
         newest = await self._reader.from_leader(stream, {"last_by_subj": wire.get(EXPECTED_OF, subject)})

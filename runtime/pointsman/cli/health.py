@@ -188,7 +188,10 @@ async def _telemetry() -> Check:
 async def _dead(client: Client) -> Check:
     count = len(await DeadLetters(client.bus, client.subjects).list(limit=_COUNTED))
     shown = "none" if not count else f"{count}{' or more' if count == _COUNTED else ''}; `pointsman dead list`"
-    return Check("dead letters", True, shown)
+    if full := await client.bus.lacks_room("dead"):
+        shown += f"; {full}, and refuses what does not fit"
+    advice = f"raise the bound, and what waits goes on: `nats stream edit {client.subjects.dead_stream}`"
+    return Check("dead letters", not full, shown, advice)
 
 
 async def _supervisor(client: Client, team: str) -> Sequence[Check]:

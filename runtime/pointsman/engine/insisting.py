@@ -29,7 +29,8 @@ async def insist(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
             return await call()
         except BusUnavailable as error:
             if pause == _FIRST_PAUSE:
-                _log.warning("waiting_for_broker", error=str(error))
+                hint = "nothing is lost, it is tried again until it answers; `pointsman doctor` looks at it"
+                _log.warning("waiting_for_broker", error=str(error), hint=hint)
         await clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -63,8 +63,8 @@ class Settler:
         try:
             await self._store_letter(delivery, workflow, AttemptError(kind=kind, message=message))
         except PointsmanError as error:
-            if not isinstance(error, BusUnavailable):
-                _log.error("dead_letter_not_stored", reason=str(error), hint="it is tried again; look at the streams")
+            hint = "the input is kept and tried again; `pointsman doctor` looks at the dead letters' stream"
+            _log.error("dead_letter_not_stored", subject=delivery.message.subject, reason=str(error), hint=hint)
             await delivery.nak(_LETTER_AGAIN)
         else:
             await delivery.term(kind)

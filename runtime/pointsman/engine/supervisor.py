@@ -293,7 +293,8 @@ class SupervisorEngine:
             await self._turn(workflow, arrivals)
         except BusUnavailable as error:
             self._forget(workflow, arrivals)
-            _log.warning("inputs_handed_back", reason=str(error), inputs=len(arrivals))
+            hint = "nothing is lost, they come again; `pointsman doctor` looks at the broker and its streams"
+            _log.warning("inputs_handed_back", reason=str(error), inputs=len(arrivals), hint=hint)
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)
         except DamagedLog as error:

@@ -290,6 +290,9 @@ class FaultyBus:
 
         return await self._store(f"schedule {target}", target, store, None)
 
+    async def lacks_room(self, stream: StreamKind) -> str:
+        return await self.call(f"lacks_room {stream}", lambda: self._bus.lacks_room(stream))
+
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         return await self.call(f"subjects {subject}", lambda: self._bus.subjects(stream, subject))
 

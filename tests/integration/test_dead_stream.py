@@ -1,0 +1,192 @@
+"""A dead-letter stream that is full, or gone, loses no event: what has no letter is not acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.crew import planner, steps, synthesizer, team, worker
+from support.system import running
+from support.waiting import until
+
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.client import Client, Workflow
+from pointsman.engine import settling
+from pointsman.engine.dead_letters import DeadLetters, Letter
+from pointsman.settings import Settings
+
+pytestmark = pytest.mark.timeout(60)
+
+CREW = [planner, synthesizer, worker]
+LETTERS = 4  # of a request, a task, a control and a handoff
+DURABLES = ("request-crew", "inbox-crew", "agent-worker")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_LETTER_AGAIN", 0.2)
+
+
+async def bound(bus: JetStreamBus, **limits: Any) -> None:
+    """Give the dead-letter stream, which refuses what is beyond them, other limits."""
+    name = Client(bus, namespace=bus._subjects.namespace).subjects.dead_stream
+    config = (await bus.api(f"STREAM.INFO.{name}"))["config"]
+    answer = await bus.api(f"STREAM.UPDATE.{name}", {**config, "discard": "new", **limits})
+    assert "error" not in answer, answer
+
+
+async def fill(bus: JetStreamBus, client: Client, kind: str) -> None:
+    await bus.publish(client.subjects.dead("filler", None, "first"), b"", {})
+    state = (await bus.api(f"STREAM.INFO.{client.subjects.dead_stream}"))["state"]
+    await bound(bus, **{f"max_{'msgs' if kind == 'messages' else kind}": state[kind]})
+
+
+async def send_what_nobody_can_process(client: Client, mended: Path) -> tuple[Workflow, Workflow, Workflow]:
+    """A request and a task that fail; a workflow that runs and has a control that nobody can read; and a handoff that
+    nobody can read."""
+    bus, subjects = client.bus, client.subjects
+    request = await client.requested(await bus.publish(subjects.request("crew"), b"not json", {}))
+    task = await client.submit("crew", steps("t1", from_attempt=9, mended_by=str(mended)))
+    open_ended = await client.submit("crew", steps("t2", after=str(mended)))
+    await until(lambda: bus.last("log", subjects.log("crew", open_ended.id)))
+    await bus.publish(subjects.control("crew", open_ended.id, "c1"), b"not json", {})
+    await bus.publish(subjects.handoff("worker", "wf_none", "t9", 1), b"not json", {})
+    return request, task, open_ended
+
+
+async def settled(client: Client) -> bool:
+    depths = [await client.bus.depth(name, "work") for name in DURABLES]
+    return [depth and (depth.pending, depth.in_flight) for depth in depths] == [(0, 0), (0, 0), (0, 1)]
+
+
+async def is_kept(client: Client, name: str) -> bool:
+    """Whether the first of what cannot be processed that the consumer `name` has had is not acknowledged."""
+    subjects = client.subjects
+    first = {
+        "request-crew": subjects.request("crew"),
+        "inbox-crew": subjects.inbox_of("crew").removesuffix(">") + "*.control.>",
+        "agent-worker": subjects.handoff("worker", "wf_none", "t9", 1),
+    }[name]
+    depth = await client.bus.depth(name, "work")
+    (sequence, *_) = [stored.sequence async for stored in client.bus.read("work", first)]
+    return depth is not None and depth.settled < sequence
+
+
+async def letters_of(client: Client) -> Sequence[Letter]:
+    store = DeadLetters(client.bus, client.subjects)
+    return [letter for origin in ("crew", "worker") for letter in await store.list(origin=origin)]
+
+
+async def all_letters(client: Client) -> Sequence[Letter]:
+    found = await letters_of(client)
+    return found if len(found) >= LETTERS else ()
+
+
+async def doctor(settings: Settings) -> dict[str, Any]:
+    """Its checks that are bad, by name. A process of its own: what it sets for its log lines is not for those here."""
+    arguments = ["doctor", "--json", "--url", settings.url, "--namespace", settings.namespace]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pointsman", *arguments), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    checks = [json.loads(line) for line in output.splitlines()]
+    return {check["name"]: check for check in checks if not check["ok"]}
+
+
+async def check_replays(client: Client, request: Workflow, task: Workflow, open_ended: Workflow, mended: Path) -> None:
+    """Each letter is there once, and what belongs to a workflow can be replayed."""
+    letters = await until(lambda: all_letters(client))
+    # The one handoff in work is that of the workflow that waits for what is to be mended.
+    await until(lambda: settled(client))
+    by_subject = {letter.content.subject.split(".")[1]: letter for letter in await letters_of(client)}
+    kept = sorted((letter.content.workflow_id, letter.content.subject.split(".")[1]) for letter in letters)
+    store = DeadLetters(client.bus, client.subjects)
+    failed = next(letter for letter in letters if letter.content.workflow_id == task.id)
+
+    event = await store.replay(by_subject["inbox"])
+    await asyncio.to_thread(mended.touch)
+    again = await store.replay(by_subject["request"])
+    renewed = await store.replay(failed, as_new=True)
+    outcome = await Workflow(client, renewed.workflow, "crew").outcome(20)
+    untouched = await open_ended.outcome(10)
+
+    assert kept == sorted(
+        [(request.id, "request"), (open_ended.id, "inbox"), (task.id, "handoff"), ("wf_none", "handoff")]
+    )
+    assert len({letter.content.id for letter in letters}) == LETTERS
+    assert (event.action, again.action, renewed.action) == ("event", "request", "request")
+    assert (outcome.status, outcome.answer, untouched.status) == ("completed", "t1", "completed")
+
+
+@pytest.mark.parametrize("kind", ["messages", "bytes"])
+async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_room(
+    bus: JetStreamBus, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    mended = tmp_path / "mended"
+    async with running(settings, team, CREW) as client:
+        await fill(bus, client, kind)
+        with capture_logs() as lines:
+            request, task, open_ended = await send_what_nobody_can_process(client, mended)
+            told = await request.outcome(10)
+            said = {"inputs_handed_back", "dead_letter_not_stored", "waiting_for_broker"}
+            await until(lambda: said <= {line["event"] for line in lines})
+            await until(lambda: _committed_end(client, task.id))
+        kept = [await is_kept(client, name) for name in DURABLES]
+        stored, seen = await letters_of(client), await doctor(settings)
+        early = await client.bus.last("log", client.subjects.outcome("crew", task.id))
+
+        await bound(bus, max_msgs=-1, max_bytes=-1)
+        outcome = await task.outcome(10)
+        await check_replays(client, request, task, open_ended, mended)
+        sound = await doctor(settings)
+
+    assert (told.status, outcome.status) == ("failed", "failed")
+    assert (stored, early) == ([], None)
+    assert all(kept), kept
+    refused = [line for line in lines if line["event"] in said]
+    assert all("maximum" in line.get("reason", line.get("error")) for line in refused)
+    assert all("pointsman doctor" in line["hint"] for line in refused)
+    assert f"{kind} of at most" in seen["dead letters"]["seen"]
+    assert f"nats stream edit {client.subjects.dead_stream}" in seen["dead letters"]["advice"]
+    assert "dead letters" not in sound
+    assert "broker" not in sound
+
+
+async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_letter_for_it(
+    bus: JetStreamBus, settings: Settings, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    async with running(settings, team, CREW) as client:
+        await bus.api(f"STREAM.DELETE.{client.subjects.dead_stream}")
+        seen = await doctor(settings)
+        with capture_logs() as lines:
+            request, task, open_ended = await send_what_nobody_can_process(client, mended)
+            told, outcome = await request.outcome(10), await task.outcome(10)
+            await check_replays(client, request, task, open_ended, mended)
+        sound = await doctor(settings)
+
+    assert (told.status, outcome.status) == ("failed", "failed")
+    assert client.subjects.dead_stream in seen["namespace"]["seen"]
+    assert "makes it" in seen["namespace"]["advice"]
+    assert client.subjects.dead_stream in {line["stream"] for line in lines if line["event"] == "stream_lost"}
+    assert "namespace" not in sound
+
+
+async def test_a_bounded_dead_letter_stream_that_refuses_is_as_good_as_one_without_a_bound(
+    bus: JetStreamBus, settings: Settings
+) -> None:
+    await bound(bus, max_msgs=1_000)
+
+    await bus.set_up()
+
+    assert await bus.lacks_room("dead") == ""
+
+
+async def _committed_end(client: Client, workflow: str) -> bool:
+    return any(entry.kind == "workflow_ended" for entry in await client.entries(workflow))
