@@ -27,6 +27,7 @@ _PROSE = frozenset({"description", "intents", "examples", "input_schema"})
 _KEPT = frozenset(AgentCard.model_fields) - _PROSE - {
     "output_schema", "version", "model", "max_in_flight", "instance", "started_at",
 }  # fmt: skip
+_ALIKE = sorted(_KEPT - {"concurrency"})
 
 
 def kept(cards: Iterable[AgentCard]) -> Agents:
@@ -34,7 +35,7 @@ def kept(cards: Iterable[AgentCard]) -> Agents:
     found: dict[tuple[object, ...], dict[str, JsonValue]] = {}
     hands: dict[tuple[object, ...], int] = {}
     for card in cards:
-        key = (card.name, card.role, card.skills, card.fallback, card.timeout, card.team, card.reacts_to, card.approval)
+        key = tuple(getattr(card, name) for name in _ALIKE)
         hands[key] = hands.get(key, 0) + card.concurrency
         if key not in found:
             found[key] = card.model_dump(mode="json", include=set(_KEPT), exclude_defaults=True)
