@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pointsman import telemetry
+from pointsman.cli.output import complain
 from pointsman.client import Client, connect
-from pointsman.settings import Settings
+from pointsman.settings import Settings, misspelled
 
 __all__ = ["session", "settings_for", "who"]
 
@@ -27,6 +28,8 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
 
     Commands that look must not make what they look for: a namespace is made by those that `create`.
     """
+    for variable, meant in misspelled().items():
+        complain(f"{variable} is no setting; did you mean {meant}?")
     settings = settings_for(url, namespace, log_level="error")
     observed = telemetry.setup("pointsman-cli", settings=settings)
     try:
