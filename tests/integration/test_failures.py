@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import pickle
 import secrets
 from collections.abc import AsyncIterator
@@ -163,6 +164,44 @@ async def test_a_handler_that_keeps_raising_is_given_up_at_the_cap_with_all_of_i
     assert handoff.input == {"say": "t1", "from_attempt": 9}
     assert len(runs(system, workflow.id)) == 2
     assert await endings(system, workflow.id) == 1
+
+
+FATAL = """
+import os
+from pointsman import agent
+
+@agent(name="worker", description="Ends its process")
+async def worker(task: str) -> str:
+    with open("runs", "a") as runs:
+        runs.write(task + "\\n")
+    os._exit(7)
+"""
+
+
+async def test_a_task_that_kills_every_worker_that_takes_it_is_given_up_at_the_cap(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=0.5, deliveries=2)
+    plan = {"tasks": [{"id": "t1", "agent": "worker", "intent": "do what kills", "input": "die"}]}
+    async with System(tmp_path / "fatal", settings) as system:
+        roles = system.write("roles.py", "from crew import planner, synthesizer\n")
+        fatal = system.write("fatal.py", FATAL)
+        system.environment["PYTHONPATH"] = f"{Path(CREW).parent}{os.pathsep}{system.environment.get('PYTHONPATH', '')}"
+        *_, first = await asyncio.gather(system.supervisor(CREW), system.worker(roles), system.worker(fatal))
+        workflow = await system.client.submit("crew", plan)
+        codes = [await first.ended()]
+        codes.append(await (await system.start("worker", fatal)).ended())
+        last = await system.start("worker", fatal)
+        outcome = await workflow.outcome(20)
+        (letter,) = await letters_of(system, workflow.id)
+        alive = last.alive
+    await remove_streams(settings)
+
+    assert (codes, alive) == ([7, 7], True)
+    assert (system.folder / "runs").read_text().split() == ["die", "die"]
+    assert outcome.status == "failed"
+    assert "no worker of worker lived to answer it" in outcome.gaps[0].reason
+    assert (letter.origin, letter.task_id, letter.cause.kind) == ("worker", "t1", "worker_crashed")
 
 
 async def test_a_planner_that_always_names_an_unknown_agent_is_heard_twice_and_no_more(system: System) -> None:
