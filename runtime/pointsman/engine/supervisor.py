@@ -338,7 +338,10 @@ class SupervisorEngine:
             head = Head() if fresh else replace(await self._logs.load(workflow), others=True)
         unknown = head.state is None and not any(begins(arrival.input) for arrival in arrivals)
         if unknown and not await self._cancelled_in_the_queue(workflow, arrivals):
-            return await self._settler.bury_strangers(workflow, arrivals)
+            # Another supervisor may have admitted it since the log was read here, and have settled its request.
+            head = replace(await self._logs.load(workflow), others=True)
+            if head.state is None:
+                return await self._settler.bury_strangers(workflow, arrivals)
         if head.state is None:
             await self._look_for_cancellation(workflow, arrivals)
         if head.state is not None and too_early(head.state, arrivals, self._clock.now):

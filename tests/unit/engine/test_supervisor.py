@@ -210,6 +210,39 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
     assert letters == []
 
 
+async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitted_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, never = MemoryBroker(), asyncio.Event()
+    client = Client(broker.connect())
+
+    @agent(name="a", description="Does not end")
+    async def endless(request: str) -> str:
+        await never.wait()
+        return "done"
+
+    async def admitted() -> bool:
+        depth = await client.bus.depth("request-crew", "work")
+        return depth is not None and depth.settled > 0
+
+    async with crew(broker, Settings(ack_wait=2), 1, endless) as (engine,):
+        workflow = await client.submit("crew", "hello")
+        await until(admitted)
+        engine._heads.clear()
+        read, before = engine._logs.load, [Head()]  # what another supervisor reads that is a moment too early
+
+        async def load(name: str, known: Head | None = None) -> Head:
+            return before.pop() if before else await read(name, known)
+
+        monkeypatch.setattr(engine._logs, "load", load)
+        await workflow.cancel("enough")
+        outcome = await workflow.outcome(10)
+        letters = [stored async for stored in client.bus.read("dead", client.subjects.dead_letters)]
+
+    assert outcome.status == "cancelled"
+    assert letters == []
+
+
 async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
     broker = MemoryBroker()
     client = Client(broker.connect())
