@@ -131,7 +131,7 @@ async def test_a_killed_demo_leaves_nobody_behind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the process to crash in /proc")
 async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
-    async with pointsman("up", "--json", "--port", "-1", "--dir", str(tmp_path)) as process:
+    async with pointsman("up", "--json", "--port", "0", "--dir", str(tmp_path)) as process:
         assert process.stdout is not None
         ready = await event(process.stdout, "ready")
         crashed = next(pid for pid in processes(tmp_path) if b"billing" in command_line(pid))

@@ -53,7 +53,7 @@ async def _up(
 ) -> Code:
     began = time.monotonic()
     async with AsyncExitStack() as stack:
-        chosen = (port or -1) if port is not None else _PORT if _is_free(_PORT) else -1
+        chosen = (port or -1) if port is not None else _PORT if _is_free(_PORT) else -1  # -1 is any to nats-server
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", port=chosen))
         if port is None and chosen == -1:
             number = broker.url.rpartition(":")[2]

@@ -211,11 +211,12 @@ class Streams:
                     yield sse("status", await self._status())
 
     async def _status(self) -> dict[str, Any]:
+        supervised = {card.name for card in await self._client.teams()}
         return {
             "live": {
                 "namespace": self._client.subjects.namespace,
                 "broker": self._client.bus.connected,
-                "teams": sorted({*self._index.teams, *(card.name for card in await self._client.teams())}),
+                "teams": [*sorted(supervised), *(name for name in self._index.teams if name not in supervised)],
                 "read": round(self._index.read, 3),
                 "approvals": len(self._approvals_seen.value or ()),
                 "letters": len(self._letters),

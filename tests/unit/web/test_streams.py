@@ -14,6 +14,7 @@ from support.waiting import until
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
+from pointsman.engine.announcing import team_card
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Stored, StreamKind
 from pointsman.web.dashboard import Dashboard
@@ -26,6 +27,7 @@ from pointsman_schemas.events import AttemptError, Control, DeadLetter, Event, R
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import AttemptFailed, TimerArmed
 from pointsman_schemas.strict_json import dump
+from pointsman_schemas.team import Team
 
 NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
 
@@ -330,6 +332,18 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
     assert (fitter["waiting"], fitter["working"], fitter["instances"], fitter["versions"]) == (1, 0, 1, ["2.1.0"])
     assert (fitter["health"], agents["tester"]["health"]) == ("ready", "gone")
     assert (fitter["record"]["median"], fitter["record"]["wait"], fitter["record"]["succeeded"]) == (2.5, 0.5, 1)
+
+
+async def test_teams_with_a_supervisor_come_before_those_that_had_one() -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    await bus.registry.announce(team_card(Team(name="shop"), at(0), "s1"))
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            live = (await page.until("agents")).data["live"]
+
+    assert live["teams"] == ["shop", TEAM]
 
 
 async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:

@@ -35,7 +35,7 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            min=-1,
+            min=0,
             max=65_535,
             show_default=False,
             help="The broker's port. Default: 4222 if free; 0: a free one.",

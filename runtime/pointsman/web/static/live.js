@@ -2,7 +2,7 @@
 
 import { note } from "./dom.js";
 
-export const teams = new Set(); // those that are known, for the form
+export const teams = new Set(); // those that are known, for the form; the first are those with a supervisor
 
 let stop = () => {};
 

@@ -20,7 +20,7 @@ export function askFor(go) {
       h("label", { class: "check" }, asJson, "It is a JSON object"),
       problem,
       h("p", { class: "buttons" }, h("button", { type: "button", text: "Cancel", onclick: () => dialog.close() }), send)));
-  if (teams.size) team.value = [...teams].sort()[0];
+  if (teams.size) team.value = [...teams][0];
   const fail = (said) => { problem.textContent = said; problem.hidden = false; };
   dialog.querySelector("form").addEventListener("submit", async (event) => {
     event.preventDefault();
