@@ -78,6 +78,7 @@ class Load:
         self._outcomes: dict[str, str] = {}
         self._all_ended = asyncio.Event()
         self._over = False
+        self._all_asked = False  # a submission may outlast the block, whose broker was just killed
         self._blows: list[float] = []
 
     def blow(self) -> None:
@@ -96,6 +97,7 @@ class Load:
             yield
             self._over = True
             await submitting
+            self._all_asked = True
             self._check_all_ended()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_ended.wait(), patience)
@@ -142,7 +144,7 @@ class Load:
             self._check_all_ended()
 
     def _check_all_ended(self) -> None:
-        if self._over and len(self._outcomes) >= len(self._asked):
+        if self._all_asked and len(self._outcomes) >= len(self._asked):
             self._all_ended.set()
 
     async def _count(self, client: Client) -> None:
