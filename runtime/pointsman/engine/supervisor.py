@@ -333,7 +333,8 @@ class SupervisorEngine:
         head = self._heads.get(workflow)
         left_behind = head is None and again
         if head is None:
-            fresh = not again and all(begins(arrival.input) for arrival in arrivals)
+            new = not again and workflow not in self._ended
+            fresh = new and all(begins(arrival.input) for arrival in arrivals)
             # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
             head = Head() if fresh else replace(await self._logs.load(workflow), others=True)
         unknown = head.state is None and not any(begins(arrival.input) for arrival in arrivals)

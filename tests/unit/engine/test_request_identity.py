@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from support.system import echo, in_memory, planner_of, synthesizer
@@ -12,6 +13,7 @@ from support.waiting import until
 
 from pointsman.client import Client, Workflow
 from pointsman.engine.dead_letters import DeadLetters, Letter
+from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import ContractError
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Request
@@ -89,6 +91,29 @@ async def test_the_same_request_again_is_the_same_workflow_and_no_dead_letter() 
     assert first.id == second.id == third.id
     assert [each.id for each in workflows] == [first.id]
     assert letters == ()
+
+
+@pytest.mark.parametrize("body", [ONE, OTHER], ids=["the same", "another"])
+async def test_a_request_whose_id_is_that_of_an_ended_workflow_costs_no_commit(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    commit = WorkflowLog.commit
+
+    async def counted(log: WorkflowLog, head: Head, workflow: str, *rest: Any) -> Head:
+        tried.append(workflow)
+        return await commit(log, head, workflow, *rest)
+
+    monkeypatch.setattr(WorkflowLog, "commit", counted)
+    async with in_memory(TEAM, AGENTS) as client:
+        await outcome_of(client, ONE, event())
+        await all_settled(client)
+        before = len(tried)
+        await ask(client, body, event())
+        await all_settled(client)
+
+    assert before > 0
+    assert len(tried) == before
 
 
 async def test_a_refused_request_is_corrected_under_a_new_id_and_says_so() -> None:
