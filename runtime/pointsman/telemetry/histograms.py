@@ -28,6 +28,7 @@ Labels: TypeAlias = frozenset[tuple[str, Value]]
 """What a series is known by, in whatever order it is given."""
 Described: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
+_INFINITE: Final = float("inf")
 _PLACE: Final = "pointsman.histograms"
 _Reader = TypeVar("_Reader", bound="MetricReader")
 
@@ -41,6 +42,8 @@ class Histograms:
         self._lock = threading.RLock()  # a collected generator may measure what it leaves while it is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
+        if not 0 <= value < _INFINITE:  # as after a clock was set back: the SDK leaves it out, too
+            return
         with self._lock:
             found = self._series.get(name)
             if found is None:
