@@ -23,7 +23,7 @@ _times: Final = struct.Struct("<BQBQ").pack
 _time: Final = struct.Struct("<BQ").pack
 _double: Final = struct.Struct("<Bd").pack
 _flags: Final = {remote: struct.pack("<HI", 0x185, 0x300 if remote else 0x100) for remote in (False, True)}
-_link_flags: Final = struct.pack("<BI", 0x35, 0x300)  # what is linked to was made elsewhere
+_link_flags: Final = {remote: struct.pack("<BI", 0x35, 0x300 if remote else 0x100) for remote in (False, True)}
 
 
 def request(resource: Mapping[str, Any], schema: str, scope: tuple[str, str, str], spans: Iterable[bytes]) -> bytes:
@@ -46,13 +46,13 @@ def span(
     remote: bool = True,
     tracestate: str = "",
     events: Iterable[tuple[str, int, Mapping[str, Any]]] = (),
-    links: Iterable[tuple[str, str]] = (),
+    links: Iterable[tuple[str, str, bool, Mapping[str, Any]]] = (),
     status: tuple[int, str] = (0, ""),
     dropped: tuple[int, int, int] = (0, 0, 0),
 ) -> bytes:
     """One span as a field of its scope. Ids are hexadecimal, times in nanoseconds since 1970, `kind` and `status` have
-    OTLP's numbers; events are a name, a time and attributes, links a trace's and a span's id. `dropped` is how many
-    attributes, events and links had no room."""
+    OTLP's numbers; events are a name, a time and attributes; links are a trace's and a span's id, whether that is of
+    another process, and attributes. `dropped` is how many attributes, events and links had no room."""
     return _field(0x12, b"".join((
         b"\x0a\x10", bytes.fromhex(trace_id), b"\x12\x08", bytes.fromhex(span_id),
         _text(0x1A, tracestate),
@@ -64,8 +64,9 @@ def span(
         _number(0x50, dropped[0]),
         *[_field(0x5A, _time(0x09, at) + _text(0x12, what) + _attributes(0x1A, about)) for what, at, about in events],
         _number(0x60, dropped[1]),
-        *[_field(0x6A, b"\x0a\x10" + bytes.fromhex(trace) + b"\x12\x08" + bytes.fromhex(to) + _link_flags)
-          for trace, to in links],
+        *[_field(0x6A, b"\x0a\x10" + bytes.fromhex(trace) + b"\x12\x08" + bytes.fromhex(to)
+                 + _attributes(0x22, about) + _link_flags[elsewhere])
+          for trace, to, elsewhere, about in links],
         _number(0x70, dropped[2]),
         _field(0x7A, _text(0x12, status[1]) + _number(0x18, status[0])),
         _flags[remote and parent_id is not None],

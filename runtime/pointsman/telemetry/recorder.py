@@ -21,7 +21,7 @@ from opentelemetry.trace.span import SpanContext, TraceFlags
 from pointsman.telemetry import encoder
 from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.names import Attributes
-from pointsman.telemetry.trace_context import TraceContext, from_otel, new_id, to_otel
+from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
 
 __all__ = ["LeanSpan", "Recorder", "Written"]
 
@@ -29,6 +29,7 @@ _MOST: Final = 128  # attributes of a span or an event, and events and links of 
 _HINT: Final = "look at the name, events and times that a tool or a library gives to the span it runs in"
 _UNSET: Final = (otel.StatusCode.UNSET.value, "")
 _Told: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any]]
+_Link: TypeAlias = tuple[str, str, bool, Mapping[str, Any]]
 _PLAIN: Final = frozenset({str, int, bool, float})
 _log = get_logger(__name__)
 
@@ -91,19 +92,33 @@ class Recorder:
         **more: Any,
     ) -> None:
         """A span that has ended; `more` is as `encoder.span` has it."""
+        if links:
+            more["links"] = _linked(links)
+            more["dropped"] = (0, 0, len(links) - len(more["links"]))
+        self.put(name, kind, place, parent_id, attributes or {}, more)
+
+    def put(
+        self,
+        name: str,
+        kind: int,
+        place: TraceContext,
+        parent_id: str | None,
+        attributes: Mapping[str, Any],
+        more: dict[str, Any],
+    ) -> None:
+        """One whose links are told as well as `encoder.span` has them."""
         if place.tracestate:
             state = to_otel(place).trace_state
             more["tracestate"] = ",".join([f"{key}={value}" for key, value in state.items()])
-        if links:
-            more["links"] = [(link.trace_id, link.span_id) for link in links]
-        self._take(Written((name, kind, place, parent_id, attributes or {}), more))
+        self._take(Written((name, kind, place, parent_id, attributes), more))
 
 
 class LeanSpan(otel.Span):
     """What OpenTelemetry's API asks of a span. Its own attributes are taken as they are, others' are looked at."""
 
     __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
-                 "_name", "_parent_id", "_recorder", "_remote", "_started", "_status", "place")  # fmt: skip
+                 "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",
+                 "place")  # fmt: skip
 
     def __init__(
         self,
@@ -124,7 +139,8 @@ class LeanSpan(otel.Span):
         self._parent_id = parent_id
         self._remote = remote
         self._attributes = attributes
-        self._links = list(links)
+        self._links = _linked(links) if links else None
+        self._links_dropped = len(links) - len(self._links or ())
         self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = None  # few have any, and a deque is large
         self._status = _UNSET
         self._dropped = 0
@@ -176,8 +192,13 @@ class LeanSpan(otel.Span):
         self._events.append((name, time_ns() if timestamp is None else timestamp, _clean(attributes)))
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
-        if not self._ended and (place := from_otel(context)) is not None and len(self._links) < _MOST:
-            self._links.append(place)
+        if self._ended or not (context.is_valid or attributes or context.trace_state):
+            return
+        if self._links is None:
+            self._links = _linked(())
+        self._links_dropped += len(self._links) == _MOST
+        ids = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+        self._links.append((*ids, context.is_remote, _clean(attributes)))
 
     def update_name(self, name: str) -> None:
         if not self._ended:
@@ -219,10 +240,16 @@ class LeanSpan(otel.Span):
             more["events"] = self._events
         if self._status is not _UNSET:
             more["status"] = self._status
-        if self._dropped or self._events_dropped:
-            more["dropped"] = (self._dropped, self._events_dropped, 0)
-        place, parent_id = self.place, self._parent_id
-        self._recorder.write(self._name, self._kind, place, parent_id, self._attributes, links=self._links, **more)
+        if self._links:
+            more["links"] = self._links
+        if self._dropped or self._events_dropped or self._links_dropped:
+            more["dropped"] = (self._dropped, self._events_dropped, self._links_dropped)
+        self._recorder.put(self._name, self._kind, self.place, self._parent_id, self._attributes, more)
+
+
+def _linked(links: Sequence[TraceContext]) -> deque[_Link]:
+    """What was made elsewhere; the newest, where they are too many."""
+    return deque(((link.trace_id, link.span_id, True, {}) for link in links), maxlen=_MOST)
 
 
 def _clean(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:

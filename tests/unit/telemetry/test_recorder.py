@@ -18,6 +18,7 @@ from support.prometheus import exposing, samples
 from pointsman.telemetry import export, traces
 from pointsman.telemetry.recorder import LeanSpan
 from pointsman.telemetry.span_exporter import span_exporter
+from pointsman.telemetry.trace_context import to_otel
 from pointsman.telemetry.traces import Happening, TraceContext, record, span
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -113,7 +114,8 @@ def by_others() -> None:
         current.add_event("told", {"a": 1}, 5)
         for number in range(200):
             current.add_event(f"event {number}", {"n": number})
-        current.add_link(otel.SpanContext(3, 4, is_remote=True))
+        current.add_link(otel.SpanContext(3, 4, is_remote=True), {"why": "it came again"})
+        current.add_link(otel.SpanContext(0, 0, is_remote=True))
         current.set_status(otel.StatusCode.ERROR, "bad")
         current.set_status(otel.Status(otel.StatusCode.OK))
         current.set_status(otel.StatusCode.ERROR, "late")
@@ -139,7 +141,18 @@ def wrongly() -> None:
         otel.get_current_span().set_status(otel.StatusCode.OK, "not for this")
 
 
-@pytest.mark.parametrize("work", [nested, failing, recorded, by_others, wrongly])
+def linking() -> None:
+    """More links than there is room for: the oldest give way."""
+    many = [TraceContext(TRACE, f"{number:016x}", 1) for number in range(1, 201)]
+    with span("from its beginning", parent=PARENT, links=many):
+        pass
+    with span("later", parent=PARENT, links=many[:100]):
+        for link in many:
+            otel.get_current_span().add_link(to_otel(link, remote=link.span_id[-1] == "0"), {"of": link.span_id})
+    record("recorded", context=PARENT, parent_span_id=None, started=NOON, ended=NOON, links=many)
+
+
+@pytest.mark.parametrize("work", [nested, failing, recorded, by_others, wrongly, linking])
 async def test_it_is_what_the_sdk_would_have_sent(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
     seen = []
     for ours in (True, False):
