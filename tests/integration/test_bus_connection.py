@@ -113,7 +113,7 @@ async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
 
 
 async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: JetStreamBus, namespace: str) -> None:
-    arrived = bus._replies.arrived
+    arrived = bus._asking.replies.arrived
 
     def arrive_and_cancel(message: Arrival) -> None:
         arrived(message)

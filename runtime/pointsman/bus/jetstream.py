@@ -8,8 +8,6 @@ and its `fetch` begins with a probe that can leave a pull behind which swallows 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -17,6 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pointsman.bus.artifacts import Artifacts
+from pointsman.bus.asking import Asking
 from pointsman.bus.checks import (
     EXPECTED_OF,
     EXPECTED_SEQUENCE,
@@ -34,13 +33,11 @@ from pointsman.bus.nats_client import FAILURES, Msg, NatsClient
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
-from pointsman.bus.replies import Abandoned, Replies
 from pointsman.bus.streams import ensure_streams
 from pointsman.bus.watching import ContainedWatcher
 from pointsman.bus.wire import (
     NO_CONSUMER,
     NO_STREAM,
-    NOT_DELETED,
     Arrival,
     Inbox,
     UnderWay,
@@ -120,9 +117,8 @@ class JetStreamBus:
             "artifacts": f"OBJ_{self._subjects.artifacts_bucket}",
         }
         self._nc = NatsClient()
-        self._replies = Replies(f"_INBOX.{secrets.token_hex(11)}", self._timeout)
-        self._up = asyncio.Event()
-        self._closing = False
+        self._asking = Asking(self._nc, self._timeout, self._nobody_answers)
+        self.ask, self.api = self._asking.ask, self._asking.api
         self._refused: asyncio.Future[None] | None = None
         self._reason = ""
         self._listeners: set[Callable[[], None]] = set()
@@ -183,18 +179,18 @@ class JetStreamBus:
                 await asyncio.gather(trying, return_exceptions=True)
             self._refused.cancel()
             self._refused = None
-        await self.hear(self._replies.subject, self._replies.arrived)
+        await self.hear(self._asking.replies.subject, self._asking.replies.arrived)
         if self._settings.trace_broker and self._watcher is not None:
             self._writer.hops = self.new_inbox()
             await self.hear(self._writer.hops, self._writer.passed)
         self._server = self._nc.server or self._server
         self._server_id = self._nc.server_id
-        self._up.set()
+        self._asking.up.set()
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
     @property
     def connected(self) -> bool:
-        return self._up.is_set() and self._nc.is_connected
+        return self._asking.connected
 
     @property
     def max_payload(self) -> int:
@@ -210,7 +206,7 @@ class JetStreamBus:
 
     @property
     def closed(self) -> bool:
-        return self._closing
+        return self._asking.closed
 
     @property
     def server(self) -> Server | None:
@@ -234,9 +230,9 @@ class JetStreamBus:
         return self._listeners
 
     async def close(self) -> None:
-        if self._closing:
+        if self._asking.closed:
             return
-        self._closing = True
+        self._asking.closed = True
         if self._restoring is not None:
             self._restoring.cancel()
             await asyncio.gather(self._restoring, return_exceptions=True)
@@ -247,8 +243,8 @@ class JetStreamBus:
                 if self.connected:
                     with suppress(*FAILURES):
                         await self._nc.flush(int(self._timeout) + 1)
-        self._up.clear()
-        self._replies.abandon()
+        self._asking.up.clear()
+        self._asking.replies.abandon()
         with suppress(*FAILURES):
             async with asyncio.timeout(self._timeout):
                 await self._nc.shut()
@@ -264,12 +260,12 @@ class JetStreamBus:
             _log.warning("bus_error", reason=reason, server=self._settings.servers, connected=self.connected, hint=hint)
 
     async def _on_disconnected(self) -> None:
-        self._up.clear()
+        self._asking.up.clear()
         self._nc.drop_deliveries_of(self._subjects.handoffs_stream)  # there only where the broker need not sync it
         self._registry.broker_left()
-        if not self._closing:
+        if not self._asking.closed:
             _log.warning("bus_disconnected", reason=self._reason or None)
-        self._replies.abandon()  # none comes; to wait would delay the recovery
+        self._asking.replies.abandon()  # none comes; to wait would delay the recovery
         for listener in list(self._listeners):
             listener()
 
@@ -281,13 +277,17 @@ class JetStreamBus:
             self._server_id = self._nc.server_id
             self._restarts += 1
             self._started_anew.set()
-        self._up.set()
+        self._asking.up.set()
         url = self._nc.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
         self._begin_restoring()
 
+    def _nobody_answers(self, subject: str) -> None:
+        if subject.startswith(self._letters):  # whose stream nobody else would miss: no consumer is on it
+            self._begin_restoring()
+
     def _begin_restoring(self) -> None:
-        if self._set_up_once and not self._closing and (self._restoring is None or self._restoring.done()):
+        if self._set_up_once and not self._asking.closed and (self._restoring is None or self._restoring.done()):
             self._restoring = asyncio.create_task(self._restore())
 
     async def _restore(self) -> None:
@@ -296,76 +296,6 @@ class JetStreamBus:
             await self.set_up()
         except (BusUnavailable, ConfigurationError, PeerError, UnknownOutcome) as error:
             _log.error("streams_unsure", reason=str(error), hint="start any process of the namespace to make them")
-
-    # Asking the broker
-
-    async def request(self, subject: str, body: bytes = b"") -> bytes:
-        """One answer. Raises `BusUnavailable` when there is none in time."""
-        return await self.ask(subject, body)()
-
-    def ask(
-        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> UnderWay[bytes]:
-        """One answer; it is asked for at once, unless the connection is away or cannot keep up, which is waited for.
-
-        It raises `lost` when there is none in time.
-        """
-        if self.connected and not self._closing and not self._nc.is_full:
-            return partial(self._answer, subject, lost, self._ask(subject, body, headers))
-        return partial(self._ask_later, subject, body, headers, lost)
-
-    def _ask(self, subject: str, body: bytes, headers: bytes) -> asyncio.Future[Arrival]:
-        reply, answer = self._replies.expect()
-        try:
-            self._nc.put(subject, reply, headers, body)
-        except BaseException:
-            self._replies.forget(reply)
-            raise
-        return answer
-
-    async def _ask_later(self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailable]) -> bytes:
-        if self._closing:
-            raise BusUnavailable(f"cannot ask on {subject}: this connection was closed; open another one")
-        if not self.connected:
-            self._up.clear()  # the connection may be gone, and its callback not have run yet
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._up.wait()
-                await self._nc.keep_up()
-            asked = self._ask(subject, body, headers)
-        except TimeoutError:
-            raise self._silent(subject, lost) from None
-        except FAILURES as error:
-            raise BusUnavailable(f"cannot ask on {subject}: {error}") from error
-        return await self._answer(subject, lost, asked)
-
-    def _silent(self, subject: str, lost: type[BusUnavailable]) -> BusUnavailable:
-        how = "connected" if self.connected else "not connected"
-        return lost(f"no answer on {subject} within {self._timeout} s, {how}")
-
-    async def _answer(self, subject: str, lost: type[BusUnavailable], asked: asyncio.Future[Arrival]) -> bytes:
-        try:
-            message = await asked
-        except TimeoutError:
-            raise self._silent(subject, lost) from None
-        except Abandoned:
-            raise lost(f"the connection was lost before {subject} was answered") from None
-        if message.block and message.status.startswith("503"):
-            if subject.startswith(self._letters):  # whose stream nobody else would miss: no consumer is on it
-                self._begin_restoring()
-            raise BusUnavailable(
-                f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "
-                "run set_up, or wait for the cluster to elect a leader"
-            )
-        return message.data
-
-    async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JetStream API's answer, which may hold an `error`."""
-        reply = await self.request(f"$JS.API.{verb}", json.dumps(payload).encode() if payload is not None else b"")
-        answer: dict[str, Any] = json.loads(reply)
-        if (code := error_code(answer)) and code != NOT_DELETED and answer["error"].get("code", 0) >= 500:
-            raise BusUnavailable(f"the broker cannot do {verb}: {said(answer)}")
-        return answer
 
     # Streams
 
@@ -580,7 +510,7 @@ class JetStreamBus:
         body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self.max_payload)
-        if self._up.is_set():
+        if self._asking.up.is_set():
             await self.send(subject, body, headers=block)
 
     async def listen(

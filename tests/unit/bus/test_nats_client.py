@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from pointsman.bus.jetstream import JetStreamBus
+from pointsman.bus.asking import Asking
 from pointsman.bus.nats_client import NatsClient
 from pointsman.errors import BusUnavailable
-from pointsman.settings import Settings
 
 INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
 _LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
@@ -97,12 +96,11 @@ async def test_what_is_asked_of_a_server_that_does_not_read_is_kept_up_to_the_sa
     server = Server()
 
     async with connected(server) as client:
-        bus = JetStreamBus(Settings(request_timeout=0.1), name="test")
-        bus._nc = client
-        bus._up.set()
-        asked = bus.ask("a")
+        asking = Asking(client, 0.1, unheard=lambda subject: None)
+        asking.up.set()
+        asked = asking.ask("a")
         for _ in range(2_000):  # 20 MB: more than the sockets between take
-            asked = bus.ask("a", b"x" * size)
+            asked = asking.ask("a", b"x" * size)
             await asyncio.sleep(0)
         waiting = client.pending_data_size
         with pytest.raises(BusUnavailable):

@@ -23,7 +23,7 @@ def test_who_asks_for_it_has_it() -> None:
     assert said(_OURS, "print(type(NatsClient().jetstream()).__module__)") == "nats.js.client"
 
 
-def test_it_is_one_and_the_same_however_it_is_imported() -> None:
+def test_it_is_whole_and_the_same_when_a_part_of_it_is_imported_first() -> None:
     asked = "from nats.js.api import StreamConfig\nimport nats"
 
     assert said(_OURS, asked, "print(nats.js.api.StreamConfig is StreamConfig, nats.js.JetStreamContext.__name__)") == (

@@ -7,6 +7,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
+from pointsman.bus.asking import Asking
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.bus.watching import ContainedWatcher
 from pointsman.errors import PeerError
@@ -33,7 +34,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
     async def answered() -> bytes:
         return json.dumps(answer).encode()
 
-    monkeypatch.setattr(JetStreamBus, "ask", lambda *_, **__: answered)
+    monkeypatch.setattr(Asking, "ask", lambda *_, **__: answered)
     return JetStreamBus(Settings(), name="test", watcher=Broken())
 
 
