@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.system import echo, planner_of, synthesizer
 
-from pointsman.bus import memory
 from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.bus.memory_consumers import MemoryDelivery
 from pointsman.core.evolve import apply
 from pointsman.core.outbox import outbox
 from pointsman.core.state import State
@@ -138,13 +138,13 @@ def test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_se
 ) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
     witness = Witness(broker)
-    ack = memory._Delivery.ack
+    ack = MemoryDelivery.ack
 
-    async def witnessed(self: memory._Delivery) -> None:
+    async def witnessed(self: MemoryDelivery) -> None:
         witness.acknowledges(self.message)
         await ack(self)
 
-    monkeypatch.setattr(memory._Delivery, "ack", witnessed)
+    monkeypatch.setattr(MemoryDelivery, "ack", witnessed)
 
     async def main() -> None:
         stop = asyncio.Event()
