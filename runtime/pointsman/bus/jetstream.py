@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NoReturn
@@ -23,13 +23,12 @@ from pointsman.bus.checks import (
     check_filter,
     check_size,
     check_subject,
-    own_headers,
     wire_headers,
 )
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.handing import Handing
-from pointsman.bus.micro import micro_answer, micro_subjects
-from pointsman.bus.nats_client import FAILURES, Msg, NatsClient
+from pointsman.bus.listening import Listening
+from pointsman.bus.nats_client import FAILURES, NatsClient
 from pointsman.bus.pull import PullConsumer, durable
 from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
@@ -132,6 +131,7 @@ class JetStreamBus:
         self._registry = KeyValueRegistry(
             self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
         )
+        self._listening = Listening(self, self._nc, self._artifacts.whole, self._clock, self._timeout)
         self._handing = Handing(self, settings.namespace, alive, self._artifacts.whole)
 
     # The connection
@@ -516,56 +516,11 @@ class JetStreamBus:
     async def listen(
         self, subject: str, heard: Callable[[Stored], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        check_filter(subject)
-
-        async def arrived(message: Msg) -> None:
-            sent = Stored(message.subject, message.data, own_headers(message.headers), 0, self._clock.now())
-            if not sent.body:
-                try:
-                    sent = await self._artifacts.whole(sent)
-                except BusUnavailable:  # who listens may always miss something
-                    return
-            await heard(sent)
-
-        return await self._subscribed({subject: arrived})
+        return await self._listening.listen(subject, heard)
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
-        started = self._clock.now()
-
-        def answering(verb: str) -> Callable[[Msg], Awaitable[None]]:
-            async def asked(message: Msg) -> None:
-                if message.reply:
-                    await self.send(message.reply, micro_answer(verb, service, started))
-
-            return asked
-
-        return await self._subscribed({subject: answering(verb) for subject, verb in micro_subjects(service)})
-
-    async def _subscribed(
-        self,
-        handlers: Mapping[str, Callable[[Msg], Awaitable[None]]],
-    ) -> AbstractAsyncContextManager[None]:
-        """What leaves all of `handlers` again."""
-        inboxes = []
-        try:
-            for subject, handler in handlers.items():
-                inboxes.append(await self._nc.call(subject, handler))
-        except FAILURES as error:
-            raise BusUnavailable(f"cannot listen on {', '.join(handlers)}: {error}") from error
-        if self.connected:  # else reconnecting brings the subscriptions along
-            with suppress(*FAILURES):
-                await self._nc.flush(int(self._timeout) + 1)
-        return _until_left(inboxes)
+        return await self._listening.serve(service)
 
 
 async def _refuse(error: PointsmanError) -> NoReturn:
     raise error
-
-
-@asynccontextmanager
-async def _until_left(inboxes: Sequence[Inbox]) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        for inbox in inboxes:
-            await inbox.drop()
