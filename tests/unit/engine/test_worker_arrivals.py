@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from support.waiting import until
 from support.workers import SETTINGS, Desk, running, worker
 
 from pointsman.agent import agent
-from pointsman.bus.memory import MemoryBus
+from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.engine import answering
 from pointsman.engine.worker import Worker
 from pointsman.errors import BusUnavailable
@@ -90,6 +91,34 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
     assert (result.output, runs) == (1, 1)
     assert len(settled) == 1
     assert settled[0] > 1  # the newest: the first is no longer this worker's to settle
+
+
+async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew() -> None:
+    broker = MemoryBroker(unsynced_handoffs=True)
+    desk, let_go = Desk(broker.connect()), asyncio.Event()
+    runs: Counter[str] = Counter()
+
+    @agent(name="busy", description="d", concurrency=3)
+    async def busy(input: str) -> str:
+        runs[input] += 1
+        await let_go.wait()
+        return input
+
+    async with running(worker(broker.connect(), busy)):
+        forgotten = await desk.hand("busy", "one")
+        await until(lambda: runs["one"])
+        broker.power_cut()
+        new = await desk.hand("busy", "two", task="T2")  # with the number that the first had
+        await until(lambda: runs["two"])
+        await desk.publish(forgotten)  # with another number than it had
+        last = await desk.hand("busy", "three", task="T3")
+        await until(lambda: runs["three"])
+        let_go.set()
+        results = [(await desk.result(each)).output for each in (forgotten, new, last)]
+        await until(lambda: desk.settled("busy"))
+
+    assert results == ["one", "two", "three"]
+    assert set(runs.values()) == {1}
 
 
 async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
