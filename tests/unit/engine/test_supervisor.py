@@ -177,17 +177,21 @@ async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subj
     assert "reply_to" in outcome.reason
 
 
-@pytest.mark.parametrize("cancels", [1, 2, 50])
-async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_room(cancels: int) -> None:
-    broker, gate = MemoryBroker(), asyncio.Event()
-    client = Client(broker.connect())
-
+def held_by(gate: asyncio.Event) -> Agent:
     @agent(name="a", description="Waits to be let go")
     async def waits(request: str) -> str:
         await gate.wait()
         return "done"
 
-    async with crew(broker, Settings(max_running=1, ack_wait=2), 1, waits) as (engine,):
+    return waits
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 50])
+async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_room(cancels: int) -> None:
+    broker, gate = MemoryBroker(), asyncio.Event()
+    client = Client(broker.connect())
+
+    async with crew(broker, Settings(max_running=1, ack_wait=2), 1, held_by(gate)) as (engine,):
         first = await client.submit("crew", "takes the only room")
         await until(lambda: client.bus.last("work", client.subjects.handoff("a", first.id, "t1", 1)))
         second = await client.submit("crew", "waits")
@@ -213,19 +217,14 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
 async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitted_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker, never = MemoryBroker(), asyncio.Event()
+    broker = MemoryBroker()
     client = Client(broker.connect())
-
-    @agent(name="a", description="Does not end")
-    async def endless(request: str) -> str:
-        await never.wait()
-        return "done"
 
     async def admitted() -> bool:
         depth = await client.bus.depth("request-crew", "work")
         return depth is not None and depth.settled > 0
 
-    async with crew(broker, Settings(ack_wait=2), 1, endless) as (engine,):
+    async with crew(broker, Settings(ack_wait=2), 1, held_by(asyncio.Event())) as (engine,):
         workflow = await client.submit("crew", "hello")
         await until(admitted)
         engine._heads.clear()
