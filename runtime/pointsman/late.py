@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from types import ModuleType
@@ -12,16 +14,19 @@ from typing import Any
 
 __all__ = ["loaded_late"]
 
+_taking = threading.Lock()
+
 
 class _Late(ModuleType):
-    """Its first missing name has it loaded. The standard library's lazy module is loaded by the next import of it."""
+    """Stands in for a module until it is asked for a name, and from then on asks the module, which the import system
+    loads: once, and under its own lock, so that no thread finds it half loaded. The standard library's lazy module is
+    loaded by the next import of it."""
 
     def __getattr__(self, name: str) -> Any:
-        self.__class__ = ModuleType  # type: ignore[assignment]  # from now on what is not there is missing
-        if self.__spec__ is not None and self.__spec__.loader is not None:
-            self.__path__ = self.__spec__.submodule_search_locations or []
-            self.__spec__.loader.exec_module(self)
-        return getattr(self, name)
+        with _taking:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
 
 
 @contextmanager
@@ -38,4 +43,4 @@ def loaded_late(name: str) -> Iterator[None]:
     module.__class__ = _Late
     vars(module).pop("__path__", None)  # missed by whoever imports a part of it, which may need all of it loaded first
     yield
-    setattr(sys.modules[package], part, module)  # as the import system does for what it finds by itself
+    setattr(sys.modules[package], part, sys.modules[name])  # as the import system does for what it finds by itself
