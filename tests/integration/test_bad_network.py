@@ -23,7 +23,7 @@ def port(settings: Settings) -> int:
 async def test_a_broker_that_never_introduces_itself_costs_no_sockets(
     settings: Settings, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream._PING", 0.2)
+    monkeypatch.setattr("pointsman.bus.connection._PING", 0.2)
     async with Proxy("127.0.0.1", port) as proxy:
         bus = await connect(settings.model_copy(update={"url": proxy.url}), name="patient", wait=5)
 

@@ -113,13 +113,13 @@ async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
 
 
 async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: JetStreamBus, namespace: str) -> None:
-    arrived = bus._asking.replies.arrived
+    client, arrived = bus._connection.client, bus._connection._asking.replies.arrived
 
     def arrive_and_cancel(message: Arrival) -> None:
         arrived(message)
         asking.cancel()
 
-    bus._nc._heard = {sid: arrive_and_cancel if heard == arrived else heard for sid, heard in bus._nc._heard.items()}
+    client._heard = {sid: arrive_and_cancel if heard == arrived else heard for sid, heard in client._heard.items()}
     asking = asyncio.create_task(bus.last("log", f"{namespace}.log.team.w"))
     await asyncio.wait({asking}, timeout=SOON)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from pointsman.bus.pull import PullDelivery
-from pointsman.bus.wire import Arrival, Connection, Inbox
+from pointsman.bus.wire import Arrival, HandingConnection, Inbox
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery, Stored
 from pointsman.structured import structlog
@@ -32,7 +32,7 @@ class Handing:
 
     def __init__(
         self,
-        bus: Connection,
+        bus: HandingConnection,
         namespace: str,
         absence: float,
         whole: Callable[[Stored], Awaitable[Stored]],

@@ -7,7 +7,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pointsman.bus.wire import Arrival, Connection, Inbox, Meta, as_stored, error_code, nanoseconds, said
+from pointsman.bus.wire import (
+    Arrival,
+    Connection,
+    HandingConnection,
+    Inbox,
+    Meta,
+    as_stored,
+    error_code,
+    nanoseconds,
+    said,
+)
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.ports import Stored
 from pointsman.structured import structlog
@@ -139,7 +149,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        bus: Connection,
+        bus: HandingConnection,
         stream: str,
         config: dict[str, Any],
         on_close: Callable[[PullConsumer], None],
@@ -294,7 +304,7 @@ class PullDelivery:
 
     __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")
 
-    def __init__(self, bus: Connection, message: Arrival, since: int | None = None) -> None:
+    def __init__(self, bus: HandingConnection, message: Arrival, since: int | None = None) -> None:
         meta = Meta(message.reply)
         self._bus = bus
         self._arrival = message

@@ -8,11 +8,12 @@ from typing import Any
 from pointsman.bus.artifacts import FRESH
 from pointsman.bus.wire import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
 from pointsman.errors import ConfigurationError, NotFound
+from pointsman.ports import StreamKind
 from pointsman.settings import Settings
 from pointsman.structured import structlog
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs"]
+__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs", "stream_names"]
 
 _log = structlog.get_logger(__name__)
 
@@ -111,6 +112,18 @@ async def ensure_streams(
     for wanted in others:
         check_fits(wanted, await found(wanted))
     return apart
+
+
+def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]:
+    """What each stream is called at the broker. `apart`: handoffs have one of their own."""
+    return {
+        "work": subjects.work_stream,
+        "handoffs": subjects.handoffs_stream if apart else subjects.work_stream,
+        "log": subjects.log_stream,
+        "dead": subjects.dead_stream,
+        "limits": subjects.limits_stream,
+        "artifacts": f"OBJ_{subjects.artifacts_bucket}",
+    }
 
 
 def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:

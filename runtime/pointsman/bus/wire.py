@@ -23,6 +23,7 @@ __all__ = [
     "UNDER_WAY",
     "Arrival",
     "Connection",
+    "HandingConnection",
     "Inbox",
     "Meta",
     "UnderWay",
@@ -83,7 +84,7 @@ class Inbox(Protocol):
 
 
 class Connection(Protocol):
-    """What consumers and the registry need of the connection."""
+    """What those need of the connection who ask the broker, and hear from it."""
 
     @property
     def connected(self) -> bool: ...
@@ -105,6 +106,10 @@ class Connection(Protocol):
     async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
         """`heard` is called for every message as it is read, before the next one is: let it be short."""
         ...
+
+
+class HandingConnection(Connection, Protocol):
+    """What consumers need of it."""
 
     async def hand_on(self, name: str, message: Arrival) -> bool:
         """Whether the delivery `message` was sent to whoever receives as `name`."""

@@ -17,7 +17,7 @@ DELIVERY = "a.1.95.7.1700000000000000000.0"
 @pytest.mark.parametrize("domain", ["", "hub.ACCOUNT."], ids=["plain", "of a domain"])
 async def test_what_settles_a_delivery_that_may_be_forgotten_does_not_wait_for_the_next_connection(domain: str) -> None:
     bus = JetStreamBus(Settings(namespace="own"), name="test")
-    bus._nc._max_pending_size = 1 << 20  # as once it has been connected
+    bus._connection.client._max_pending_size = 1 << 20  # as once it has been connected
     forgetful, kept = (f"$JS.ACK.{domain}{name}.{DELIVERY}" for name in ("OWN_HANDOFFS", "OWN_WORK"))
     await bus.send(forgetful, b"+ACK")
     await bus.send("own.handed.two.handoff.a.w.t.1", b"1", reply=f"_INBOX.x.two.{forgetful}", headers=BLOCK)
@@ -25,11 +25,12 @@ async def test_what_settles_a_delivery_that_may_be_forgotten_does_not_wait_for_t
     await bus.send("own.handed.two.inbox.a.w", b"2", reply=f"_INBOX.x.two.{kept}")
     await bus.send("own.log.a.w", forgetful.encode(), reply="_INBOX.x.1")
 
-    await bus._on_disconnected()
+    await bus._connection._on_disconnected()
 
-    waiting = bus._nc._pending
+    client = bus._connection.client
+    waiting = client._pending
     assert [command.split(b" ")[1].decode() for command in waiting] == [kept, "own.handed.two.inbox.a.w", "own.log.a.w"]
-    assert bus._nc.pending_data_size == sum(map(len, waiting))
+    assert client.pending_data_size == sum(map(len, waiting))
 
 
 @pytest.mark.parametrize(("subject", "headers"), [("own log", {}), ("own.log.a.w", {"Nats-Rollup": "all"})])
