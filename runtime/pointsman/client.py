@@ -8,11 +8,10 @@ async with pointsman.connect() as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeAlias
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
@@ -21,7 +20,6 @@ from pointsman.core import trace
 from pointsman.core.circuits import Circuit
 from pointsman.engine.approvals import Answer, answer
 from pointsman.engine.history import (
-    arrival,
     closeable,
     commit_of,
     entries_of,
@@ -36,18 +34,16 @@ from pointsman.settings import Settings
 from pointsman.telemetry.messages import watcher
 from pointsman.telemetry.names import publish_request
 from pointsman.telemetry.traces import span, tracing
+from pointsman.workflow import Workflow, WorkflowEvent, admitting_team, newest_of, progress_of
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Approval, Budget, Control, Delta, Outcome, Progress, Request
+from pointsman_schemas.events import Approval, Budget, Progress, Request
 from pointsman_schemas.ids import digest_of, workflow_id_for
-from pointsman_schemas.log import Commit, Entry, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
-
-WorkflowEvent: TypeAlias = Entry | Progress
-"""What `Workflow.events` yields: an entry of the log, or an agent's report."""
 
 WAITING, _ASKED_TO_END = "waiting for admission", "asked to end"
 _LIST_WINDOW = 20
@@ -212,26 +208,12 @@ class Client:
 
     async def workflow(self, workflow: str) -> Workflow:
         """The workflow of that id, which may still wait for its admission. Raises `NotFound` when there is none."""
-        team, _ = await self._newest(workflow)
+        team, _ = await newest_of(self.bus, self.subjects, workflow)
         return Workflow(self, workflow, team)
-
-    async def _newest(self, workflow: str) -> tuple[str, Commit | None]:
-        """Its team and its newest commit; None while it waits for its admission. Raises `NotFound`."""
-        with suppress(NotFound):
-            return await newest_commit(self.bus, self.subjects, workflow)
-        if (team := await self.waiting(workflow)) is not None:
-            return team, None
-        return await newest_commit(self.bus, self.subjects, workflow)  # it may have been admitted meanwhile
 
     async def waiting(self, workflow: str) -> str | None:
         """The team that has yet to admit a workflow, whose request is among the last that were published; else None."""
-        from pointsman.engine.intake import request_for
-
-        if (request := await request_for(self.bus, self.subjects.requests, workflow)) is None:
-            return None
-        team = request.subject.rpartition(".")[2]
-        admitted = await self.bus.last("log", self.subjects.log(team, workflow))
-        return None if admitted else team
+        return await admitting_team(self.bus, self.subjects, workflow)
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
         """The workflows that were active last, of `team` or of all, newest first, with those of `unadmitted`.
@@ -280,7 +262,7 @@ class Client:
 
     async def progress(self, workflow: str) -> Sequence[Progress]:
         """What the agents of a workflow reported so far, in order; empty for an unknown workflow."""
-        found = [_progress(stored) async for stored in self.bus.read("log", self.subjects.events_of(workflow))]
+        found = [progress_of(stored) async for stored in self.bus.read("log", self.subjects.events_of(workflow))]
         return [report for report in found if report is not None]
 
     async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
@@ -376,85 +358,6 @@ class Client:
             ended_at=ended.at if ended else None,
             input=started.input,
         )
-
-
-class Workflow:
-    """One workflow, seen from outside. It may not have been admitted yet."""
-
-    def __init__(self, client: Client, id: str, team: str) -> None:
-        self._client = client
-        self.id = id
-        self.team = team
-
-    async def outcome(self, timeout: float | None = None) -> Outcome:
-        """The one final answer, waiting for it `timeout` seconds, or as long as it takes.
-
-        Raises:
-            TimeoutError: it did not end in time. The workflow goes on.
-        """
-        subject = self._client.subjects.outcome(self.team, self.id)
-        async with asyncio.timeout(timeout):
-            stored = await arrival(self._client.bus, "log", subject)
-        return parse(Outcome, decode(stored.headers, stored.body)[1])
-
-    async def events(self) -> AsyncIterator[WorkflowEvent]:
-        """What happened and what happens, in order: the log's entries and the agents' reports. Ends after
-        `WorkflowEnded`. Waits for the first as long as it takes."""
-        subjects = self._client.subjects
-        async with aclosing(self._follow(subjects.log(self.team, self.id), subjects.events_of(self.id))) as messages:
-            async for stored in messages:
-                if stored.subject.startswith(f"{subjects.namespace}.event."):
-                    if (report := _progress(stored)) is not None:
-                        yield report
-                    continue
-                for entry in commit_of(stored).entries:
-                    yield entry
-                    if isinstance(entry, WorkflowEnded):
-                        return
-
-    async def listen(self, heard: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
-        """Call `heard` with the text that agents with `stream` write, while they write it, until the context ends."""
-
-        async def tell(stored: Stored) -> None:
-            with suppress(ContractError):
-                await heard(parse(Delta, decode(stored.headers, stored.body)[1]))
-
-        return await self._client.bus.listen(self._client.subjects.live(self.id, "delta"), tell)
-
-    async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
-        """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already. One that waits
-        for its admission is ended without it.
-
-        Raises:
-            NotFound: nobody has asked for it.
-        """
-        client = self._client
-        _, newest = await client._newest(self.id)
-        for entry in newest.entries if newest else ():
-            if isinstance(entry, WorkflowEnded):
-                return entry.outcome
-        name = uuid4().hex
-        envelope = Envelope(id=name, type=Control.event_type, source=client.source, time=_now(), subject=self.id)
-        await publish(
-            client.bus,
-            client.subjects.control(self.team, self.id, name),
-            dump(Control(action="cancel", reason=reason, by=by)),
-            encode(envelope),
-            message_id=name,
-        )
-        return None
-
-    def _follow(self, *subjects: str) -> AsyncGenerator[Stored, None]:
-        return closeable(self._client.bus.follow("log", subjects))
-
-
-def _progress(stored: Stored) -> Progress | None:
-    """An agent's report, or None for a domain event of another shape: those are between the agents."""
-    try:
-        _, body = decode(stored.headers, stored.body)
-        return parse(Progress, body)
-    except ContractError:
-        return None
 
 
 def _input(request: Stored) -> str | dict[str, JsonValue]:
