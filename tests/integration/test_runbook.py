@@ -69,6 +69,13 @@ def test_every_panel_and_alert_the_runbook_names_exists_and_every_alert_is_in_it
     assert {rule["annotations"]["runbook"].partition("#")[2] for rule in RULES} <= headings
 
 
+@pytest.mark.parametrize("about", re.split(r"^## ", RUNBOOK, flags=re.M)[1:], ids=lambda part: part.splitlines()[0])
+def test_every_trouble_has_its_command_its_panel_and_its_alert(about: str) -> None:
+    assert re.search(r"^```sh\npointsman |`pointsman \w", about, re.M)
+    assert re.search(r"^Panels?: \*\*", about, re.M)
+    assert re.search(r"Alerts?: `Pointsman", about)
+
+
 @pytest.mark.timeout(120)
 async def test_every_command_of_the_runbook_runs(
     settings: Settings, bus: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

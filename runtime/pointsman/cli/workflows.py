@@ -7,27 +7,21 @@ import json as json_module
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 
 from pointsman.cli import render
 from pointsman.cli.following import follow, print_outcome
+from pointsman.cli.growing import Growing
 from pointsman.cli.output import Code, complain, console, emit, outcome_code, write
 from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
 from pointsman.client import WAITING, Client, Workflow
 from pointsman.core.approvals import unanswered
-from pointsman.core.trace import build
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
-from pointsman_schemas.events import Progress
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import (
-    Entry,
-    PlanAccepted,
-    WorkflowEnded,
-    WorkflowStarted,
-)
+from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
 __all__ = ["cancel", "list_", "show", "taken", "teams_seen", "trace", "watch"]
 
@@ -130,7 +124,7 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
             workflow = await _whole(client, given)
             terminal = console()
             if follow:
-                await _draw_while_it_runs(await client.workflow(workflow), terminal)
+                await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
             root = await client.trace(workflow)
             where = client.subjects.namespace
         now = datetime.now(UTC)
@@ -145,28 +139,20 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
     return asyncio.run(run())
 
 
-async def _draw_while_it_runs(workflow: Workflow, terminal: Console) -> None:
+async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Console) -> None:
     """Until it has ended: the tree, drawn anew as it grows. Where there is no terminal it is only waited for."""
-    entries: list[Entry] = []
-    reports: list[Progress] = []
-
-    def drawn() -> RenderableType:
-        now = datetime.now(UTC)
-        return tree(build(entries, reports), now, terminal.width) if entries else ""
+    growing = Growing(client, workflow)
 
     async def redraw(live: Live) -> None:
         while True:
-            live.update(drawn(), refresh=True)
+            root = growing.trace()
+            live.update(tree(root, datetime.now(UTC), terminal.width) if root else "", refresh=True)
             await asyncio.sleep(_FRAME)
 
     with Live(console=terminal, auto_refresh=False, transient=True, vertical_overflow="ellipsis") as live:
         drawing = asyncio.ensure_future(redraw(live)) if terminal.is_terminal else None
         try:
-            async for event in workflow.events():
-                if isinstance(event, Progress):
-                    reports.append(event)
-                else:
-                    entries.append(event)
+            await growing.follow()
         finally:
             if drawing is not None:
                 drawing.cancel()

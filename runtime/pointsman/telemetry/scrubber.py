@@ -11,9 +11,19 @@ __all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json", "writable"]
 
 HIDDEN: Final = "[hidden]"
 
-_SECRET_KEY: Final = re.compile(
-    r"(?i)(?:^|[._-])(?:(?:api|private)[._-]?key|authorization|(?:access|refresh|auth|id)?token"
-    r"|password|passwd|(?:client)?secret|credentials?|cookie|seed|jwt)(?:$|[._-])"
+_KEYS: Final = (
+    r"(?:(?:api|private)[._-]?key|authorization|(?:access|refresh|auth|id)?token"
+    r"|password|passwd|(?:client)?secret|credentials?|cookie|seed|jwt)"
+)
+_SECRET_KEY: Final = re.compile(rf"(?i)(?:^|[._-]){_KEYS}(?:$|[._-])")
+# Data within a text, such as the JSON that a tool answered with, and that text quoted once more.
+_KEYED: Final = re.compile(
+    rf"(?i)(\\?[\"'](?:[\w.-]{{0,40}}[._-])?{_KEYS}(?:[._-][\w.-]{{0,40}})?\\?[\"']\s*:\s*)(\\?[\"'])"
+    r"(?:\\[\s\S]|[^\\])*?(?=\2|\\?\Z)"
+)
+# A header, or a line of settings. A digit and a letter in it, so that no English sentence and no count is one.
+_HEADED: Final = re.compile(
+    r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
@@ -23,7 +33,8 @@ _SECRET_VALUE: Final = re.compile(
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
     r"|\bAIza[A-Za-z0-9_-]{35}"  # Google API keys
     r"|\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"  # source hosts
-    r"|\bhf_[A-Za-z0-9]{20,}"  # model hubs
+    r"|\b(?:hf|gsk)_[A-Za-z0-9]{20,}"  # model hubs
+    r"|\b(?:npm_|pypi-|whsec_|ya29\.|SG\.)[A-Za-z0-9._-]{16,}"  # package indexes, webhooks, Google's tokens, mail
     r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"  # chat workspaces
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\b(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
@@ -42,6 +53,8 @@ def scrub(text: str, *, emails: bool = False) -> str:
     """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`, and
     `writable`."""
     text = _SECRET_VALUE.sub(HIDDEN, writable(text))
+    if ":" in text:
+        text = _HEADED.sub(rf"\1{HIDDEN}", _KEYED.sub(rf"\1\2{HIDDEN}", text))
     return _EMAIL.sub(HIDDEN, text) if emails else text
 
 

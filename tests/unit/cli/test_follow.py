@@ -7,38 +7,83 @@ import io
 import re
 
 from rich.console import Console
+from support.history import WORKFLOW, dispatched, ended, started, store
 from support.system import echo, in_memory, planner_of, synthesizer
 from support.waiting import until
 
-from pointsman import agent
+from pointsman.agent import Agent, agent
+from pointsman.bus.memory import MemoryBus
 from pointsman.cli import workflows
-from pointsman_schemas.team import Limits, Team
+from pointsman.cli.growing import Growing
+from pointsman.client import Client, Workflow
+from pointsman.testing import running_team
+from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30))
 
 
+class Screen:
+    """A terminal, and what has been written on it."""
+
+    def __init__(self) -> None:
+        self.console = Console(file=io.StringIO(), force_terminal=True, width=140, height=40, color_system=None)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.console.file.getvalue())  # type: ignore[attr-defined]
+
+    async def shows(self, *parts: str) -> bool:
+        return all(part in self.text for part in parts)
+
+
 async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
-    release = asyncio.Event()
-
-    @agent(name="slow", description="Waits until it may")
-    async def slow(request: str) -> str:
-        await release.wait()
-        return request
-
+    release, screen = asyncio.Event(), Screen()
     plan = [{"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "slow", "intent": "wait"}]
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=140, height=40, color_system=None)
 
-    def screen() -> str:
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.file.getvalue())  # type: ignore[attr-defined]
-
-    async with in_memory(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow]) as client:
+    async with in_memory(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)]) as client:
         workflow = await client.submit("crew", "help")
-        drawing = asyncio.ensure_future(workflows._draw_while_it_runs(workflow, terminal))
+        drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
 
-        async def half_done() -> bool:
-            return "\u2713 invoke_agent a" in screen() and "\u2026 invoke_agent slow" in screen()
-
-        await until(half_done)
+        await until(lambda: screen.shows("\u2713 invoke_agent a", "\u2026 invoke_agent slow"))
         assert not drawing.done()
         release.set()
         await asyncio.wait_for(drawing, 20)
+
+
+async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> None:
+    release, screen = asyncio.Event(), Screen()
+    desk = Team(name="desk", agents=("crew",), strategy=Pipeline(stages=(Stage(agent="crew"),)))
+    crew = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"), Stage(agent="slow"))))
+
+    async with running_team([desk, crew], [echo("a"), slow(release)]) as client:
+        workflow = await client.submit("desk", "help")
+        drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+
+        await until(
+            lambda: screen.shows("\u2026 invoke_workflow crew", "\u2713 invoke_agent a", "\u2026 invoke_agent slow")
+        )
+        assert not drawing.done()
+        release.set()
+        await asyncio.wait_for(drawing, 20)
+
+
+async def test_a_team_below_it_that_never_begins_does_not_hold_up_its_end() -> None:
+    handed = dispatched("t1", "desk", 1).model_copy(update={"team": True})
+    client = Client(MemoryBus())
+    await store(client.bus, started(), handed, ended("cancelled", 3))  # type: ignore[arg-type]
+    growing = Growing(client, Workflow(client, WORKFLOW, "crew"))
+
+    await asyncio.wait_for(growing.follow(), 20)
+
+    root = growing.trace()
+    assert root is not None
+    assert root.status == "cancelled"
+
+
+def slow(release: asyncio.Event) -> Agent:
+    @agent(name="slow", description="Waits until it may")
+    async def wait(request: str) -> str:
+        await release.wait()
+        return request
+
+    return wait

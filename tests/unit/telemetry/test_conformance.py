@@ -6,21 +6,25 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from support.core import SUBJECTS, T0, Story
 from support.spans import exporting
 from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import Context, LLMAgent, agent, tool
 from pointsman.agent import Agent
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBus
 from pointsman.engine.spans import Spans
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Bus, ModelRequest
+from pointsman.ports import Bus, ModelRequest, Stored
 from pointsman.telemetry import content, traces
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.card import Role
@@ -245,6 +249,32 @@ async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_no
     again = [span for span in exported.get_finished_spans() if inputs.fullmatch(span.name)]
     assert again
     assert all(span.links and [event.name for event in span.events] == ["pointsman.redelivered"] for span in again)
+
+
+def test_inputs_that_came_together_are_one_span_that_counts_them_and_links_to_where_each_was_made(
+    exported: InMemorySpanExporter,
+) -> None:
+    story = Story().start()
+    trace = story.state.trace.model_copy(update={"flags": 1})
+    state = replace(story.state, trace=trace)
+    sent = [f"00-{trace.trace_id}-{n:016x}-01" for n in (7, 8)]
+    subject = "pointsman.inbox.crew.wf_1.result.worker.t1.1"
+    together = [
+        SimpleNamespace(
+            message=Stored(subject, b"", {"ce-traceparent": of, "traceparent": sent[0]}, n, T0), delivered=1
+        )
+        for n, of in enumerate(sent)
+    ]
+
+    spans = Spans(MemoryBus(), SUBJECTS, SystemClock(), "crew")
+    spans.processed(state, together, T0)  # type: ignore[arg-type]
+    spans.processed(state, together[:1], T0)  # type: ignore[arg-type]
+
+    (span,) = exported.get_finished_spans()  # one alone needs none
+    assert (span.name, span.kind.name) == ("process pointsman.inbox.crew", "CONSUMER")
+    assert _ids(span)[1] == trace.span_id
+    assert dict(span.attributes or {})["messaging.batch.message_count"] == 2
+    assert [_id(link.context.span_id) for link in span.links] == [_id(7), _id(8)]
 
 
 class _Deaf:

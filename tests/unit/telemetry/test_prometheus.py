@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from support.prometheus import every_name, exposing, samples
 from support.system import in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
-from pointsman import LLMAgent, tool
+from pointsman import LLMAgent, agent, tool
 from pointsman.engine import queues
+from pointsman.errors import TaskError
 from pointsman.ports import ModelReply
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.export import start_metrics
@@ -67,6 +69,38 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
     assert _total(seen, "gen_ai_client_token_usage_sum", gen_ai_token_type="input", **by_agent) == 20
     assert _total(seen, "pointsman_model_cost_total", **by_agent) == 0.25
     assert _total(seen, "pointsman_queue_depth", pointsman_queue="agent-shaky", pointsman_queue_state="waiting") == 0
+
+
+async def test_what_is_being_worked_on_and_what_was_given_up_on_are_told_by_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queues, "_EVERY", 0.02)
+    go = asyncio.Event()
+
+    @agent(name="slow", description="Waits until it may, and fails")
+    async def slow(request: str) -> str:
+        await go.wait()
+        raise TaskError("out of bolts")
+
+    at_work = {"pointsman_queue": "agent-slow", "pointsman_queue_state": "in_flight"}
+    with exposing() as started:
+        async with in_memory(
+            TEAM, [planner_of({"id": "t1", "agent": "slow", "intent": "wait"}), synthesizer, slow]
+        ) as client:
+            workflow = await client.submit("crew", "help")
+
+            async def working() -> bool:
+                return _total(samples(started), "pointsman_queue_depth", **at_work) == 1
+
+            await until(working)
+            during = samples(started)
+            go.set()
+            await workflow.outcome(20)
+        after = samples(started)
+
+    assert _total(during, "pointsman_handoffs_active", gen_ai_agent_name="slow") == 1
+    assert _total(during, "pointsman_dead_letters_total") == 0
+    assert _total(after, "pointsman_dead_letters_total", pointsman_origin="slow") == 1
 
 
 def test_everything_that_is_measured_is_told_and_described() -> None:

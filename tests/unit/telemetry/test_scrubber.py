@@ -33,6 +33,12 @@ KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-_DEF",
         "SUAIBDPBAUTWCWBKIO6XHQNINK5FWJW4OHLXC3HQ2KFE4PEJUA44CNHTC4",
         "password=hunter2!",
+        "gsk_abcdefghijklmnopqrstuvwxyz",
+        "npm_abcdefghijklmnopqrstuvwxyz0123456789",
+        "pypi-AgEIcHlwaS5vcmcCJGFiY2RlZmdo",
+        "whsec_abcdefghijklmnopqrstuv",
+        "SG.abcdefghijklmnop.qrstuvwxyz0123456789",
+        "ya29.a0AfH6SMBabcdefghijklmnop",
         KEY,
     ],
 )
@@ -48,6 +54,9 @@ def test_a_secret_is_hidden_and_what_stands_around_it_stays(secret: str) -> None
         "task-1 asks sk-8 and risk-assessment-of-the-quarter",
         "https://example.com/a?b=c#d",
         "12345 tokens at $0.0021",
+        '{"token_count": 12, "max_tokens": 5, "secretary": "Ada"}',
+        "the password: it was reset",
+        "Here is the token: use it well",
         "ask ada@example.com",
     ],
 )
@@ -57,6 +66,21 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 def test_the_address_of_a_server_stays_without_the_password_in_it() -> None:
     assert scrub("nats://ada:secret1@broker:4222") == f"nats://{HIDDEN}@broker:4222"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"user": "ada", "password": "{}", "n": 1}',
+        '{"user":"ada","api_key":"{}"}',
+        "{'client_secret': '{}'}",
+        '"{\\"accessToken\\": \\"{}\\"}"',
+        "x-api-key: {}",
+        "password: {}",
+    ],
+)
+def test_a_text_that_holds_data_is_scrubbed_by_its_keys_too(text: str) -> None:
+    assert scrub(text.replace("{}", "hunter2")) == text.replace("{}", HIDDEN)
 
 
 def test_addresses_are_hidden_where_that_is_asked_for() -> None:
