@@ -1,0 +1,47 @@
+"""A dashboard over a bus in memory, and what a test has it show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pointsman.bus.memory import MemoryBus
+from pointsman.client import Client
+from pointsman.web.dashboard import Dashboard
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, DeadLetter, Event
+from pointsman_schemas.strict_json import dump
+from support.history import TEAM, WORKFLOW, at
+from support.waiting import until
+
+NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
+
+
+@asynccontextmanager
+async def watching(bus: MemoryBus) -> AsyncIterator[Dashboard]:
+    dashboard = Dashboard(Client(bus))
+    folding = asyncio.create_task(dashboard.fold())
+    try:
+        yield dashboard
+    finally:
+        folding.cancel()
+
+
+async def publish(bus: MemoryBus, subject: str, event: Event) -> int:
+    envelope = Envelope(id=subject, type=event.event_type, source="test", time=at(0))
+    return await bus.publish(subject, dump(event), encode(envelope))
+
+
+def letter(name: str, message: str = "no reason") -> DeadLetter:
+    return DeadLetter(
+        id=name, origin=TEAM, workflow_id=WORKFLOW, cause=AttemptError(kind="undecodable", message=message),
+        attempts=1, subject=f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.c", body="e30=", at=at(0),
+    )  # fmt: skip
+
+
+async def until_read(dashboard: Dashboard, sequence: int) -> None:
+    async def read() -> bool:
+        return dashboard.index.sequence >= sequence
+
+    await until(read)

@@ -1,0 +1,43 @@
+"""A house full of agents, and what the offline model says when it is asked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, JsonValue
+
+from pointsman.llm.offline import OfflineModel
+from pointsman.llm.prompt import write_task
+from pointsman.ports import ModelReply, ModelRequest, Turn
+from pointsman_schemas.events import TaskReport
+from pointsman_schemas.roles import MenuItem
+
+KITCHEN = MenuItem(name="kitchen", description="Cooks meals: soup, bread, dinner", skills=("cooking", "recipes"))
+GARDEN = MenuItem(
+    name="garden", description="Grows vegetables and flowers", skills=("planting",), examples=("Water the roses",)
+)
+GARAGE = MenuItem(
+    name="garage",
+    description="Repairs bicycles and cars",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "plate": {"type": "string", "pattern": r"^[A-Z]{2}-\d{3}$"},
+            "budget": {"type": "number"},
+            "complaint": {"type": "string"},
+        },
+        "required": ["plate", "complaint"],
+    },
+)
+HOUSE = (KITCHEN, GARDEN, GARAGE)
+
+
+async def ask(data: BaseModel, output: type[BaseModel], name: str, results: Sequence[TaskReport] = ()) -> ModelReply:
+    turn = Turn("user", write_task(name, data.model_dump(mode="json"), results))
+    return await OfflineModel().complete(
+        ModelRequest("offline", "x", (turn,), output_schema=output.model_json_schema(), output_name=name)
+    )
+
+
+def report(task_id: str, agent: str, intent: str, output: JsonValue = None, status: str = "succeeded") -> TaskReport:
+    return TaskReport(task_id=task_id, agent=agent, intent=intent, status=status, output=output)

@@ -1,0 +1,77 @@
+"""LLM agents whose model says what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, JsonValue
+
+from pointsman.context import Context
+from pointsman.errors import ModelError, TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ModelRequest
+from pointsman.reporting import RecordingReporter
+from pointsman.testing.clock import VirtualClock
+from pointsman.testing.models import Script, ScriptedModel
+from pointsman.tools import Tool, tool
+from pointsman_schemas.events import Budget, TaskReport
+
+
+class Place(BaseModel):
+    city: str
+    people: int = 0
+
+
+class Hurried(VirtualClock):
+    """Sleeps are noted and over at once."""
+
+    def __init__(self) -> None:
+        super().__init__(datetime.now(UTC))
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@tool
+async def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+async def run(
+    *script: Script,
+    tools: Sequence[Tool[..., Any]] = (),
+    output: type[BaseModel] | None = None,
+    input: JsonValue = None,
+    results: Sequence[TaskReport] = (),
+    budget: Budget | None = None,
+    clock: Hurried | None = None,
+    input_type: type[BaseModel] | None = None,
+    **more: Any,
+) -> tuple[JsonValue | BaseException, ScriptedModel, Context]:
+    """What an agent with this script returned or raised, its model, and its context."""
+    model = ScriptedModel(*script)
+    agent = LLMAgent(
+        name="agent",
+        description="A test's agent",
+        instructions="Do it.",
+        model=model,
+        tools=tools,
+        input=input_type,
+        output=output,
+        clock=clock or Hurried(),
+        **more,
+    )
+    context = Context.for_test(input, intent="Do the thing", results=results, reporter=RecordingReporter())
+    handoff = context.handoff = context.handoff.model_copy(update={"budget": budget})
+    try:
+        return await agent.run(handoff, context), model, context
+    except (TaskError, ModelError) as error:
+        return error, model, context
+
+
+def results_of(request: ModelRequest) -> list[tuple[str, bool]]:
+    return [(turn.text, turn.is_error) for turn in request.turns if turn.role == "tool"]

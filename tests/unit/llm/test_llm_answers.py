@@ -1,0 +1,82 @@
+"""What an LLM agent makes of its model's answer: found, mended once, refused, or cut."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+from support.loops import Place, run
+
+from pointsman.errors import Refused, TaskError
+from pointsman.testing.models import Script, saying
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"city": "Oslo", "people": 7}',
+        '```json\n{"city": "Oslo", "people": 7}\n```',
+        '\ufeff{"city": "Oslo", "people": 7}',
+        'Here you are: {"city": "Oslo", "people": 7}. Anything else?',
+        '{"a": {"b": 1}} is not it, but {"city": "Oslo", "people": 7} is',
+        " " * 200_000 + '{"city": "Oslo", "people": 7}',
+    ],
+)
+async def test_json_is_found_in_what_a_model_puts_around_it(text: str) -> None:
+    output, model, _ = await run(saying(text), output=Place)
+
+    assert output == {"city": "Oslo", "people": 7}
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"people": 7}', "city: Field required"),
+        ('{"city": null}', "city: Input should be a valid string"),
+        ('[{"city": "Oslo"}, {"city": "Rome"}]', "Input should be an object"),
+        ("{'city': 'Oslo'}", "no JSON object"),
+        ('{"city": "Oslo",}', "no JSON object"),
+        ('{"city": "Oslo"} or {"city": "Rome"}', "2 JSON objects"),
+        ('{"city": "Oslo", "people": NaN}', "no JSON object"),
+        (" " * 200_000, "it was empty"),
+        ("{" * 5000, "no JSON object"),
+    ],
+)
+async def test_a_wrong_answer_is_repaired_once_by_a_model_told_what_was_wrong(text: str, problem: str) -> None:
+    output, model, _ = await run(saying(text), saying({"city": "Oslo"}), output=Place)
+
+    assert output == {"city": "Oslo", "people": 0}
+    assert problem in model.requests[1].turns[-1].text
+    assert model.requests[1].turns[-2].role == "assistant"
+
+
+async def test_an_answer_that_stays_wrong_is_invalid_output_after_two_calls() -> None:
+    error, model, _ = await run(saying("no"), saying("still no"), output=Place)
+
+    assert isinstance(error, TaskError)
+    assert (error.kind, error.retryable, len(model.requests)) == ("invalid_output", False, 2)
+
+
+@pytest.mark.parametrize("output", [None, Place])
+@pytest.mark.parametrize(
+    ("script", "calls"),
+    [
+        ([saying("I cannot help with that.", finish="refusal")], 1),
+        ([saying("", finish="refusal")], 1),
+        ([saying(""), saying("")], 2),
+    ],
+)
+async def test_a_refusal_ends_refused_without_a_loop(
+    script: list[Script], calls: int, output: type[BaseModel] | None
+) -> None:
+    error, model, context = await run(*script, output=output)
+
+    assert isinstance(error, Refused)
+    assert len(model.requests) == context.usage.calls == calls
+
+
+async def test_a_cut_answer_is_an_error_and_not_an_answer() -> None:
+    error, model, _ = await run(saying("It was a dark and", finish="length"))
+
+    assert isinstance(error, TaskError)
+    assert (error.kind, len(model.requests)) == ("limit", 1)

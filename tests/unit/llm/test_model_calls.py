@@ -1,0 +1,117 @@
+"""The model calls of an LLM agent: which are made again and when, and what they may cost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.loops import Hurried, double, run
+
+from pointsman.context import Context
+from pointsman.errors import ModelError, TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.model_calls import LONGEST_WAIT, TRIES
+from pointsman.ports import ModelReply, ModelRequest, ToolCall
+from pointsman.reporting import RecordingReporter
+from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman_schemas.events import Budget, Usage
+
+
+async def test_transient_failures_are_tried_again_with_growing_pauses() -> None:
+    clock = Hurried()
+    busy = ModelError("busy", retryable=True, status=503)
+    output, model, context = await run(busy, busy, saying("ok"), clock=clock)
+
+    assert output == "ok"
+    assert len(model.requests) == TRIES == 3
+    assert 0.5 <= clock.slept[0] <= 1.0 <= clock.slept[1] <= 2.0
+    assert isinstance(context.reporter, RecordingReporter)
+    assert [report.error for report in context.reporter.reports] == ["busy", "busy", None]
+
+
+async def test_of_a_chain_only_what_failed_in_passing_is_asked_again() -> None:
+    gone = ScriptedModel(ModelError("no such model", retryable=False))
+    busy = ScriptedModel(ModelError("busy", retryable=True), saying("here"))
+    agent = LLMAgent(name="a", description="d", instructions="i", model=[gone, busy], clock=Hurried())
+    context = Context.for_test()
+
+    assert await agent.run(context.handoff, context) == "here"
+    assert (len(gone.requests), len(busy.requests)) == (1, 2)
+
+
+async def test_a_call_that_broke_off_is_counted() -> None:
+    broken = ModelError("cut off", retryable=True, usage=Usage(calls=1, input_tokens=7))
+
+    _, _, context = await run(broken, saying("here"))
+
+    assert (context.usage.calls, context.usage.input_tokens) == (2, 17)
+
+
+async def test_a_streaming_agent_tells_what_it_writes_and_others_do_not() -> None:
+    def writing(request: ModelRequest) -> ModelReply:
+        for piece in ("Good ", "day."):
+            if request.on_text is not None:
+                request.on_text(piece)
+        return saying("Good day.")
+
+    _, _, streaming = await run(writing, stream=True)
+    _, _, silent = await run(writing)
+
+    assert isinstance(streaming.reporter, RecordingReporter)
+    assert isinstance(silent.reporter, RecordingReporter)
+    assert [delta.text for delta in streaming.reporter.deltas] == ["Good ", "day."]
+    assert silent.reporter.deltas == []
+
+
+async def test_tries_are_bounded_and_the_last_error_is_told() -> None:
+    error, model, _ = await run(*[ModelError("busy", retryable=True, status=429)] * 5)
+
+    assert isinstance(error, ModelError)
+    assert (error.retryable, len(model.requests)) == (True, TRIES)
+
+
+async def test_a_terminal_failure_is_one_call() -> None:
+    error, model, _ = await run(ModelError("bad request", retryable=False, status=400))
+
+    assert isinstance(error, ModelError)
+    assert len(model.requests) == 1
+
+
+async def test_the_provider_s_pause_is_honoured_and_a_long_one_left_to_the_supervisor() -> None:
+    clock = Hurried()
+    short = ModelError("slow down", retryable=True, retry_after=4.0)
+    long = ModelError("slow down", retryable=True, retry_after=LONGEST_WAIT + 1)
+    error, model, _ = await run(short, long, clock=clock)
+
+    assert error is long
+    assert clock.slept == [4.0]
+    assert len(model.requests) == 2
+
+
+async def test_no_pause_is_begun_that_would_pass_the_deadline() -> None:
+    clock = Hurried()
+    await clock.advance(timedelta(minutes=59, seconds=58).total_seconds())
+    error, model, _ = await run(ModelError("slow down", retryable=True, retry_after=5.0), clock=clock)
+
+    assert isinstance(error, ModelError)
+    assert clock.slept == []
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(("budget", "tokens"), [(Budget(calls=1), None), (Budget(tokens=3_000), None), (None, 3_000)])
+async def test_a_spent_budget_ends_the_attempt_before_the_next_call(budget: Budget | None, tokens: int | None) -> None:
+    spend = calling(("double", {"number": 1}), tokens=(2_000, 1_000))
+    error, model, _ = await run(spend, saying("2"), tools=[double], budget=budget, tokens=tokens)
+
+    assert isinstance(error, TaskError)
+    assert (error.kind, len(model.requests)) == ("limit", 1)
+
+
+async def test_a_spent_cost_budget_ends_the_attempt() -> None:
+    dear = ModelReply(
+        text="", calls=(ToolCall("c", "double", '{"number": 1}'),), finish="tool_calls", usage=Usage(calls=1, cost=0.5)
+    )
+    error, _, _ = await run(dear, tools=[double], budget=Budget(cost=0.5))
+
+    assert isinstance(error, TaskError)
+    assert "$0.5" in str(error)

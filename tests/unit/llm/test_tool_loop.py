@@ -1,0 +1,162 @@
+"""The tool loop: each call has its own result, it ends with a reason, and no other agent's tool is in reach."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic import JsonValue
+from support.loops import double, results_of, run
+
+from pointsman.context import Context
+from pointsman.errors import TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ModelReply, ToolCall
+from pointsman.reporting import RecordingReporter
+from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman.tool_turns import REPEATS
+from pointsman.tools import tool
+
+
+async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() -> None:
+    both_here = asyncio.Barrier(2)
+
+    @tool
+    async def meet(name: str) -> str:
+        """Wait for the other."""
+        async with asyncio.timeout(5):
+            await both_here.wait()
+        if name == "b":
+            raise ValueError("b is ill")
+        return f"met {name}"
+
+    output, model, _ = await run(calling(("meet", {"name": "a"}), ("meet", {"name": "b"})), saying("ok"), tools=[meet])
+
+    assert output == "ok"
+    assert results_of(model.requests[1]) == [("met a", False), ("meet failed: ValueError: b is ill", True)]
+    turns = model.requests[1].turns
+    assert [call.id for call in turns[1].calls] == [turn.call_id for turn in turns[2:]]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("doubel", {"number": 1}), "there is no tool 'doubel' here; the tools are: double"),
+        (("double", {"number": "many"}), "bad arguments for double"),
+        (("double", "{number: 1"), "bad arguments for double"),
+        (("double", {"number": 1, "extra": 2}), "bad arguments for double"),
+    ],
+)
+async def test_what_a_model_gets_wrong_is_told_to_it(call: tuple[str, JsonValue], said: str) -> None:
+    output, model, _ = await run(calling(call), calling(("double", {"number": 4})), saying("8"), tools=[double])
+
+    ((problem, is_error),) = results_of(model.requests[1])
+    assert is_error
+    assert said in problem
+    assert output == "8"
+
+
+async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> None:
+    reached: list[str] = []
+
+    @tool
+    async def wire_money(amount: int) -> str:
+        """Wire money."""
+        reached.append("money")
+        return "sent"
+
+    LLMAgent(name="bank", description="Has the tool", instructions="i", model=ScriptedModel(), tools=[wire_money])
+    _, model, context = await run(calling(("wire_money", {"amount": 9})), saying("no"), tools=[double])
+
+    assert reached == []
+    assert results_of(model.requests[1])[0][1]
+    assert isinstance(context.reporter, RecordingReporter)
+    (refused,) = [report for report in context.reporter.reports if report.kind == "tool"]
+    assert (refused.name, refused.error is not None) == ("wire_money", True)
+
+
+async def test_the_same_call_over_and_over_is_stopped_and_the_model_told() -> None:
+    script: list[Script] = [calling(("double", {"number": 1}))] * (REPEATS + 1)
+    _, model, _ = await run(*script, saying("2"), tools=[double])
+
+    texts = [text for text, _ in results_of(model.requests[-1])]
+    assert texts[:REPEATS] == ["2"] * REPEATS
+    assert "already" in texts[REPEATS]
+
+
+async def test_the_loop_ends_after_its_turns_with_a_reason() -> None:
+    script: list[Script] = [calling(("double", {"number": number})) for number in range(10)]
+    error, model, context = await run(*script, tools=[double])
+
+    assert isinstance(error, TaskError)
+    assert (error.kind, error.retryable, len(model.requests), context.usage.calls) == ("limit", False, 10, 10)
+    assert "10 turns" in str(error)
+
+
+async def test_repeated_and_missing_call_ids_are_told_apart() -> None:
+    twins = ModelReply(
+        text="",
+        finish="tool_calls",
+        calls=(
+            ToolCall("x", "double", '{"number": 1}'),
+            ToolCall("x", "double", '{"number": 2}'),
+            ToolCall("", "double", "{}"),
+        ),
+    )
+    _, model, _ = await run(twins, saying("ok"), tools=[double])
+
+    turns = model.requests[1].turns
+    ids = [call.id for call in turns[1].calls]
+    assert len(set(ids)) == 3
+    assert all(ids)
+    assert ids == [turn.call_id for turn in turns[2:]]
+
+
+async def test_a_huge_tool_result_is_cut_and_says_so() -> None:
+    @tool
+    async def book() -> str:
+        """The book."""
+        return "x" * 60_000
+
+    _, model, _ = await run(calling(("book", {})), saying("ok"), tools=[book])
+
+    ((text, _),) = results_of(model.requests[1])
+    assert text.endswith("(10000 characters more)")
+
+
+async def test_a_tool_s_key_is_the_same_in_the_next_attempt() -> None:
+    keys: list[str] = []
+
+    @tool
+    async def pay(context: Context, amount: int) -> str:
+        """Pay."""
+        keys.append(context.idempotency_key)
+        return "paid"
+
+    for _ in range(2):
+        await run(calling(("pay", {"amount": 5})), saying("ok"), tools=[pay])
+
+    assert keys[0] == keys[1]
+
+
+async def test_cancelling_an_attempt_cancels_its_tools() -> None:
+    running, cancelled = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def forever() -> str:
+        """Never ends."""
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return ""
+
+    attempt = asyncio.create_task(run(calling(("forever", {})), tools=[forever]))
+    async with asyncio.timeout(5):
+        await running.wait()
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+
+    assert cancelled.is_set()

@@ -1,0 +1,114 @@
+"""What a page may do: submit, cancel, replay, discard; and what it is answered when it may not."""
+
+from __future__ import annotations
+
+import pytest
+from support.asgi import ask, events
+from support.dashboard import NASTY, letter, publish, watching
+from support.history import TEAM, WORKFLOW, completed, ended, started, store
+
+from pointsman.bus.memory import MemoryBus
+from pointsman_schemas.events import Control, Request
+from pointsman_schemas.ids import workflow_id_for
+
+
+async def test_dead_letters_are_listed_shown_and_discarded() -> None:
+    bus = MemoryBus()
+    await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
+    await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d2", letter("d2", NASTY))
+    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/dead-letters") as page:
+        before = await page.until("letters")
+        shown = await ask(dashboard.app, "GET", "/api/dead-letters/d1")
+        gone = await ask(dashboard.app, "POST", "/api/dead-letters/d1/discard", {})
+        after = await page.until("letters")
+
+    assert [one["id"] for one in before.data["letters"]] == ["d2", "d1"]
+    assert shown.json["decoded"] == {}
+    assert gone.json == {"discarded": True}
+    assert [(one["id"], one["message"]) for one in after.data["letters"]] == [("d2", NASTY)]
+
+
+async def test_a_replay_into_an_ended_workflow_is_refused_and_can_be_sent_anew() -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
+    async with watching(bus) as dashboard:
+        refused = await ask(dashboard.app, "POST", "/api/dead-letters/d1/replay", {})
+        anew = await ask(dashboard.app, "POST", "/api/dead-letters/d1/replay", {"as_new": True})
+
+    assert (refused.status, refused.json["kind"]) == (409, "not_replayable")
+    assert (anew.status, anew.json["action"]) == (200, "request")
+    assert await bus.last("work", f"pointsman.request.{TEAM}") is not None
+
+
+async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
+    bus = MemoryBus()
+    asked = {"team": TEAM, "input": {"question": "why"}, "request_id": "r-7"}
+    async with watching(bus) as dashboard:
+        first = await ask(dashboard.app, "POST", "/api/requests", asked)
+        again = await ask(dashboard.app, "POST", "/api/requests", asked)
+
+    assert (
+        first.json
+        == again.json
+        == {"id": workflow_id_for(f"pointsman.request.{TEAM}", "r-7", "/pointsman/client/python"), "team": TEAM}
+    )
+    stored = [message async for message in bus.read("work", f"pointsman.request.{TEAM}")]
+    assert len(stored) == 1
+    assert Request.model_validate_json(stored[0].body).input == {"question": "why"}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"team": "a team", "input": "x"}, {"team": TEAM, "input": ""}, {"team": TEAM, "input": 7}, []]
+)
+async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
+    bus = MemoryBus()
+    async with watching(bus) as dashboard:
+        answer = await ask(dashboard.app, "POST", "/api/requests", asked)
+
+    assert answer.status == 422
+    assert answer.json["error"]
+    assert await bus.last("work", "pointsman.request.*") is None
+
+
+async def test_a_body_without_end_is_not_read_to_its_end() -> None:
+    async with watching(MemoryBus(max_body=2_000)) as dashboard:
+        answer = await ask(dashboard.app, "POST", "/api/requests", {"team": TEAM, "input": "x" * 3_000})
+
+    assert answer.status == 422
+    assert "2000 bytes" in answer.json["error"]
+
+
+async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None:
+    bus = MemoryBus()
+    await store(bus, started())
+    async with watching(bus) as dashboard:
+        asked = await ask(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {"reason": "enough"})
+        await store(bus, ended("cancelled", 2), number=2)
+        late = await ask(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {})
+        unknown = await ask(dashboard.app, "POST", "/api/workflows/wf_nowhere/cancel", {})
+
+    stored = await bus.last("work", f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
+    assert stored is not None
+    assert Control.model_validate_json(stored.body) == Control(action="cancel", reason="enough", by="the dashboard")
+    assert (asked.status, late.status, unknown.status) == (200, 409, 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/live/workflows/a.b", 422),
+        ("/api/live/workflows/*", 422),
+        ("/api/live/workflows/" + "x" * 300, 422),
+        ("/api/dead-letters/>", 422),
+        ("/api/dead-letters/none-such", 404),
+        ("/api/events/0", 404),
+        ("/api/events/" + "9" * 40, 404),
+    ],
+)
+async def test_an_address_that_names_nothing_is_an_answer_and_no_crash(path: str, status: int) -> None:
+    async with watching(MemoryBus()) as dashboard:
+        answer = await ask(dashboard.app, "GET", path)
+
+    assert answer.status == status
+    assert answer.json["error"]

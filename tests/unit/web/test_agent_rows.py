@@ -1,0 +1,61 @@
+"""Who works and who supervises: the queue, the times, and those that are gone."""
+
+from __future__ import annotations
+
+from support.asgi import events
+from support.dashboard import until_read, watching
+from support.history import TEAM, WORKFLOW, at, completed, started, store
+
+from pointsman.bus.memory import MemoryBus
+from pointsman.engine.announcing import team_card
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.events import AttemptError, Result
+from pointsman_schemas.log import AttemptFailed
+from pointsman_schemas.team import Team
+
+
+async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -> None:
+    bus = MemoryBus()
+    await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1", version="2.1.0"))
+    await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
+    await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
+    await store(bus, *completed())
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            agents = {agent["name"]: agent for agent in (await page.until("agents")).data["agents"]}
+
+    fitter = agents["fitter"]
+    assert (fitter["waiting"], fitter["working"], fitter["instances"], fitter["versions"]) == (1, 0, 1, ["2.1.0"])
+    assert (fitter["health"], agents["tester"]["health"]) == ("ready", "gone")
+    assert (fitter["record"]["median"], fitter["record"]["wait"], fitter["record"]["succeeded"]) == (2.5, 0.5, 1)
+
+
+async def test_teams_with_a_supervisor_come_before_those_that_had_one() -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    await bus.registry.announce(team_card(Team(name="shop"), at(0), "s1"))
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            live = (await page.until("agents")).data["live"]
+
+    assert live["teams"] == ["shop", TEAM]
+
+
+async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:
+    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    asked = Result(
+        status="failed", agent="fitter", task_id="t1", attempt=1, workflow_id=WORKFLOW, error=error,
+        started_at=at(1), ended_at=at(2),
+    )  # fmt: skip
+    bus = MemoryBus()
+    await store(
+        bus, started(), AttemptFailed(at=at(2), event_id="e", task_id="t1", attempt=1, error=error, result=asked)
+    )
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            (fitter,) = (await page.until("agents")).data["agents"]
+
+    assert (fitter["record"]["failed"], fitter["record"]["failing"]) == (0, 0)

@@ -1,0 +1,78 @@
+"""The page of a workflow: told line by line, once, and what a model wrote stays text."""
+
+from __future__ import annotations
+
+from support.asgi import ask, events
+from support.dashboard import NASTY, publish, until_read, watching
+from support.history import TEAM, WORKFLOW, at, dispatched, ended, failing, started, store, tool
+
+from pointsman.bus.memory import MemoryBus
+from pointsman_schemas.envelope import Envelope, encode
+
+
+async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
+    bus = MemoryBus()
+    await store(bus, *failing())
+    await publish(bus, f"pointsman.event.{WORKFLOW}.r1", tool("drill", 1, 2))
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        lines, view = await page.until("lines"), await page.until("view")
+
+    said = [(line["sequence"], line["who"], line["what"], line["tone"]) for line in lines.data]
+    assert (1, "fitter", "is handed t1", "busy") in said
+    assert (1, "helper", "has t1 given up after 2: out of bolts", "bad") in said
+    assert (2, "fitter", "used drill 1.0 s", "plain") in said
+    assert lines.id == 2
+    tasks = {task["task_id"]: task for task in view.data["tasks"]}
+    assert (tasks["t1"]["status"], tasks["t1"]["attempt"], tasks["t2"]["status"]) == ("failed", 2, "skipped")
+    assert tasks["t1"]["children"][0]["children"][0]["name"] == "execute_tool drill"
+    assert view.data["needs"] == {"t1": ["plan-1"], "t2": ["t1"]}
+
+
+async def test_a_workflow_page_that_comes_back_is_not_told_the_same_twice() -> None:
+    bus = MemoryBus()
+    await store(bus, *failing())
+    async with watching(bus) as dashboard:
+        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+            seen = (await page.until("lines")).id
+        await store(bus, ended("partial", 9, gaps=()), number=2)
+        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}", last_event_id=str(seen)) as page:
+            lines, view = await page.until("lines"), await page.until("view")
+
+    assert [line["kind"] for line in lines.data] == ["workflow_ended"]
+    assert view.data["outcome"]["answer"] == "mended"
+    assert len(view.data["tasks"]) == 3
+
+
+async def test_a_request_that_nobody_has_taken_yet_is_waited_for() -> None:
+    bus = MemoryBus()
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        absent = await page.next()
+        await store(bus, started(), dispatched("t1", "fitter", 1))
+        view = await page.until("view")
+
+    assert absent.name == "absent"
+    assert view.data["status"] == "running"
+
+
+async def test_a_log_of_another_release_says_so_and_nothing_more() -> None:
+    bus = MemoryBus()
+    headers = encode(Envelope(id="e", type="io.pointsman.log.v9", source="test", time=at(0)))
+    await bus.publish(f"pointsman.log.{TEAM}.{WORKFLOW}", b"{}", headers)
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        assert "io.pointsman.log.v9" in (await page.until("broken")).data["error"]
+
+
+async def test_what_a_model_wrote_stays_text_and_forges_no_event() -> None:
+    bus = MemoryBus()
+    await store(bus, started(input=NASTY), ended("completed", 6, answer=NASTY))
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+            view = await page.until("view")
+        async with events(dashboard.app, "/api/live/workflows") as page:
+            row = (await page.until("page")).data["rows"][0]
+        whole = await ask(dashboard.app, "GET", "/api/events/1")
+
+    assert view.data["input"] == view.data["outcome"]["answer"] == row["input"] == NASTY
+    assert whole.headers["content-type"] == "application/json"
+    assert whole.json["body"]["entries"][0]["input"] == NASTY
