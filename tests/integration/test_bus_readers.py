@@ -47,7 +47,7 @@ async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it
     stream = f"{namespace}_LIMITED"
     await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
     await bus.publish(f"{namespace}.limited", b"1", {})
-    reader = StreamReader(bus, SOON)
+    reader = StreamReader(bus, SOON, _never)
     first, second = (reader.follow(stream, [f"{namespace}.limited"], 0) for _ in range(2))
     await asyncio.wait_for(anext(first), SOON)
 
@@ -81,3 +81,7 @@ async def test_a_reader_without_permission_says_so_once(tmp_path: Path) -> None:
         await bus.close()
 
     assert sorted(line["event"] for line in lines if line["log_level"] == "warning") == ["bus_error", "follow_waits"]
+
+
+async def _never(stream: str) -> bool:
+    return False

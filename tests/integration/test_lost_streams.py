@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.crew import planner, steps, synthesizer, team, worker
 from support.store import Store
 from support.system import running
 from support.waiting import until
+from support.workers import Desk
 
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.jetstream import connect
@@ -17,7 +19,9 @@ from pointsman.client import Workflow
 from pointsman.engine import supervisor
 from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.errors import StreamLost
+from pointsman.errors import BusUnavailable, Conflict, StreamLost
+from pointsman.ports import Bus
+from pointsman_schemas.events import Handoff
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -104,6 +108,41 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
     assert gone
     assert work.id in loss
     assert (outcome.status, outcome.answer) == ("completed", "b")
+
+
+async def test_a_handoff_that_has_the_number_of_a_lost_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    store, released = Store(tmp_path), tmp_path / "released"
+    settings = await store.start()
+    try:
+        async with running(settings, None, [worker]) as client:
+            desk = Desk(client.bus)
+            await desk.result(await desk.hand("worker", {"say": "first"}, task="t0"))
+        await store.restart(copy=True)
+        async with running(settings, None, [worker]) as client:
+            desk = Desk(client.bus)
+            lost = await desk.hand("worker", {"say": "lost", "after": str(released)}, task="t1")
+            await until(lambda: _in_work(client.bus, 1))
+            await store.restart(back="POINTSMAN_WORK")  # a worker goes on with what the broker does not know any more
+            new = await _handed_later(desk)
+            result = await desk.result(new)
+            released.touch()
+            late = await desk.result(lost)
+    finally:
+        await store.stop()
+
+    assert (result.output, late.output) == ("new", "lost")
+
+
+async def _in_work(bus: Bus, count: int) -> bool:
+    depth = await bus.depth("agent-worker", "work")
+    return depth is not None and depth.in_flight == count
+
+
+async def _handed_later(desk: Desk) -> Handoff:
+    """The first handoff that a broker takes which is about to come back."""
+    while True:
+        with suppress(BusUnavailable, Conflict):
+            return await desk.hand("worker", {"say": "new"}, task="t2")
 
 
 async def _any(values: list[str]) -> bool:

@@ -97,7 +97,7 @@ class JetStreamBus:
         self.new_inbox, self.hear = self._connection.new_inbox, self._connection.hear
         self._consumers: set[PullConsumer] = set()
         self._streams = StreamKeeper(self._connection, self._subjects, settings, self._clock)
-        self._reader = StreamReader(self, self._timeout)
+        self._reader = StreamReader(self, self._timeout, self._streams.missing)
         self._writer = StreamWriter(self, self._reader, self._clock, watcher)
         self._artifacts = Artifacts(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
         alive = 3 * settings.heartbeat  # seconds, by its card

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pointsman.bus.connection import RECONNECT, NatsConnection
-from pointsman.bus.streams import ensure_streams, stream_names
+from pointsman.bus.streams import ensure_streams, stream_names, unattended
 from pointsman.errors import BusUnavailable, ConfigurationError, PeerError, UnknownOutcome
 from pointsman.ports import Clock, StreamKind
 from pointsman.settings import Settings
@@ -30,7 +30,7 @@ class StreamKeeper:
         self._subjects = subjects
         self._settings = settings
         self._clock = clock
-        self._letters = subjects.dead_letters.removesuffix(">")
+        self._unattended = unattended(subjects)
         self._made = False
         self._restoring: asyncio.Task[None] | None = None
         self.apart = False
@@ -67,8 +67,18 @@ class StreamKeeper:
 
     def unheard(self, subject: str) -> None:
         """Nobody answers on `subject`."""
-        if subject.startswith(self._letters):  # whose stream nobody else would miss: no consumer is on it
+        if subject.startswith(tuple(self._unattended.values())):
             self.restore()
+
+    async def missing(self, stream: str) -> bool:
+        """Whether `stream`, which the broker is without, is worth another look."""
+        if stream not in self._unattended:
+            return False
+        self.restore()
+        if self._restoring is None:
+            return False
+        await asyncio.wait({self._restoring})
+        return True
 
     def restore(self) -> None:
         """Begin to make again what `set_up` made, should the broker be without it: consumers, readers and letters

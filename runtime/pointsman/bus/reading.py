@@ -13,6 +13,7 @@ from pointsman.bus.checks import own_headers
 from pointsman.bus.pull import Pull
 from pointsman.bus.wire import (
     NO_MESSAGE,
+    NO_STREAM,
     Arrival,
     Connection,
     Meta,
@@ -38,11 +39,15 @@ _AGAIN = 0.5  # seconds before what a follower needs is asked for again
 
 
 class StreamReader:
-    """Reads the streams of a connection. One answer is waited for `timeout` seconds."""
+    """Reads the streams of a connection. One answer is waited for `timeout` seconds.
 
-    def __init__(self, bus: Connection, timeout: float) -> None:
+    `missing` is told of a stream that the broker is without, and says whether it is worth another look.
+    """
+
+    def __init__(self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]]) -> None:
         self._bus = bus
         self._timeout = timeout
+        self._missing = missing
 
     async def now(self, stream: str) -> datetime:
         """The clock of the broker that times the messages of `stream`."""
@@ -54,6 +59,8 @@ class StreamReader:
     async def from_leader(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
         """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
         answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
+        if error_code(answer) == NO_STREAM and await self._missing(stream):
+            answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
         if code := error_code(answer):
             if code == NO_MESSAGE:
                 return None

@@ -13,7 +13,7 @@ from pointsman.settings import Settings
 from pointsman.structured import structlog
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs", "stream_names"]
+__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs", "stream_names", "unattended"]
 
 _log = structlog.get_logger(__name__)
 
@@ -210,6 +210,17 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "subject_delete_marker_ttl": nanoseconds(MARKER),
         },
     ]
+
+
+def unattended(subjects: Subjects) -> dict[str, str]:
+    """The streams that nobody has a consumer on, so that who writes or reads there is the first to miss one; each with
+    what its subjects begin with."""
+    return {
+        subjects.dead_stream: subjects.dead_letters.removesuffix(">"),
+        subjects.limits_stream: f"{subjects.namespace}.limit.",
+        f"OBJ_{subjects.artifacts_bucket}": f"$O.{subjects.artifacts_bucket}.",
+        f"KV_{subjects.agents_bucket}": f"$KV.{subjects.agents_bucket}.",
+    }
 
 
 def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -1,0 +1,63 @@
+"""A bucket that was deleted under running processes is made again by whoever misses it, and work goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from structlog.testing import capture_logs
+from support.broker import SOON
+from support.crew import planner, steps, synthesizer, team, worker
+from support.system import running
+from support.waiting import until
+
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.ports import Bus
+from pointsman.settings import Settings
+
+pytestmark = pytest.mark.timeout(60)
+
+CREW = [planner, synthesizer, worker]
+
+
+async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_deleted(
+    bus: JetStreamBus, settings: Settings
+) -> None:
+    async with running(settings, team, CREW) as client:
+        name = f"KV_{client.subjects.agents_bucket}"
+        before = await client.bus.registry.cards()
+        with capture_logs() as lines:
+            await bus.api(f"STREAM.DELETE.{name}")
+            await until(lambda: _is_there(bus, name), seconds=SOON)
+            outcome = await (await client.submit("crew", steps("a"))).outcome(20)
+            await until(lambda: _as_many(client.bus, len(before)), seconds=SOON)
+
+    assert outcome.status == "completed"
+    assert name in {line["stream"] for line in lines if line["event"] == "stream_lost"}
+
+
+@pytest.mark.parametrize("kind", ["request", "result"])
+async def test_bodies_that_are_kept_apart_have_a_place_again_after_their_bucket_was_deleted(
+    bus: JetStreamBus, settings: Settings, kind: str
+) -> None:
+    large = "x" * 2 * bus.max_payload
+    request = steps(large) if kind == "request" else steps("x", times=2 * bus.max_payload)
+    request["tasks"][0]["id"], request["tasks"][0]["intent"] = "t1", "say it"
+    async with running(settings, team, CREW) as client:
+        with capture_logs() as lines:
+            await bus.api(f"STREAM.DELETE.OBJ_{client.subjects.artifacts_bucket}")
+            workflow = await client.submit("crew", request)
+            outcome = await workflow.outcome(30)
+
+    said = Counter(line["event"] for line in lines)
+    assert (outcome.status, outcome.answer) == ("completed", large)
+    assert {task.attempts for task in outcome.tasks} == {1}
+    assert not said.keys() & {"inputs_failed", "handoff_not_processed", "bug"}, said
+
+
+async def _is_there(bus: JetStreamBus, stream: str) -> bool:
+    return "config" in await bus.api(f"STREAM.INFO.{stream}")
+
+
+async def _as_many(bus: Bus, count: int) -> bool:
+    return len(await bus.registry.cards()) == count
