@@ -37,7 +37,7 @@ from pointsman.core.refining import refined_task, words_of
 from pointsman.core.reviewing import ask_for_review, judge_of, objection, read_review
 from pointsman.core.state import State, Task, reviewed_by
 from pointsman.core.strategies import begin, finish
-from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.transitions import SETTLED, Phase, TaskStatus
 from pointsman.core.verdicts import answered
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
@@ -299,6 +299,7 @@ def _advance(draft: Draft) -> None:
 
 
 def _start_what_can(draft: Draft) -> None:
+    draft.moved = list(dict.fromkeys(draft.moved))  # what waits for many that came together is looked at once
     while draft.moved and draft.open().phase is Phase.RUNNING:
         _start_or_skip(draft, draft.moved.pop(0))
 
@@ -310,7 +311,7 @@ def _start_or_skip(draft: Draft, task_id: str) -> None:
         return  # it has started, is settled, or has given way to a new plan
     for name in task.depends_on:
         dependency = state.tasks[name]
-        if not dependency.settled:
+        if dependency.status not in SETTLED:  # `settled`, without a call for each of very many
             return
         if dependency.status is not TaskStatus.SUCCEEDED and name not in task.optional:
             cause = dependency.cause or (dependency.error.message if dependency.error else dependency.status.value)

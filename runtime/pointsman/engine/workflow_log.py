@@ -28,8 +28,10 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["DamagedLog", "Head", "ImportedLog", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
-"""Commits between two snapshots: loading then reads at most that many, some tens of milliseconds, and a snapshot of a
-large plan adds a few per cent to what the log stores."""
+"""Commits between two snapshots: loading then reads at most that many, some tens of milliseconds."""
+_LARGE = 128
+"""Tasks from which on there are twice as many commits between two, from twice as many tasks on four times as many, and
+so on: a snapshot holds all tasks, and takes as much as the commits that added to them."""
 
 
 class DamagedLog(PeerError):
@@ -132,7 +134,7 @@ class WorkflowLog:
             waiting=tuple(state.approvals),
             grounds=grounds,
         )
-        due = number % SNAPSHOT_EVERY == 0
+        due = number % (SNAPSHOT_EVERY << (len(committed.tasks) // _LARGE).bit_length()) == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
         headers = encode(
             Envelope(

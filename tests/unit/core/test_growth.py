@@ -1,0 +1,62 @@
+"""What deciding on a task takes does not grow with the tasks of its plan. Lines of Python are counted, not time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pointsman.core.decide import consider
+from pointsman.core.inputs import Circumstances
+from pointsman.core.state import changed
+from pointsman.core.transitions import Phase
+from support.core import Story, task
+
+_COMMITS = 8
+"""In which the results of a wide plan come: as many as they are, they are folded where they come together."""
+
+
+def test_deciding_on_a_result_takes_as_much_in_a_plan_of_1000_tasks_as_in_one_of_200() -> None:
+    assert lines_for_each_of(1000) < 1.1 * lines_for_each_of(200)
+
+
+def lines_for_each_of(width: int) -> float:
+    """Lines of the core for each of so many parallel tasks, which one task then needs all of."""
+    names = [f"t{number}" for number in range(width - 1)]
+    story = Story().planned(*map(task, names), task("join", needs=names))
+    state, around = story.state, Circumstances(story.now, story.cards)
+    with lines_of_core() as lines:
+        for together in _parts(names, _COMMITS):
+            draft = consider(state, [story.result(name, "done") for name in together], around)
+            state = changed(draft.open(), commits=state.commits + 1)
+    assert state.phase is Phase.RUNNING
+    assert state.tasks["join"].live
+    return len(lines) / width
+
+
+def _parts(names: Sequence[str], count: int) -> Iterator[Sequence[str]]:
+    size = -(-len(names) // count)
+    return (names[start : start + size] for start in range(0, len(names), size))
+
+
+@contextmanager
+def lines_of_core() -> Iterator[list[int]]:
+    """The lines of `pointsman.core` that are executed inside, as they come."""
+    lines: list[int] = []
+
+    def line(frame: FrameType, event: str, given: Any) -> Callable[..., Any]:
+        if event == "line":
+            lines.append(frame.f_lineno)
+        return line
+
+    def call(frame: FrameType, event: str, given: Any) -> Callable[..., Any] | None:
+        return line if frame.f_globals.get("__name__", "").startswith("pointsman.core.") else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)

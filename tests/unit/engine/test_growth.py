@@ -1,0 +1,29 @@
+"""What a task stores does not grow with the tasks of its plan. Bytes are counted, not time."""
+
+from __future__ import annotations
+
+from pointsman.agent import agent
+from pointsman_schemas.team import Team
+from support.system import in_memory, planner_of, synthesizer
+
+
+@agent(name="alone", description="Does one task at a time, so that hardly any two results come together", concurrency=1)
+async def alone(request: str) -> str:
+    return "done"
+
+
+async def test_a_task_takes_as_much_of_the_log_in_a_plan_of_1000_tasks_as_in_one_of_200() -> None:
+    assert await bytes_for_each_of(1000) < 1.1 * await bytes_for_each_of(200)
+
+
+async def bytes_for_each_of(width: int) -> float:
+    """Bytes of the log for each of so many parallel tasks, whose results come one by one."""
+    tasks = [{"id": f"t{number}", "agent": "alone", "intent": f"Do part {number}"} for number in range(width)]
+    async with in_memory(Team(name="wide", agents=("alone",)), [planner_of(*tasks), alone, synthesizer]) as client:
+        workflow = await client.submit("wide", "all of it")
+        outcome = await workflow.outcome()
+        log = client.bus.read("log", client.subjects.log("wide", workflow.id))
+        commits = [len(stored.body) async for stored in log]
+    assert outcome.status == "completed"
+    assert len(commits) > width / 2
+    return sum(commits) / width
