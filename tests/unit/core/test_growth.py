@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from support.core import Story, task
+
 from pointsman.core.decide import consider
 from pointsman.core.inputs import Circumstances
 from pointsman.core.state import changed
 from pointsman.core.transitions import Phase
-from support.core import Story, task
 
 _COMMITS = 8
 """In which the results of a wide plan come: as many as they are, they are folded where they come together."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from support.system import in_memory, planner_of, synthesizer
+
 from pointsman.agent import agent
 from pointsman_schemas.team import Team
-from support.system import in_memory, planner_of, synthesizer
 
 
 @agent(name="alone", description="Does one task at a time, so that hardly any two results come together", concurrency=1)
