@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from pointsman.agent import agent
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import connect
 from pointsman.client import Client
+from pointsman.engine.archive import Archive, read
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
@@ -173,10 +175,28 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         assert "owned" not in await page.title()
         assert await page.locator("main img, main script").count() == 0
 
+        async with page.expect_download() as coming:
+            await page.get_by_role("link", name="Export").click()
+        archive = read(await asyncio.to_thread(Path(await (await coming.value).path()).read_bytes))
+        assert isinstance(archive, Archive)
+        assert archive.workflow_id in page.url
+
+        await page.get_by_role("button", name="Ask again").click()
+        await expect(page.locator("#ask-team")).to_have_value("crew")
+        await expect(page.locator("#ask-text")).to_have_value("Why does it squeak?")
+        await page.keyboard.press("Control+Enter")
+        await expect(page).not_to_have_url(re.compile(archive.workflow_id))
+        await expect(page.get_by_role("heading", name="Answer")).to_be_visible()
+
         await page.get_by_role("link", name="← Workflows").click()
-        row = page.locator("li.row")
-        await expect(row).to_contain_text("Completed")
-        await expect(row).to_contain_text("2/2")
+        rows = page.locator("li.row")
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text("Completed")
+        await expect(rows.first).to_contain_text("2/2")
+        course = await page.get_by_role("img", name="Workflows by when they began").get_attribute("aria-label")
+        assert course is not None
+        assert "2 completed" in course
+        await expect(page.locator("#namespace")).to_have_text(settings.namespace)
 
 
 async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
@@ -287,7 +307,7 @@ async def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_keyboard_reac
         await page.get_by_label("Token").fill("a-token-of-24-letters-xx")
         await page.keyboard.press("Enter")
         await expect(page.locator("li.row")).to_have_count(1)
-        for path in ("/", f"/workflows/{workflow.id}", "/agents", "/dead-letters"):
+        for path in ("/", f"/workflows/{workflow.id}", "/agents", "/approvals", "/dead-letters"):
             await page.goto(path)
             await expect(page.locator("#link")).to_contain_text("Live")
             await expect(page.locator("li.row, .node, tbody tr, .empty").first).to_be_visible()

@@ -15,7 +15,7 @@ from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
 from pointsman.core.approvals import unanswered
-from pointsman.core.words import seconds, used
+from pointsman.core.words import request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import Approval, Delta, Outcome, TaskSummary
 from pointsman_schemas.log import (
@@ -95,7 +95,7 @@ class Story:
         match event:
             case WorkflowStarted():
                 self._start = event.at
-                what = f"{event.workflow_id}  {text_of(event.input)}"
+                what = f"{event.workflow_id}  {request_text(event.input)}"
             case ApprovalRequested():
                 what = f"waits for approval of {what}: `pointsman approve {event.approval}` or `reject`"
         colour = _TONE[line.tone]
@@ -150,6 +150,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
         columns = ["workflow", "status", "request"]
     table = _table(*columns)
     for workflow in of:
+        asked = request_text(workflow.input) or _UNREAD
         took = ((workflow.ended_at or now) - workflow.started_at).total_seconds()
         cells: dict[str, str | Text] = {
             "workflow": workflow.id,
@@ -157,7 +158,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
             "status": Text(workflow.status, style=STYLE.get(workflow.status, "")),
             "started": workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             "took": seconds(took),
-            "request": Text(one_line(text_of(workflow.input) or _UNREAD, limit=400), no_wrap=True, overflow="ellipsis"),
+            "request": Text(one_line(asked, limit=400), no_wrap=True, overflow="ellipsis"),
         }
         table.add_row(*(cells[column] for column in columns))
     keep_whole(table, 0, columns.index("status"))

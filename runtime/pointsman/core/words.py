@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
+from pydantic import JsonValue
 
-__all__ = ["dollars", "seconds", "taken_late", "used"]
+from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
+from pointsman_schemas.strict_json import compact
+
+__all__ = ["dollars", "request_text", "seconds", "taken_late", "used"]
 
 _LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
 
@@ -29,6 +32,15 @@ def seconds(value: float) -> str:
 def dollars(cost: float) -> str:
     """US dollars; four places, because one call costs less than a cent."""
     return f"${cost:.4f}"
+
+
+def request_text(value: JsonValue) -> str:
+    """A request in a list: a text as it is, an object with one text as that text, what a team was handed by its intent,
+    anything else as JSON."""
+    if isinstance(value, dict):
+        only = next(iter(value.values())) if len(value) == 1 else value.get("intent")
+        value = only if isinstance(only, str) and only else value
+    return value if isinstance(value, str) else compact(value).decode()
 
 
 def used(usage: Usage) -> str:

@@ -6,6 +6,7 @@
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events: how it is now |
 | `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one event, one dead letter, whole |
+| `/api/workflows/ID/export` | the file that `export` of the command line writes |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | what `submit` and `cancel` of the command line do |
 | POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | what `approve` and `reject` do |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | what `dead replay` and `dead discard` do |
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from pointsman.client import Client
+from pointsman.engine.archive import export_workflow
 from pointsman.engine.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
 from pointsman.errors import ContractError, NotFound, PointsmanError
 from pointsman.ports import Stored
@@ -84,6 +87,7 @@ class Dashboard:
             Route("/api/events/{sequence:int}", self._event),
             Route("/api/dead-letters/{id}", self._letter),
             Route("/api/requests", self._submit, methods=["POST"]),
+            Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
             Route("/api/approvals/{id}/{action}", self._decide, methods=["POST"]),
             Route("/api/dead-letters/{id}/replay", self._replay, methods=["POST"]),
@@ -127,6 +131,13 @@ class Dashboard:
 
     async def _letter(self, request: Request) -> Response:
         return answer(views.letter(await self._found(request.path_params["id"])))
+
+    async def _export(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        token(name, "workflow")
+        archive = await export_workflow(self.client.bus, self.client.subjects, name, datetime.now(UTC))
+        headers = {"content-disposition": f'attachment; filename="{name}.json"'}
+        return Response(archive.model_dump_json(indent=1) + "\n", headers=headers, media_type="application/json")
 
     # Actions: what the command line does, by the same calls
 

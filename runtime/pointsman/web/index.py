@@ -6,17 +6,19 @@ the log, so whoever has seen everything up to a sequence can ask for what change
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
+from pointsman.core.words import request_text
 from pointsman.engine.history import commit_of, started_of
 from pointsman.errors import ContractError, NotFound
 from pointsman.ports import Bus, Stored
 from pointsman.telemetry import get_logger
+from pointsman.web.course import course_of
 from pointsman.web.folding import Folded
-from pointsman.web.rows import SEARCHED, SHOWN, AgentRecord, Page, Row, Search, Totals
+from pointsman.web.rows import SEARCHED, SHOWN, AgentRecord, Page, Row, Search, Totals, share_of
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import AttemptFailed, Entry, TaskAdded, TaskSucceeded, WorkflowStarted
-from pointsman_schemas.strict_json import compact
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["WorkflowIndex"]
@@ -49,6 +51,8 @@ class WorkflowIndex(Folded):
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
         """The rows from the `offset`th that fits on, at most `limit`, and the totals of all that fit."""
         totals, rows = Totals(), []
+        begun: list[tuple[float, str]] = []
+        took: list[float] = []
         for row in reversed(self._rows.values()):
             if not search.fits(row):
                 continue
@@ -59,6 +63,12 @@ class WorkflowIndex(Folded):
             totals.failed += row.status in ("failed", "partial")
             totals.tokens += row.usage.tokens
             totals.cost += row.usage.cost
+            begun.append((row.begun, row.status))
+            if row.took is not None:
+                took.append(row.took)
+        totals.usual, totals.slow = share_of(took, 0.5), share_of(took, 0.95)
+        since = search.since.timestamp() if search.since else None
+        totals.course = course_of(begun, since=since, now=time.time())
         return Page(rows, totals, self.sequence)
 
     def changed_since(self, sequence: int) -> Iterator[Row]:
@@ -94,7 +104,7 @@ class WorkflowIndex(Folded):
                 first = await started_of(self._bus, self._subjects, stored.subject)
             except (NotFound, ContractError):
                 return None
-        asked = first.input if isinstance(first.input, str) else compact(first.input).decode()
+        asked = request_text(first.input)
         row = Row(
             id=first.workflow_id,
             team=first.team,

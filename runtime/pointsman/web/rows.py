@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pointsman.web.course import Course
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import (
@@ -25,7 +26,7 @@ from pointsman_schemas.log import (
     WorkflowEnded,
 )
 
-__all__ = ["SEARCHED", "SHOWN", "AgentRecord", "Page", "Row", "Search", "Totals"]
+__all__ = ["SEARCHED", "SHOWN", "AgentRecord", "Page", "Row", "Search", "Totals", "share_of"]
 
 SEARCHED = 1_000  # characters of a request that a search looks at
 SHOWN = 200  # characters of it in the list
@@ -57,6 +58,13 @@ class Row:
     handed: dict[tuple[str, int], datetime] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
     """Approvals that it waits for."""
+    begun: float = field(init=False)
+    """Seconds since 1970."""
+    took: float | None = None
+    """Seconds, once it has ended."""
+
+    def __post_init__(self) -> None:
+        self.begun = self.started_at.timestamp()
 
     def take(self, entry: Entry) -> None:
         match entry:
@@ -84,7 +92,7 @@ class Row:
             case WorkflowEnded():
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
-                self.ended_at = entry.at
+                self.ended_at, self.took = entry.at, entry.at.timestamp() - self.begun
                 for kept in (self.work, self.handed, self.asked):
                     kept.clear()
                 return
@@ -140,9 +148,9 @@ class AgentRecord:
             "tokens": self.usage.tokens,
             "cost": self.usage.cost,
             "last_at": self.last_at,
-            "wait": _middle(self.waits),
-            "median": _middle(self.works),
-            "slow": _at(self.works, 0.95),
+            "wait": share_of(self.waits, 0.5),
+            "median": share_of(self.works, 0.5),
+            "slow": share_of(self.works, 0.95),
         }
 
 
@@ -175,6 +183,11 @@ class Totals:
     failed: int = 0
     tokens: int = 0
     cost: float = 0.0
+    usual: float | None = None
+    """Seconds that half of those that have ended took at most."""
+    slow: float | None = None
+    """Seconds that all but the slowest twentieth took at most."""
+    course: Course | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +199,8 @@ class Page:
     sequence: int
 
 
-def _middle(values: Sequence[float] | deque[float]) -> float | None:
-    return _at(values, 0.5)
-
-
-def _at(values: Sequence[float] | deque[float], share: float) -> float | None:
+def share_of(values: Sequence[float] | deque[float], share: float) -> float | None:
+    """What that share of `values` is at most; None where there are none."""
     if not values:
         return None
     ordered = sorted(values)

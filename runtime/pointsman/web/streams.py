@@ -135,7 +135,9 @@ class Streams:
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.log_anywhere(name)) is None:
             team = await self._client.waiting(name)
-            yield sse("absent", {"id": name, "team": team, **await self._status()})
+            waits = await self._client.unadmitted(team) if team else ()
+            asked = next((each.input for each in waits if each.id == name), None)
+            yield sse("absent", {"id": name, "team": team, "input": asked, **await self._status()})
         story, pause = Story(), _TICK / 2
         entries: list[Entry] = []
         reports: list[Progress] = []

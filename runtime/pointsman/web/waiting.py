@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pointsman.client import Client, WorkflowSummary
+from pointsman.core.words import request_text
 from pointsman.web.rows import SEARCHED, SHOWN, Row
-from pointsman_schemas.strict_json import compact
 
 __all__ = ["look_for_waiting"]
 
@@ -20,7 +20,7 @@ async def look_for_waiting(client: Client) -> list[Row]:
 
 
 def _row(request: WorkflowSummary, supervised: set[str]) -> Row:
-    asked = request.input if isinstance(request.input, str) else compact(request.input).decode()
+    asked = request_text(request.input)
     return Row(
         id=request.id,
         team=request.team,

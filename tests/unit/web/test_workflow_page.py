@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from support.asgi import ask, events
 from support.dashboard import NASTY, publish, until_read, watching
-from support.history import TEAM, WORKFLOW, at, dispatched, ended, failing, started, store, tool
+from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
 
 from pointsman.bus.memory import MemoryBus
+from pointsman.engine.archive import Archive, read
 from pointsman_schemas.envelope import Envelope, encode
 
 
@@ -76,3 +77,27 @@ async def test_what_a_model_wrote_stays_text_and_forges_no_event() -> None:
     assert view.data["input"] == view.data["outcome"]["answer"] == row["input"] == NASTY
     assert whole.headers["content-type"] == "application/json"
     assert whole.json["body"]["entries"][0]["input"] == NASTY
+
+
+async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
+    bus = MemoryBus()
+    async with watching(bus) as dashboard:
+        workflow = await dashboard.client.submit("shpo", "mend the pump")
+        async with events(dashboard.app, f"/api/live/workflows/{workflow.id}") as page:
+            absent = await page.until("absent")
+
+    assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
+
+
+async def test_a_workflow_is_taken_along_as_the_file_that_the_command_line_writes() -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    async with watching(bus) as dashboard:
+        taken = await ask(dashboard.app, "GET", f"/api/workflows/{WORKFLOW}/export")
+        missing = await ask(dashboard.app, "GET", "/api/workflows/wf_nope/export")
+
+    archive = read(taken.body)
+    assert isinstance(archive, Archive)
+    assert archive.workflow_id == WORKFLOW
+    assert taken.headers["content-disposition"] == f'attachment; filename="{WORKFLOW}.json"'
+    assert missing.status == 404

@@ -113,3 +113,18 @@ async def test_who_must_come_before_a_workflow_can_begin_stands_in_its_row() -> 
         (begun,) = (await page.until("rows")).data["rows"]
 
     assert (rows[0]["status"], rows[0]["reason"], begun["reason"]) == ("running", nobody.reason, "")
+
+
+async def test_the_list_says_how_long_workflows_take_and_when_they_began() -> None:
+    bus = MemoryBus()
+    for number, seconds in enumerate((2, 4, 60)):
+        name = f"wf_{number}"
+        await store(bus, started(name), ended("completed", seconds, workflow=name), workflow=name)
+    await store(bus, started("wf_9"), workflow="wf_9")
+    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as page:
+        while len((first := await page.until("page")).data["rows"]) < 4:
+            pass
+
+    totals = first.data["totals"]
+    assert (totals["usual"], totals["slow"]) == (4, 60)
+    assert [sum(part) for part in zip(*totals["course"]["columns"], strict=True)] == [3, 0, 0, 1]

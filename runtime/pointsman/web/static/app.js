@@ -33,7 +33,7 @@ function draw({ moved = false } = {}) {
   }
   leave();
   main.replaceChildren();
-  leave = page(main, match[1]) || (() => {});
+  leave = page(main, match[1], go) || (() => {});
   if (moved) {
     main.focus({ preventScroll: true });
     scrollTo(0, 0);
@@ -43,7 +43,7 @@ function draw({ moved = false } = {}) {
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href]");
   if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
-  if (link.target || link.origin !== location.origin || link.hash) return;
+  if (link.target || link.hasAttribute("download") || link.origin !== location.origin || link.hash) return;
   event.preventDefault();
   go(link.pathname + link.search);
 });

@@ -38,6 +38,7 @@ export const money = (value) => (!value ? "" : value < 0.01 ? `$${value.toFixed(
 
 export function seconds(value) {
   if (value === null || value === undefined) return "";
+  if (value < 0.00005) return "0 ms";
   if (value < 0.0095) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
   if (value < 59.95) return `${value.toFixed(1)} s`;
@@ -55,7 +56,10 @@ let drift = 0;
 export const setNow = (iso) => { if (iso) drift = Date.parse(iso) - Date.now(); };
 export const now = () => Date.now() + drift;
 
-export const span = (start, end) => (start ? ((end ? Date.parse(end) : now()) - Date.parse(start)) / 1000 : null);
+// Milliseconds since 1970, with the microseconds that `Date` leaves out: a call may take less than a millisecond.
+const exact = (iso) => Date.parse(iso) + Number(`0.${(/\.\d{3}(\d+)/.exec(iso) || [0, 0])[1]}`);
+
+export const span = (start, end) => (start ? Math.max(0, (end ? exact(end) : now()) - exact(start)) / 1000 : null);
 
 export function ago(iso) {
   const past = Math.max(0, (now() - Date.parse(iso)) / 1000);

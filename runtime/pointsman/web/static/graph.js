@@ -165,7 +165,7 @@ function nodeElement(task, [x, y], width, height, choose) {
   node.update = (now) => {
     node.setAttribute("class", `node ${tone(now.status)}${node.classList.contains("chosen") ? " chosen" : ""}`);
     setText(name, cut(height > 40 ? now.agent : width > 100 && now.agent !== now.task_id ? `${now.task_id} · ${now.agent}` : now.task_id, letters));
-    const took = seconds(span(now.started_at, now.ended_at));
+    const took = now.status === "skipped" ? word(now.status) : seconds(span(now.started_at, now.ended_at));
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     if (more) setText(more, cut(`${now.task_id === now.agent ? word(now.status) : now.task_id}${took ? ` · ${took}` : ""}${tries}`, Math.floor((width - 22) / 5.9)));
     const said = `${now.task_id}, ${now.agent}, ${word(now.status).toLowerCase()}${took ? `, ${took}` : ""}`;

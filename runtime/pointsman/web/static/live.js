@@ -92,7 +92,8 @@ function status({ broker, read, letters, stuck, approvals, namespace, teams: nam
   badge("letters", letters, "dead letters");
   badge("approvals", approvals, "wait for a person");
   badge("stuck", stuck, "agents need a look");
-  document.querySelector(".brand").title = `Namespace ${namespace}`;
+  const place = document.getElementById("namespace");
+  if (place.textContent !== namespace) place.textContent = namespace;
 }
 
 function badge(id, count, what) {

@@ -1,9 +1,10 @@
 // The form for a new request. Its id is made here, so that a second click or a lost answer is still one workflow.
 
 import { h, note } from "./dom.js";
+import { pretty } from "./format.js";
 import { post, teams } from "./live.js";
 
-export function askFor(go) {
+export function askFor(go, before = null) {
   if (document.querySelector("dialog[open]")) return;
   const id = crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`;
   const team = h("input", { id: "ask-team", list: "ask-teams", required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}", placeholder: "customer-service" });
@@ -20,7 +21,11 @@ export function askFor(go) {
       h("label", { class: "check" }, asJson, "It is a JSON object"),
       problem,
       h("p", { class: "buttons" }, h("button", { type: "button", text: "Cancel", onclick: () => dialog.close() }), send)));
-  if (teams.size) team.value = [...teams][0];
+  if (before) {
+    const whole = typeof before.input === "string" ? before.input : pretty(before.input);
+    asJson.checked = typeof before.input !== "string";
+    [team.value, text.value] = [before.team, whole];
+  } else if (teams.size) team.value = [...teams][0];
   const fail = (said) => { problem.textContent = said; problem.hidden = false; };
   dialog.querySelector("form").addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -43,5 +48,5 @@ export function askFor(go) {
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
-  (teams.size ? text : team).focus();
+  (team.value ? text : team).focus();
 }

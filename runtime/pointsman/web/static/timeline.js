@@ -4,6 +4,7 @@ import { arrange, h, setText } from "./dom.js";
 import { compact, now, seconds, span, tone, whose, word } from "./format.js";
 
 const OPEN = 30; // tasks up to which lanes begin unfolded
+const LABEL = 64; // pixels that a time on the axis needs
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400];
 
 export function timeline(select) {
@@ -19,13 +20,13 @@ export function timeline(select) {
     const start = Date.parse(view.started_at);
     const end = Math.max(start + 1, view.ended_at ? Date.parse(view.ended_at) : now());
     const scale = { start, whole: end - start };
-    drawAxis(axis, scale.whole / 1000);
+    drawAxis(axis, scale.whole / 1000, Math.max(2, Math.min(6, Math.floor(axis.clientWidth / LABEL))));
     const few = view.tasks.length <= OPEN;
     const shown = [];
     for (const task of view.tasks) {
       if (!task.started_at) continue;
       const open = folded.has(task.task_id) ? folded.get(task.task_id) : few;
-      shown.push(row(`t ${task.task_id}`, task, 0, scale, task.children && task.children.length ? open : null));
+      shown.push(row(`t ${task.task_id}`, task, 0, scale, unfolds(task) ? open : null));
       if (open) under(task, task.task_id, 1, scale, shown);
     }
     for (const key of rows.keys()) if (!shown.includes(rows.get(key))) rows.delete(key);
@@ -59,8 +60,11 @@ export function timeline(select) {
   return { element, draw, mark, tick: () => view && !view.ended_at && draw(view) };
 }
 
-function drawAxis(axis, whole) {
-  const step = STEPS.find((one) => whole / one <= 6) || whole / 6;
+// What one attempt did stands below its task; the attempt itself is the task.
+const unfolds = ({ children = [] }) => children.length > 1 || children.some((attempt) => attempt.children);
+
+function drawAxis(axis, whole, most) {
+  const step = STEPS.find((one) => whole / one <= most) || whole / most;
   const ticks = [];
   for (let at = 0; at <= whole * 1.0001; at += step) {
     const tick = h("span", { text: at ? seconds(at) : "0" });
@@ -85,7 +89,8 @@ function lane(depth, node, fold, choose) {
   element.update = (now, scale, open) => {
     const status = tone(now.status);
     if (task) {
-      twist.hidden = open === null;
+      twist.classList.toggle("none", open === null);
+      twist.disabled = open === null;
       setText(twist, open ? "▾" : "▸");
       twist.setAttribute("aria-expanded", String(Boolean(open)));
       twist.setAttribute("aria-label", `Attempts and calls of ${now.task_id}`);
@@ -94,7 +99,7 @@ function lane(depth, node, fold, choose) {
     name.title = now.detail || "";
     const used = now.usage ? `  ${compact(now.usage.input_tokens + now.usage.output_tokens)} tokens` : "";
     const length = span(now.started_at, now.ended_at);
-    setText(took, seconds(length));
+    setText(took, now.status === "skipped" ? word(now.status) : seconds(length));
     took.title = used.trim();
     bar.className = `span ${now.kind} ${status}`;
     bar.title = `${word(now.status)}, ${seconds(length)}${used}${now.detail ? `\n${now.detail}` : ""}`;

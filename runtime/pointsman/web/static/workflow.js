@@ -5,9 +5,10 @@ import { eventList } from "./events.js";
 import { clock, money, number, readable, seconds, setNow, span, tone, whose, word } from "./format.js";
 import { planGraph } from "./graph.js";
 import { follow, post } from "./live.js";
+import { askFor } from "./request.js";
 import { timeline } from "./timeline.js";
 
-export function workflowPage(main, id) {
+export function workflowPage(main, id, go) {
   let team = new URLSearchParams(location.search).get("team");
   document.title = `${id} · Pointsman`;
   let chosen = "";
@@ -29,7 +30,12 @@ export function workflowPage(main, id) {
   const ask = h("p", { class: "why", hidden: true }, "It waits for a person: ", h("a", { href: "/approvals", text: "answer it in Approvals" }), ".");
   const facts = h("dl", { class: "facts" });
   const ids = h("dl", { class: "ids" });
+  const below = h("dd", { class: "below" });
+  const teams = h("div", { hidden: true }, h("dt", { text: "Handed to" }), below);
   const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: cancel });
+  const again = h("button", { type: "button", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
+  const take = h("a", { class: "button", href: `/api/workflows/${id}/export`, download: `${id}.json`, text: "Export", hidden: true,
+    title: "The whole workflow in a file, for pointsman import and pointsman replay" });
   const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });
   const task = h("p", { class: "task-detail", hidden: true });
   const goal = h("span", { class: "muted" });
@@ -40,7 +46,7 @@ export function workflowPage(main, id) {
     panel("events", "Events", [events.tools], events.element));
   const waiting = h("div", {});
   main.append(
-    h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), stopIt),
+    h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), h("div", { class: "buttons" }, take, again, stopIt)),
     h("div", { class: "title" }, state, title), ask, facts, ids, waiting, whole);
 
   async function cancel() {
@@ -54,7 +60,7 @@ export function workflowPage(main, id) {
     if (view) return;
     stopIt.hidden = !said.team;
     team = said.team || team;
-    setText(title, id);
+    setText(title, said.input ? readable(said.input) : id);
     waiting.replaceChildren(team
       ? empty(`Waiting for a supervisor of ${team}`, "The request is stored and waits. It begins as soon as one takes it; this page follows.", "If nothing happens, see what is missing:", command(`pointsman doctor ${team}`))
       : empty("No such workflow here.", "Its log has aged out, or the id or the namespace is another. If it was just sent, it appears as soon as a supervisor takes it.", command("pointsman list")));
@@ -65,9 +71,11 @@ export function workflowPage(main, id) {
     setNow(view.now);
     waiting.replaceChildren();
     whole.hidden = false;
-    const asked = readable(view.input);
+    const asked = (view.parent && view.input && view.input.intent) || readable(view.input);
     setText(title, asked);
-    title.title = asked;
+    title.title = readable(view.input);
+    again.hidden = Boolean(view.parent); // its team was asked by another
+    take.hidden = false;
     document.title = `${word(view.status)}: ${asked.slice(0, 60)} · Pointsman`;
     const status = view.asked ? "waiting for approval" : view.status;
     state.hidden = false;
@@ -76,13 +84,22 @@ export function workflowPage(main, id) {
     ask.hidden = !view.asked;
     stopIt.hidden = Boolean(view.ended_at);
     showFacts();
+    showTeams();
     showAnswer();
-    setText(goal, view.plan ? `${number(view.tasks.length)} tasks${view.plan.revision > 1 ? `, plan ${view.plan.revision}` : ""}` : "");
+    showProgress();
     graph.draw(view.tasks, view.needs);
     lanes.draw(view);
     graph.mark(chosen);
     lanes.mark(chosen);
     showTask();
+  }
+
+  function showProgress() {
+    const work = view.tasks.filter((one) => one.role === "work");
+    const done = work.filter((one) => one.status === "succeeded").length;
+    const retold = view.plan && view.plan.revision > 1 ? `, plan ${view.plan.revision}` : "";
+    setText(goal, work.length ? `${number(done)} of ${number(work.length)} task${work.length > 1 ? "s" : ""} done${retold}` : "");
+    goal.title = (view.plan && view.plan.goal) || "";
   }
 
   function showFacts() {
@@ -92,7 +109,7 @@ export function workflowPage(main, id) {
     facts.replaceChildren(...[
       fact("Team", `${view.team}, ${view.strategy}`), fact("Started", clock(view.started_at)), fact(view.ended_at ? "Took" : "Running for", saved),
       used.calls ? fact("Model calls", number(used.calls)) : "",
-      used.calls ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
+      used.input_tokens + used.output_tokens ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
       used.cost ? fact("Cost", money(used.cost)) : "",
     ].filter(Boolean));
     if (ids.childElementCount) return; // they stay
@@ -100,7 +117,18 @@ export function workflowPage(main, id) {
       fact("Workflow", copyable(view.id, "the id")),
       fact("Trace", copyable(view.trace_id, "the trace id")),
       view.parent ? fact("Part of", h("a", { href: `/workflows/${view.parent}`, text: view.parent })) : "",
+      teams,
     ].filter(Boolean));
+  }
+
+  function showTeams() {
+    const asked = Object.entries(view.children);
+    teams.hidden = !asked.length;
+    if (below.childElementCount === asked.length) return;
+    below.replaceChildren(...asked.map(([task, child]) => {
+      const by = view.tasks.find((one) => one.task_id === task);
+      return h("a", { href: `/workflows/${child}`, text: by ? whose(by.agent, task) : task });
+    }));
   }
 
   function showAnswer() {

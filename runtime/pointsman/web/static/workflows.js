@@ -1,8 +1,9 @@
 // The list: newest first, live, filtered by the server.
 
+import { courseOf } from "./course.js";
 import { arrange, command, empty, h, note, setText } from "./dom.js";
 import { ago, clock, compact, money, number, seconds, span, tone, word } from "./format.js";
-import { follow, post } from "./live.js";
+import { follow, post, teams } from "./live.js";
 import { pager } from "./pager.js";
 
 const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
@@ -21,16 +22,17 @@ export function workflowsPage(main) {
   const status = choice("Status", [["", "Any status"], ...STATES.map((name) => [name, word(name)])], asked.get("status"));
   const time = choice("Started", TIMES, asked.get("minutes"));
   const totals = h("dl", { class: "totals" });
+  const course = courseOf();
+  const head = h("div", { class: "row head workflow-row", "aria-hidden": "true" },
+    ["Status", "Request", "Team", "Tasks", "Started", "Took", "Tokens", "Cost"].map((name) => h("span", { text: name })));
   const list = h("ol", { class: "rows workflows", "aria-label": "Workflows" });
   const nothing = h("div", {});
   const pages = pager(ask);
   main.append(
     h("h1", { class: "unseen", text: "Workflows" }),
     h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, search, team, status, time),
-    totals,
-    h("div", { class: "row head workflow-row", "aria-hidden": "true" },
-      ["Status", "Request", "Team", "Tasks", "Started", "Took", "Tokens", "Cost"].map((name) => h("span", { text: name }))),
-    list, nothing, pages.element);
+    h("div", { class: "overview" }, totals, course.element),
+    head, list, nothing, pages.element);
 
   let typing = 0;
   search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(ask, 200, 0); });
@@ -99,12 +101,15 @@ export function workflowsPage(main) {
       figure("Workflows", number(sums.count)), figure("Running", number(sums.running), sums.running && "running"),
       ...(sums.waiting ? [figure("Not admitted", number(sums.waiting), "warn")] : []),
       figure("Failed or partial", number(sums.failed), sums.failed && "bad"),
+      figure("Usually took", seconds(sums.usual) || "–"), figure("Slowest 5 %", seconds(sums.slow) || "–"),
       figure("Tokens", compact(sums.tokens)), figure("Cost", money(sums.cost) || "$0.00"),
     ]);
+    course.show(sums.course);
+    head.hidden = !shown.length;
     const filtered = search.value || team.value || status.value || time.value;
     nothing.replaceChildren(...(shown.length ? [] : [filtered
       ? empty("No workflow fits.", "Take a filter away, or search for something else.")
-      : empty("No workflows yet.", h("span", {}, "Ask a team with ", h("b", { text: "New request" }), ", or from a terminal:"), command('pointsman submit customer-service "I was charged twice"'))]));
+      : empty("No workflows yet.", h("span", {}, "Ask a team with ", h("b", { text: "New request" }), ", or from a terminal:"), command(`pointsman submit ${[...teams][0] || "TEAM"} "..."`))]));
     pages.show(offset, size, sums.count);
   }
 

@@ -1,0 +1,38 @@
+"""When the workflows of a list began and what became of them, in columns of equal time up to now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Course", "course_of"]
+
+_MOST = 60  # columns: as many as a phone can show
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 604800)  # seconds
+_PART = {"completed": 0, "failed": 1, "partial": 1, "cancelled": 2}
+_OPEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """`columns` are of `step` seconds each, the first from `start` (since 1970) on: of the workflows that began within
+    it, how many have completed, how many have failed or are partial, were cancelled, have not ended."""
+
+    start: float
+    step: float
+    columns: Sequence[Sequence[int]]
+
+
+def course_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Course | None:
+    """Of workflows by when they began (seconds since 1970) and their status. None of less than two."""
+    if len(begun) < 2:
+        return None
+    first = min(at for at, _ in begun) if since is None else since
+    whole = max(now - first, 1.0)
+    step = next((each for each in _STEPS if whole / each < _MOST), whole / (_MOST - 1))
+    start = first - first % step
+    columns = [[0, 0, 0, 0] for _ in range(max(1, min(_MOST, int((now - start) // step) + 1)))]
+    last = len(columns) - 1
+    for at, status in begun:
+        columns[max(0, min(last, int((at - start) // step)))][_PART.get(status, _OPEN)] += 1
+    return Course(start, step, columns)
