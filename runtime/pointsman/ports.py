@@ -227,6 +227,10 @@ class Bus(Protocol):
     @property
     def registry(self) -> Registry: ...
 
+    def name_of(self, stream: StreamKind) -> str:
+        """The name of a stream at the broker. That of `handoffs` is known after `set_up`."""
+        ...
+
     async def set_up(self, *, create: bool = True) -> None:
         """Create the streams and buckets that are missing. Idempotent, and safe from many processes at once.
 

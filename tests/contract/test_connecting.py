@@ -18,6 +18,16 @@ async def test_set_up_may_run_many_times_at_once(place: Place) -> None:
     assert await buses[0].publish(place.log, b"", {}) == 1
 
 
+async def test_what_is_to_be_done_is_in_the_work_stream_handoffs_with_it(place: Place) -> None:
+    bus = await place.connect()
+    await bus.set_up()
+
+    names = [bus.name_of(stream) for stream in ("work", "handoffs", "log", "dead")]
+
+    ns = place.ns.upper()
+    assert names == [f"{ns}_WORK", f"{ns}_WORK", f"{ns}_LOG", f"{ns}_DEAD"]
+
+
 async def test_closing_twice_is_safe_and_ends_the_connection(place: Place) -> None:
     bus = await place.connect()
     await bus.set_up()

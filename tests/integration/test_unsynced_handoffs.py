@@ -63,12 +63,13 @@ async def test_a_stream_that_was_lost_is_made_again_as_it_was(settings: Settings
 
     await other.set_up()
     config = (await bus.api(f"STREAM.INFO.{name}_HANDOFFS"))["config"]
-    forgets = other.forgets
+    forgets, where = other.forgets, other.name_of("handoffs")
     await other.close()
     await bus.close()
     await remove_streams(settings)
 
     assert forgets
+    assert where == f"{name}_HANDOFFS"
     assert config["persist_mode"] == "async"
 
 

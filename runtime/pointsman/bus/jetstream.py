@@ -167,6 +167,9 @@ class JetStreamBus:
 
     # Streams
 
+    def name_of(self, stream: StreamKind) -> str:
+        return self._streams[stream]
+
     async def set_up(self, *, create: bool = True) -> None:
         await self._streams.set_up(create=create)
 

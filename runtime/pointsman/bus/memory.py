@@ -21,6 +21,7 @@ from pointsman.bus.checks import (
 from pointsman.bus.memory_broker import MAX_PAYLOAD, Broker
 from pointsman.bus.memory_consumers import MemoryConsumer
 from pointsman.bus.memory_registry import MemoryRegistry
+from pointsman.bus.streams import stream_names
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Clock, Delivery, QueueDepth, Server, Service, Stored, StreamKind
 from pointsman_schemas.claim import MAX_BODY
@@ -89,6 +90,9 @@ class MemoryBus:
     @property
     def registry(self) -> MemoryRegistry:
         return self.broker.registry
+
+    def name_of(self, stream: StreamKind) -> str:
+        return stream_names(Subjects(self.broker.namespace), apart=self.broker.forgets)[stream]
 
     async def set_up(self, *, create: bool = True) -> None:
         self._open()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 from pointsman.errors import Conflict, OversizeEvent
-from pointsman.ports import Bus, Clock, Stored
+from pointsman.ports import Bus, Clock, Stored, StreamKind
 from pointsman.telemetry import metrics, names
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
@@ -53,7 +53,7 @@ async def bury(
         subject=stored.subject,
         headers=dict(stored.headers),
         body=base64.b64encode(stored.body).decode("ascii"),
-        stream=home_of(bus, subjects, stored.subject),
+        stream=bus.name_of(home_of(subjects, stored.subject)),
         sequence=stored.sequence,
         at=clock.now(),
     )
@@ -68,18 +68,18 @@ async def bury(
     return letter
 
 
-def home_of(bus: Bus, subjects: Subjects, subject: str) -> str:
-    """The stream that has what is to be done on `subject`."""
-    is_apart = bus.forgets and subject.startswith(f"{subjects.namespace}.handoff.")
-    return subjects.handoffs_stream if is_apart else subjects.work_stream
+def home_of(subjects: Subjects, subject: str) -> StreamKind:
+    """What to ask the bus for, to have what is to be done on `subject`."""
+    return "handoffs" if subject.startswith(f"{subjects.namespace}.handoff.") else "work"
 
 
 def letter_id(bus: Bus, subjects: Subjects, stored: Stored, workflow: str | None) -> str:
     """The id of the dead letter of `stored`, the same whoever buries it and however often."""
-    home = home_of(bus, subjects, stored.subject)
-    if home == subjects.handoffs_stream:  # it gives a number twice, and what it forgot is sent again, with another time
-        return dead_letter_id(workflow or "none", home, stored.subject, sha256(stored.body).hexdigest())
-    return dead_letter_id(workflow or "none", home, stored.sequence)
+    home = home_of(subjects, stored.subject)
+    stream = bus.name_of(home)
+    if bus.forgets and home == "handoffs":  # it gives a number twice, and what it forgot is sent again
+        return dead_letter_id(workflow or "none", stream, stored.subject, sha256(stored.body).hexdigest())
+    return dead_letter_id(workflow or "none", stream, stored.sequence)
 
 
 async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from pointsman.bus.clock import SystemClock
+from pointsman.engine.burial import home_of
 from pointsman.engine.history import closeable, commit_of, newest_commit, publish, started_of
 from pointsman.engine.intake import workflow_of
 from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent
@@ -254,8 +255,7 @@ class DeadLetters:
         content = letter.content
         if not content.truncated:
             return letter.body
-        apart = content.stream == self._subjects.handoffs_stream
-        original = await self._bus.get("handoffs" if apart else "work", content.sequence or 0)
+        original = await self._bus.get(home_of(self._subjects, content.subject), content.sequence or 0)
         if original is None or original.subject != content.subject:
             raise NotReplayable(
                 f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "

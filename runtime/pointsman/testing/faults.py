@@ -248,6 +248,9 @@ class FaultyBus:
     def forgets(self) -> bool:
         return self._bus.forgets
 
+    def name_of(self, stream: StreamKind) -> str:
+        return self._bus.name_of(stream)
+
     @property
     def restarts(self) -> int:
         return self._bus.restarts
