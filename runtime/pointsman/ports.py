@@ -282,7 +282,7 @@ class Bus(Protocol):
         ...
 
     async def lacks_room(self, stream: StreamKind) -> str:
-        """What fills the stream, so that it may refuse the next message; empty while there is room."""
+        """The bound for which the stream may refuse the next message, or drops its oldest; empty if there is none."""
         ...
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:

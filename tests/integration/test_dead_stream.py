@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from support.crew import planner, steps, synthesizer, team, worker
+from support.doctor import doctor
 from support.system import running
 from support.waiting import until
 
@@ -86,17 +85,6 @@ async def letters_of(client: Client) -> Sequence[Letter]:
 async def all_letters(client: Client) -> Sequence[Letter]:
     found = await letters_of(client)
     return found if len(found) >= LETTERS else ()
-
-
-async def doctor(settings: Settings) -> dict[str, Any]:
-    """Its checks that are bad, by name. A process of its own: what it sets for its log lines is not for those here."""
-    arguments = ["doctor", "--json", "--url", settings.url, "--namespace", settings.namespace]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pointsman", *arguments), stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    checks = [json.loads(line) for line in output.splitlines()]
-    return {check["name"]: check for check in checks if not check["ok"]}
 
 
 async def check_replays(client: Client, request: Workflow, task: Workflow, open_ended: Workflow, mended: Path) -> None:

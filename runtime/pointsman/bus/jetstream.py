@@ -257,12 +257,14 @@ class JetStreamBus:
         if error_code(answer):
             raise BusUnavailable(f"the broker does not describe {name}: {said(answer)}")
         config, state = answer["config"], answer["state"]
-        if config["discard"] == "old":
-            return ""
         # Where the bound of bytes comes first depends on the message: the largest has to fit.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
-            if 0 < (limit := config.get(bound, -1)) < (held := state[unit]) + room:
-                return f"{name} holds {held} {unit} of at most {limit}"
+            if (limit := config.get(bound, -1)) <= 0:
+                continue
+            if config["discard"] == "old":
+                return f"{name} drops its oldest messages beyond {limit} {unit}"
+            if limit < (held := state[unit]) + room:
+                return f"{name} holds {held} {unit} of at most {limit}, and refuses what does not fit"
         return ""
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:

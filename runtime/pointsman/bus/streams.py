@@ -131,13 +131,13 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
 
     `apart`: handoffs, and those that wait for their time, have a stream of their own, which is not synced.
 
-    `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get.
+    `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get. What is not
+    said of `discard` may be either: bounds are the operator's, and one that refuses what is beyond them loses nothing.
     """
     ns, kept = subjects.namespace, nanoseconds(settings.retention_days * _DAY)
     common: dict[str, Any] = {
         "retention": "limits",
         "storage": "file",
-        "discard": "old",
         "num_replicas": settings.replicas,
         "duplicate_window": nanoseconds(_DUPLICATES),
         "max_msgs_per_subject": -1,
@@ -145,6 +145,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     }
     work: dict[str, Any] = {
         **common,
+        "discard": "old",  # the server has no other where there are schedules
         "name": subjects.work_stream,
         "max_age": nanoseconds(_WORK_DAYS * _DAY),
         "allow_msg_schedules": True,
@@ -168,8 +169,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "subjects": [f"{ns}.{kind}.>" for kind in ("log", "event", "outcome")],
         },
         {
-            # Its bounds are whose it is to keep: one that refuses what is beyond them loses nothing.
-            **{key: value for key, value in common.items() if key != "discard"},
+            **common,
             "name": subjects.dead_stream,
             "max_age": kept,
             "subjects": [
@@ -183,6 +183,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         },
         {
             **common,
+            "discard": "old",
             "name": subjects.limits_stream,
             "max_age": nanoseconds(_DAY),
             "max_msgs_per_subject": 1,

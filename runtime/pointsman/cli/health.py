@@ -21,7 +21,7 @@ from pointsman.cli.render import NARROW, keep_whole
 from pointsman.cli.session import session, settings_for
 from pointsman.client import WAITING, Client
 from pointsman.core.circuits import Circuit
-from pointsman.engine.continuity import lost_log, lost_work
+from pointsman.engine.continuity import bounds, lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.loading import installed_agents
 from pointsman.errors import ConfigurationError, NotFound, PointsmanError
@@ -149,8 +149,14 @@ async def _continuity(client: Client, team: Team | str | None, settings: Setting
     losses = list(await lost_log(client.bus, client.subjects, SystemClock(), settings.retention_days))
     if team is not None:
         losses += await lost_work(client.bus, client.subjects, _name_of(team), SystemClock())
-    seen = "; ".join(losses) or "the streams hold what they vouch for in each other"
-    return Check("streams", not losses, seen, "messages were lost by a disk or a restore: see docs/durability.md")
+    if losses:
+        advice = "messages were lost by a disk or a restore: see docs/durability.md"
+        return Check("streams", False, "; ".join(losses), advice)
+    if bounded := await bounds(client.bus):
+        edits = " and ".join(f"`nats stream edit {bound.partition(' ')[0]}`" for bound in bounded)
+        advice = f"what was acknowledged is dropped, or work waits; take the bound off, with {edits}"
+        return Check("streams", False, "; ".join(bounded), advice)
+    return Check("streams", True, "the streams hold what they vouch for in each other")
 
 
 def _model(settings: Settings) -> Check:
@@ -189,7 +195,7 @@ async def _dead(client: Client) -> Check:
     count = len(await DeadLetters(client.bus, client.subjects).list(limit=_COUNTED))
     shown = "none" if not count else f"{count}{' or more' if count == _COUNTED else ''}; `pointsman dead list`"
     if full := await client.bus.lacks_room("dead"):
-        shown += f"; {full}, and refuses what does not fit"
+        shown += f"; {full}"
     advice = f"raise the bound, and what waits goes on: `nats stream edit {client.subjects.dead_stream}`"
     return Check("dead letters", not full, shown, advice)
 

@@ -17,13 +17,13 @@ from datetime import timedelta
 
 from pointsman.engine.history import commit_of
 from pointsman.errors import BusUnavailable, ContractError, StreamLost
-from pointsman.ports import Bus, Clock
+from pointsman.ports import Bus, Clock, StreamKind
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["LogWatch", "lost_log", "lost_work", "running_workflows"]
+__all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
 
 _WITNESS = timedelta(days=6)
 """How old a commit may be to vouch for its result: the work stream keeps that for 7 days."""
@@ -31,6 +31,12 @@ _DAY = 86_400.0
 _DEPOSED = 2.0
 """Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
 _CAUSE = re.compile(r"(.+)-(\d+)")
+
+
+async def bounds(bus: Bus) -> Sequence[str]:
+    """The bounds for which what was acknowledged is dropped, or what is to be is refused, as sentences."""
+    kinds: Sequence[StreamKind] = ("work", "handoffs", "log") if bus.forgets else ("work", "log")
+    return [bound for kind in kinds if (bound := await bus.lacks_room(kind))]
 
 
 async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: float) -> Sequence[str]:

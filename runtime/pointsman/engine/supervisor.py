@@ -23,7 +23,7 @@ from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.arrivals import Arrival, are_new, asks, begins, cancels, taken_id, too_early
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
-from pointsman.engine.continuity import LogWatch, lost_log, lost_work
+from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import addressee, read_child, read_inbox, read_request, request_for, unreadable_result
@@ -163,7 +163,11 @@ class SupervisorEngine:
         _log.info("supervisor_stopped", team=name)
 
     async def _look_for_losses(self) -> None:
-        """Streams that have lost their end are reported; what the log still knows of is sent again."""
+        """Streams that have lost their end, or will lose their beginning, are reported; what the log still knows of is
+        sent again."""
+        for bound in await bounds(self._bus):
+            hint = "what was acknowledged is dropped, or work waits; take the bound off, with `nats stream edit`"
+            _log.warning("stream_lacks_room", reason=bound, hint=hint)
         for loss in await lost_log(self._bus, self._subjects, self._clock, self._settings.retention_days):
             _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
         for loss in await lost_work(self._bus, self._subjects, self._team.name, self._clock):

@@ -1,0 +1,74 @@
+"""Bounds that an operator gave to a stream: one that refuses what is beyond loses nothing, the other is told of."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.checker import problems
+from support.crew import planner, steps, synthesizer, team, worker
+from support.doctor import doctor
+from support.system import running
+from support.waiting import until
+
+from pointsman.bus.jetstream import JetStreamBus
+from pointsman.settings import Settings
+from pointsman_schemas.subjects import Subjects
+
+pytestmark = pytest.mark.timeout(60)
+
+CREW = [planner, synthesizer, worker]
+
+
+async def bound(bus: JetStreamBus, stream: str, **limits: Any) -> dict[str, Any]:
+    """Give a stream other limits; what it holds."""
+    info = await bus.api(f"STREAM.INFO.{stream}")
+    answer = await bus.api(f"STREAM.UPDATE.{stream}", {**info["config"], **limits})
+    assert "error" not in answer, answer
+    state: dict[str, Any] = info["state"]
+    return state
+
+
+async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamBus, settings: Settings) -> None:
+    log = Subjects(settings.namespace).log_stream
+    async with running(settings, team, CREW) as client:
+        await (await client.submit("crew", steps("before"))).outcome(20)
+        state = await bound(bus, log)
+        await bound(bus, log, discard="new", max_msgs=state["messages"] + 40)
+        with capture_logs() as lines:
+            workflows = [await client.submit("crew", steps("a", "b", serial=True)) for _ in range(10)]
+            await until(lambda: [line for line in lines if line["event"] == "inputs_handed_back"])
+        full = await doctor(settings)
+        await bound(bus, log, max_msgs=-1)
+        outcomes = await asyncio.gather(*(workflow.outcome(30) for workflow in workflows))
+        wrong = await problems(client.bus, client.subjects, "crew", [workflow.id for workflow in workflows])
+
+    assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
+    assert wrong == []
+    assert f"{log} holds" in full["streams"]["seen"]
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 50_000_000}, {"max_msgs": 5_000}])
+@pytest.mark.parametrize("kind", ["work", "log"])
+async def test_a_stream_that_drops_its_oldest_messages_is_told_of(
+    bus: JetStreamBus, settings: Settings, kind: str, limits: dict[str, int]
+) -> None:
+    subjects = Subjects(settings.namespace)
+    name = {"work": subjects.work_stream, "log": subjects.log_stream}[kind]
+    sound = await doctor(settings)
+    await bound(bus, name, **limits)
+
+    with capture_logs() as lines:
+        async with running(settings, team):
+            await until(lambda: [line for line in lines if line["event"] == "stream_lacks_room"])
+    (said,) = [line for line in lines if line["event"] == "stream_lacks_room"]
+    check = (await doctor(settings))["streams"]
+
+    (limit,) = limits.values()
+    assert "streams" not in sound
+    assert name in check["seen"]
+    assert str(limit) in check["seen"]
+    assert said["reason"] in check["seen"]
+    assert f"nats stream edit {name}" in check["advice"]
