@@ -126,9 +126,9 @@ def completed() -> list[Entry]:
     ]
 
 
-def failing() -> list[Entry]:
+def failing(message: str = "out of bolts") -> list[Entry]:
     """`t1` fails, is tried again and fails for good; `t2`, which needs it, is skipped; not ended yet."""
-    error = AttemptError(kind="handler_error", message="out of bolts", retryable=True)
+    error = AttemptError(kind="handler_error", message=message, retryable=True)
     return [
         started(),
         *planned(

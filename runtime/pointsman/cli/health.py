@@ -309,6 +309,10 @@ def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
     return dict(grouped)
 
 
+_COUNTS = 31  # columns of how many there are, what waits and what is in work, with their margins
+_DESCRIBED = 10  # columns below which a description says nothing
+
+
 def _table(
     grouped: dict[str, list[AgentCard]],
     queues: Sequence[QueueDepth | None],
@@ -319,14 +323,17 @@ def _table(
     columns = ["agent", "role", "instances", "waiting", "in work", "model", "what it does"]
     if narrow := width < NARROW:
         columns = [column for column in columns if column not in ("role", "model")]
+        if width < max(map(len, grouped), default=0) + _COUNTS + _DESCRIBED:
+            columns.remove("what it does")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
-        table.add_column(column, overflow="ellipsis" if narrow else "fold", no_wrap=narrow)
+        table.add_column(column, no_wrap=narrow and column != "what it does")
     for (name, cards), queue in zip(grouped.items(), queues, strict=True):
         card = cards[0]
         waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
         wrong = [_circuit(circuits[name]) if name in circuits else "", _difference(cards)]
-        described = Text("".join(f"{each}; " for each in wrong if each), style="red")
+        told = "".join(f"{each}; " for each in wrong if each)
+        described = Text(told, style="red", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
         described.append(one_line(card.description, limit=80), style="default")
         cells = {
             "agent": name,

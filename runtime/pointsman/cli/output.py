@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pointsman_schemas.events import Outcome
 
 __all__ = [
+    "TOLD_FROM",
     "Code",
     "clean",
     "code_for",
@@ -47,6 +48,8 @@ __all__ = [
 P = ParamSpec("P")
 
 _UNBOUNDED = 10_000  # columns of a file or a pipe: nothing is cut or broken there, so that `grep` finds it
+
+TOLD_FROM = 27  # the column in which an event's own text begins: behind its time, its sign and its agent
 
 # Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -157,11 +160,17 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(terminal: Console, line: Text) -> None:
-    """One event, one line: cut at the edge of a terminal, whole in a file or a pipe."""
-    if terminal.is_terminal:
+    """One event, one line: cut at the edge of a terminal, whole in a file or a pipe. One with `no_wrap=False` is whole
+    on a terminal too, and goes on below where its text begins."""
+    if not terminal.is_terminal:
+        terminal.print(line, soft_wrap=True)
+    elif line.no_wrap is not False or len(line) <= terminal.width or terminal.width < 2 * TOLD_FROM:
         terminal.print(line, no_wrap=True, overflow="ellipsis")
     else:
-        terminal.print(line, soft_wrap=True)
+        first, rest = line.divide([TOLD_FROM])
+        for part in rest.wrap(terminal, terminal.width - TOLD_FROM):
+            terminal.print(first + part, no_wrap=True)
+            first.plain = " " * TOLD_FROM
 
 
 def prose(terminal: Console, text: str, style: str = "") -> None:

@@ -15,9 +15,10 @@ from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
 from pointsman.core.approvals import unanswered
-from pointsman.core.words import request_text, seconds, used
+from pointsman.core.trace import TraceNode, build
+from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import Approval, Delta, Outcome, TaskSummary
+from pointsman_schemas.events import Approval, Delta, Outcome
 from pointsman_schemas.log import (
     ApprovalRequested,
     Entry,
@@ -64,7 +65,9 @@ STYLE = {
 }
 _TONE = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
 _LOUD = "▶≡■?"  # the lines that are looked for first
+_WHOLE = "✗?!‖-"  # what goes wrong, and what waits for a person, is not cut at the edge of a terminal
 _WRITTEN = 72  # letters of a line of what is being written
+_HALF = 80  # columns of a terminal that nobody has made wider
 NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
 
 
@@ -100,7 +103,9 @@ class Story:
                 what = f"waits for approval of {what}: `pointsman approve {event.approval}` or `reject`"
         colour = _TONE[line.tone]
         style = f"bold {colour}".strip() if line.mark in _LOUD else colour or "dim"
-        yield self._line(line.at, line.mark, line.who, what, style)
+        told = self._line(line.at, line.mark, line.who, what, style)
+        told.no_wrap = line.mark not in _WHOLE
+        yield told
         if isinstance(event, PlanAccepted):
             for task in event.plan.tasks:
                 after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
@@ -108,7 +113,7 @@ class Story:
 
     def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
         since = (at - self._start).total_seconds() if self._start else 0.0
-        line = Text(f"{since:8.3f}s ", style="dim")
+        line = Text().append(f"{since:8.3f}s ", style="dim")
         line.append(f"{mark} {one_line(who, limit=40):<14} ", style=style)
         line.append(one_line(what, limit=400))
         return line
@@ -144,10 +149,11 @@ def outcome(of: Outcome) -> RenderableType:
 
 
 def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
-    """The table of `list`. Where there is room for few columns, it has the ids, the status and the request."""
+    """The table of `list`. Where there is room for few columns, it has the ids, the status, how long it took where that
+    fits, and the request."""
     columns = ["workflow", "team", "status", "started", "took", "request"]
     if width < NARROW:
-        columns = ["workflow", "status", "request"]
+        columns = ["workflow", "status", *(("took",) if width >= _HALF else ()), "request"]
     table = _table(*columns)
     for workflow in of:
         asked = request_text(workflow.input) or _UNREAD
@@ -165,17 +171,26 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
     return table
 
 
-def show(entries: Sequence[Entry]) -> RenderableType:
-    """A workflow whole: its request, every plan, its tasks with their results, its outcome."""
+def show(entries: Sequence[Entry], now: datetime) -> RenderableType:
+    """A workflow whole: how it stands, its request, every plan, its tasks as they are `now`, their results, its
+    outcome."""
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
-    tasks: tuple[TaskSummary, ...] = ()
+    top = build(entries).children[0] if isinstance(entries[0], WorkflowStarted) else None
+    status = "waiting for approval" if unanswered(entries) else top.status if top else ""
     for entry in entries:
         match entry:
             case WorkflowStarted():
+                took = ((top and top.ended_at) or now) - entry.at
+                line = Text(f"{entry.workflow_id}  ", style="bold").append(status, STYLE.get(status, ""))
+                began = entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
                 parts += [
-                    Text(f"{entry.workflow_id}  team {entry.team}, correlation {clean(entry.correlation_id)}", "bold"),
+                    line.append(
+                        f" {'after' if top and top.ended_at else 'for'} {seconds(took.total_seconds())}", "not bold"
+                    ),
+                    Text(f"team {entry.team}, since {began}"),
+                    Text(f"correlation {clean(entry.correlation_id)}", style="dim"),
                     Text(f"trace {entry.trace.trace_id}", style="dim"),
                     Text("\nRequest", style="bold"),
                     Text(text_of(entry.input, pretty=True)),
@@ -194,16 +209,8 @@ def show(entries: Sequence[Entry]) -> RenderableType:
                 own.add(entry.task_id)
             case TaskSucceeded() if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
-            case WorkflowEnded():
-                tasks = entry.outcome.tasks
-    if tasks:
-        table = _table("task", "agent", "status", "attempts", "took", "tokens")
-        for summary in tasks:
-            status = Text(summary.status, style=STYLE.get(summary.status, ""))
-            tokens = str(summary.usage.tokens) if summary.usage.tokens else ""
-            took = seconds(summary.elapsed)
-            table.add_row(summary.task_id, summary.agent, status, str(summary.attempts), took, tokens)
-        parts += [Text("\nTasks", style="bold"), table]
+    if top and top.children:
+        parts += [Text("\nTasks", style="bold"), _tasks(top, now)]
     for task_id, output in results.items():
         parts += [Text(f"\nResult of {task_id}", style="bold"), Text(text_of(output, pretty=True))]
     last = entries[-1]
@@ -217,6 +224,21 @@ def show(entries: Sequence[Entry]) -> RenderableType:
     else:
         parts.append(Text("\nIt is still running.", style="cyan"))
     return Group(*parts)
+
+
+def _tasks(top: TraceNode, now: datetime) -> Table:
+    costly = top.usage.cost > 0
+    table = _table("task", "agent", "status", "attempts", "took", "tokens", *(("cost",) if costly else ()))
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for task in top.children:
+        begun = task.started_at if task.attempt else None  # a task that was skipped took no time
+        took = seconds(((task.ended_at or now) - begun).total_seconds()) if begun else ""
+        used = [f"{task.usage.tokens:,}" if task.usage.tokens else ""]
+        used += [dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
+        status = Text(task.status, style=STYLE.get(task.status, ""))
+        table.add_row(task.task_id, task.agent, status, str(task.attempt or ""), took, *used)
+    return table
 
 
 def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:

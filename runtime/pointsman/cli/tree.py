@@ -1,11 +1,15 @@
-"""A trace in a terminal: a tree, each node with a bar to scale on one time axis. Values in, a renderable out."""
+"""A trace in a terminal: a tree, each node with a bar to scale on one time axis. Values in, a renderable out.
+
+A task's bar is thick while somebody works on it, in the colour of what came of it, and thin while it waits. Its only
+attempt is no line of its own: what was called in it stands below the task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,26 +17,31 @@ from pointsman.cli.output import one_line
 from pointsman.cli.render import NARROW, STYLE
 from pointsman.core.trace import TraceNode
 from pointsman.core.words import dollars, seconds
+from pointsman_schemas.card import Role
 
 __all__ = ["tree"]
 
 _MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
+_UNDONE = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
 _BAR_WIDTH = 32  # columns of the time axis
 _NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
+_NOTE = 120  # columns of what there is to say of a node
 _COST = 9  # columns of money, with their margin: $12.3456
 
 
 def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used, on `width`
-    columns. Where they are few, the details are left out. What goes on ends `now`."""
+    columns. Where they are few, the details are left out, but what went wrong is told below it. What goes on ends
+    `now`."""
     narrow = width < NARROW
     bars = max(10, min(_BAR_WIDTH, width - _NUMBERS - _NAME_WIDTH)) if narrow else _BAR_WIDTH
     names = max(20, min(_NAME_WIDTH, width - _NUMBERS - bars))
     costly = root.usage.cost > 0
     if costly:
         names = max(20, names - _COST)
+    room = 0 if narrow else min(_NOTE, width - names - bars - _NUMBERS - 1 - (_COST if costly else 0))
     start = root.started_at or now
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
@@ -43,42 +52,84 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     if costly:
         table.add_column("cost", justify="right", no_wrap=True)
     if not narrow:
-        room = width - names - bars - _NUMBERS - 1 - (_COST if costly else 0)
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
-        name = Text(prefix, style="dim")
-        name.append(f"{_MARK.get(node.status, '-')} ", style=STYLE.get(node.status, ""))
-        name.append(one_line(node.name, limit=80))
-        if node.kind == "task" and (node.attempt or 1) > 1:
-            name.append(f" x{node.attempt}", style="yellow")
-        took = "" if node.kind == "publish" else seconds(node.seconds) if node.seconds is not None else ""
-        tokens = f"{node.usage.tokens:,}" if node.usage.tokens and node.kind != "publish" else ""
-        paid = (dollars(node.usage.cost) if node.usage.cost and node.kind != "publish" else "",) if costly else ()
-        failed = node.status in ("failed", "skipped", "abandoned")
-        said = Text(one_line(node.detail, limit=120), style=STYLE[node.status] if failed else "dim")
-        table.add_row(name, _bar(node, start, end, now, bars), took, tokens, *paid, *([] if narrow else [said]))
-    return table
+        counted = node.kind != "publish"  # the workflow below it is the same
+        took = seconds(node.seconds) if counted and node.seconds is not None and node.status != "skipped" else ""
+        tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
+        paid = (dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
+        style = STYLE[node.status] if node.status in _UNDONE else "dim"
+        said = () if narrow else (Text(one_line(_detail(node), limit=_NOTE), style=style),)
+        table.add_row(_name(prefix, node), _bar(node, start, end, now, bars), took, tokens, *paid, *said)
+    return Group(table, *_problems(root, room))
 
 
 def _rows(node: TraceNode, here: str, below: str) -> Iterator[tuple[str, TraceNode]]:
     yield here, node
-    for index, child in enumerate(node.children):
-        last = index == len(node.children) - 1
+    children = node.children[0].children if _has_only_attempt(node) else node.children
+    for index, child in enumerate(children):
+        last = index == len(children) - 1
         yield from _rows(child, below + ("└ " if last else "├ "), below + ("  " if last else "│ "))
 
 
+def _has_only_attempt(node: TraceNode) -> bool:
+    return node.kind == "task" and len(node.children) == 1
+
+
+def _name(prefix: str, node: TraceNode) -> Text:
+    name = Text().append(prefix, style="dim")
+    name.append(f"{_MARK.get(node.status, '-')} ", style=STYLE.get(node.status, ""))
+    name.append(one_line(node.name, limit=80))
+    if node.kind == "task" and (node.attempt or 1) > 1:
+        name.append(f" x{node.attempt}", style="yellow")
+    if node.kind == "task" and node.role is Role.WORK and node.task_id and node.task_id != node.agent:
+        name.append(f" {one_line(node.task_id, limit=64)}", style="dim")
+    return name
+
+
+def _detail(node: TraceNode) -> str:
+    if not _has_only_attempt(node) or node.children[0].detail in node.detail:
+        return node.detail
+    return f"{node.detail}; {node.children[0].detail}" if node.detail else node.children[0].detail
+
+
 def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: int) -> Text:
-    if node.started_at is None:
+    if node.started_at is None or node.status == "skipped":
         return Text("")
-    style = STYLE.get(node.status, "")
     if node.kind == "publish":
         return Text("●", style="dim")
-    whole = (end - start).total_seconds() or 1.0
-    scale = width / whole
-    left = min(width - 1, max(0, int((node.started_at - start).total_seconds() * scale)))
-    right = (max(node.started_at, node.ended_at or now) - start).total_seconds() * scale
-    length = max(1, min(width, round(right)) - left)
-    return Text(" " * left).append(_BAR.get(node.kind, "█") * length, style=style)
+    scale = width / ((end - start).total_seconds() or 1.0)
+
+    def cells(of: TraceNode) -> range:
+        begun = of.started_at or now
+        left = min(width - 1, max(0, int((begun - start).total_seconds() * scale)))
+        right = round((max(begun, of.ended_at or now) - start).total_seconds() * scale)
+        return range(left, max(left + 1, min(width, right)))
+
+    whole = cells(node)
+    drawn = dict.fromkeys(whole, (_BAR.get(node.kind, "█"), STYLE.get(node.status, "")))
+    if node.kind == "task" and node.children:
+        drawn = dict.fromkeys(whole, ("─", "dim"))
+        for attempt in node.children:
+            drawn |= dict.fromkeys(cells(attempt), ("█", STYLE.get(attempt.status, "")))
+    line = Text()
+    for column in range(max(drawn) + 1):
+        line.append(*drawn.get(column, (" ", "")))
+    return line
+
+
+def _problems(root: TraceNode, room: int) -> Sequence[Text]:
+    """What went wrong, each once and whole, where `room` beside the tree was not enough for it."""
+    told: dict[str, Text] = {}
+    for node in _walk(root):
+        wrong = node.kind not in ("publish", "workflow") and node.status in _UNDONE
+        if not wrong or len(node.detail) <= room or node.detail in told:
+            continue
+        who = f"{node.agent or 'nobody'} {node.task_id or ''}".rstrip()
+        who += "" if node.kind == "task" else f", {node.name}"
+        line = Text().append(f"{_MARK.get(node.status, '-')} ", style=STYLE[node.status]).append(one_line(who))
+        told[node.detail] = line.append(f": {one_line(node.detail, limit=1_000)}")
+    return [Text(), *told.values()] if told else []
 
 
 def _walk(node: TraceNode) -> Iterator[TraceNode]:

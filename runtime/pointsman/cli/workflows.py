@@ -112,7 +112,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 "entries": entries,
             })  # fmt: skip
         else:
-            console().print(render.show(entries))
+            console().print(render.show(entries, datetime.now(UTC)))
         return Code.OK
 
     return asyncio.run(run())

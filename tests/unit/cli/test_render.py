@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console, RenderableType
-from support.history import at, completed, ended, failing, started, tool
+from support.history import at, completed, dispatched, ended, failing, started, succeeded, tool
 
 from pointsman.cli import render
+from pointsman.cli.output import TOLD_FROM, say
 from pointsman.cli.tree import tree
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
@@ -137,15 +139,49 @@ def test_an_outcome_without_an_answer_says_why() -> None:
 
 
 def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no_plan_as_a_result() -> None:
-    text = plain(render.show(completed()))
+    text = plain(render.show(completed(), at(9)))
 
     for part in ("mend it", "Plan 1", "t2", "Result of t1", "completed in 6.0 s"):
         assert part in text
     assert "Result of plan-1" not in text
 
 
+def test_show_begins_with_how_it_stands_and_tells_what_each_task_took() -> None:
+    first, *rest = plain(render.show(completed(), at(9))).splitlines()
+    rows = [" ".join(line.split()) for line in rest]
+
+    assert first == f"{WORKFLOW}  completed after 6.0 s"
+    assert "t1 fitter succeeded 1 3.0 s 120" in rows
+
+
+def test_show_of_one_that_runs_has_its_tasks_as_they_are_now() -> None:
+    log = [*completed()[:6], dispatched("t1", "fitter", 1)]
+
+    first, *rest = plain(render.show(log, at(9))).splitlines()
+    rows = [" ".join(line.split()) for line in rest]
+
+    assert first == f"{WORKFLOW}  running for 9.0 s"
+    assert "t1 fitter running 1 8.0 s" in rows
+    assert "t2 tester waiting" in rows
+
+
+@pytest.mark.parametrize(("width", "whole"), [(40, False), (80, True), (140, True)])
+def test_what_goes_wrong_is_not_cut_at_the_edge_of_a_terminal(width: int, whole: bool) -> None:
+    story = render.Story()
+    lines = [line for event in failing(message="out of bolts " * 6 + "and nuts") for line in story.lines(event)]
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+
+    for line in lines:
+        say(terminal, line)
+
+    told = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert all(len(line) <= width for line in told.splitlines())
+    assert ("and nuts" in told) is whole
+    assert all(line.startswith(" " * TOLD_FROM) or re.match(r" +\d+\.\d{3}s ", line) for line in told.splitlines())
+
+
 def test_show_says_that_a_workflow_still_runs() -> None:
-    assert "still running" in plain(render.show(failing()))
+    assert "still running" in plain(render.show(failing(), at(9)))
 
 
 def test_show_names_what_a_person_has_not_answered_yet() -> None:
@@ -157,7 +193,7 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
     ]
     decided = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", verdict="approved")
 
-    text = plain(render.show([started(), accepted, *asked, decided]))
+    text = plain(render.show([started(), accepted, *asked, decided], at(9)))
 
     assert "waiting for approval" in text
     assert "wf-2: the task t2" in text
@@ -169,7 +205,8 @@ def test_bars_are_to_scale_on_one_axis() -> None:
 
     def bar(name: str) -> tuple[int, int]:
         line = next(line for line in lines if name in line)
-        return line.index("█"), line.count("█")
+        (drawn,) = re.finditer("[█─]+", line)
+        return drawn.start(), len(drawn.group())
 
     whole, plan, fitter = bar("invoke_workflow"), bar("plan planner"), bar("invoke_agent fitter")
     assert whole[1] == 32
@@ -190,13 +227,48 @@ def test_a_trace_tells_attempts_and_what_was_paid() -> None:
     assert "$0.5000" in line
 
 
+def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() -> None:
+    log = [started(), dispatched("t1", "fitter", 0), succeeded("t1", "fitter", 4, 8), ended("completed", 8)]
+
+    (line,) = [line for line in plain(tree(build(log), at(9))).splitlines() if "invoke_agent fitter" in line]
+
+    assert line.count("─") == line.count("█") == 16
+    assert line.index("─") < line.index("█")
+
+
+def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> None:
+    once = plain(tree(build(completed(), [tool("find_bolts", 2, 2.5)]), at(9)))
+    again = plain(tree(build(failing()), at(9)))
+
+    assert "attempt" not in once
+    assert "│ └ ✓ execute_tool find_bolts" in once
+    assert [f"attempt {n}" in again for n in (1, 2, 3)] == [True, True, False]
+
+
+def test_tasks_of_one_agent_are_told_apart() -> None:
+    text = plain(tree(build(completed()), at(9)))
+
+    assert "invoke_agent fitter t1" in text
+    assert "synthesize synthesizer" in text
+
+
+@pytest.mark.parametrize("width", [80, 130, 300])
+def test_what_went_wrong_is_told_whole_once_below_the_tree_where_there_is_no_room_beside_it(
+    width: int,
+) -> None:
+    lines = plain(tree(build(failing(message="out of bolts " * 6 + "and nuts")), at(9), width), width)
+
+    assert " ".join(lines.split()).count("out of bolts and nuts") >= 1
+    assert len(re.findall(r"^✗ helper t1: ", lines, re.M)) == (width < 300)
+
+
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 140, 200])
 def test_the_trace_fits_its_terminal(width: int) -> None:
     reports = [tool("a_tool_with_quite_a_long_name_for_a_tool", 2, 3, error="why " * 50)]
 
     lines = plain(tree(build(completed(), reports), at(9), width), width).splitlines()
 
-    assert len(lines) == 12
+    assert len(lines) >= 10
     assert all(len(line) <= width for line in lines)
     assert any("3.0 s" in line for line in lines), "how long it took is always there"
 
