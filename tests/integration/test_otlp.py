@@ -141,6 +141,39 @@ async def test_a_process_ends_in_time_and_says_what_it_lost_when_the_collector(m
     assert len(lines) < 20  # an exporter that fails again and again does not fill the log
 
 
+@pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded"])
+async def test_no_span_is_made_that_would_find_no_room_behind_an_export_under_way_to_a_collector_that(
+    manner: str,
+) -> None:
+    code = """
+import asyncio, time
+from pointsman import telemetry
+from pointsman.settings import Settings
+
+async def main():
+    t = telemetry.setup("busy", settings=Settings())
+    parent = telemetry.parse_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    began, made, recording = time.monotonic(), 0, True
+    while recording:
+        with telemetry.span("work", parent=parent) as span:
+            recording = span.recording
+        made += recording
+        await asyncio.sleep(0.001)
+    print(time.monotonic() - began, made)
+    await t.shutdown(0.5)
+
+asyncio.run(main())
+"""
+    room = {"OTEL_BSP_MAX_QUEUE_SIZE": "64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "64", "OTEL_METRICS_EXPORTER": "none"}
+    async with _collector(manner) as (endpoint, _):
+        (printed,), lines = await _run(code, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **room})
+        took, made = map(float, printed.split())
+
+    assert 2 <= took < 8  # the first try takes 10
+    (lost,) = [line for line in lines if line["event"] == "spans_lost"]
+    assert lost["count"] == made + 1
+
+
 async def test_spans_and_metrics_are_flushed_before_a_process_ends() -> None:
     async with _collector("works") as (endpoint, paths):
         # Room for all of them: this is about the flush, not about overload.

@@ -2,7 +2,8 @@
 
 The SDK's own queue drops what does not fit, and tells nobody. It never has to: all that it holds came in here. Before
 an exporter that fails nothing is let in, queued or encoded, but for one item now and then that finds out whether the
-collector is back.
+collector is back. An exporter that is stuck has not failed yet: what it may come back for is kept, as far as there is
+room.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["Door"]
 
+_PATIENCE: Final = 2.0  # seconds an export may take: a collector that is busy answers in one, or gives 503
 _PAUSE: Final = 5.0  # seconds from a try that failed to the next one's item: as long as the standard has a batch wait
 
 _log = get_logger(__name__)
@@ -38,9 +40,11 @@ class Door:
         self._monotonic = monotonic
         self._has_failed = False  # the last that was sent: the collector is taken to be away
         self._tried_again = 0.0  # when, by `monotonic`: before that nothing is let in, and then one
+        self._began: float | None = None  # the export that is under way, by `monotonic`
         self._missed = 0  # since the last delivery
         self._was_full = False
         self._closed = False
+        self._series = metrics.labels({names.SIGNAL: signal})
         self._empty()
         if hasattr(os, "register_at_fork"):
             empty = weakref.WeakMethod(self._empty)
@@ -49,6 +53,7 @@ class Door:
     def _empty(self) -> None:
         """Nobody is inside: at the beginning, and in a forked process, where the SDK empties its queue as well."""
         self._inside = 0
+        self._began = None
         self._lock = threading.RLock()  # a collected generator may end its span while it is held
 
     @property
@@ -62,8 +67,9 @@ class Door:
 
     def is_away(self) -> bool:
         """Whether what begins now would be made for nobody: the collector is away, and has its next try already or is
-        not to be tried yet. A queue that is full now may have room when it ends."""
-        return self._has_failed and not self.is_open()
+        not to be tried yet; or it holds on to a batch, and all has been filled meanwhile. A queue that is full before
+        one that answers may have room when it ends."""
+        return not self.is_open() and (self._has_failed or self._is_stuck())
 
     def refuse(self) -> None:
         """One was not even made, because nobody would have been let in."""
@@ -92,21 +98,25 @@ class Door:
         if self._has_failed and self._monotonic() < self._tried_again:
             self._dropped(len(batch))
             return None
-        delivered, at_fault = False, True
+        delivered: int | None = None
+        at_fault = True
+        self._began = self._monotonic()
         try:
             result = self._exporter.export(batch)
-            delivered = result.name == "SUCCESS"
+            if result.name == "SUCCESS":
+                delivered = len(batch) - getattr(self._exporter, "left_out", 0)
             return result
         except (TypeError, ValueError) as error:
             at_fault = isinstance(error, OSError)  # some of an HTTP client's are both
             raise
         finally:
-            if delivered:
-                self._delivered(len(batch))
-            else:
-                self._dropped(len(batch))
-                if at_fault:
-                    self._failed()
+            self._began = None
+            if lost := len(batch) - (delivered or 0):
+                self._dropped(lost)
+            if delivered is not None:
+                self._delivered(delivered)
+            elif at_fault:
+                self._failed()
 
     def shutdown(self) -> None:
         """May be called twice: by the SDK, and by whoever gives up."""
@@ -119,6 +129,10 @@ class Door:
         if not self._has_failed:
             return self.room
         return int(self._monotonic() >= self._tried_again)
+
+    def _is_stuck(self) -> bool:
+        began = self._began  # another thread ends it
+        return began is not None and self._monotonic() - began > _PATIENCE
 
     def _failed(self) -> None:
         self._tried_again = self._monotonic() + _PAUSE
@@ -148,4 +162,4 @@ class Door:
     def _dropped(self, amount: int) -> None:
         with self._lock:
             self._missed += amount
-        metrics.count(names.TELEMETRY_DROPPED, amount, {names.SIGNAL: self._signal})
+        metrics.add(names.TELEMETRY_DROPPED, amount, self._series)

@@ -137,9 +137,15 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
             super().__init__(cast(Any, door), max_queue_size=door.room)
             self._door = door
 
-        def on_end(self, span: ReadableSpan | Written) -> None:
-            if span.context is not None and span.context.trace_flags.sampled and self._door.admits():
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.context is not None and span.context.trace_flags.sampled:
+                self.take(span)
+
+        def take(self, span: ReadableSpan | Written) -> bool:
+            """Whether there was room for it."""
+            if admitted := self._door.admits():
                 super().on_end(cast(ReadableSpan, span))
+            return admitted
 
     class Provider(TracerProvider):
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
@@ -159,9 +165,9 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
 
-    def take(span: Written) -> None:
-        for one in batching:
-            one.on_end(span)
+    def take(span: Written) -> bool:
+        taken = [one.take(span) for one in batching]
+        return any(taken)
 
     lean = use_written(exporters, resource, (traces.SCOPE, _version(), traces.SCHEMA))
     traces.use(provider, _version(), ways, Recorder(take) if lean else None)

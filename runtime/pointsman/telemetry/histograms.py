@@ -22,12 +22,15 @@ from pointsman.telemetry.names import Value
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, MetricReader, MetricsData
 
-__all__ = ["Histograms", "Labels"]
+__all__ = ["MOST", "OVERFLOW", "Histograms", "Labels"]
 
 Labels: TypeAlias = frozenset[tuple[str, Value]]
 """What a series is known by, in whatever order it is given."""
 Described: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
+MOST: Final = 2000  # series of one metric: the standard's limit
+OVERFLOW: Final[Labels] = frozenset({("otel.metric.overflow", True)})
+"""The series that those beyond it share."""
 _INFINITE: Final = float("inf")
 _PLACE: Final = "pointsman.histograms"
 _Reader = TypeVar("_Reader", bound="MetricReader")
@@ -50,8 +53,15 @@ class Histograms:
                 found = self._series[name] = {}
             series = found.get(labels)
             if series is None:
-                series = found[labels] = _Series(self._described[name][2])
+                series = self._another(found, labels, self._described[name][2])
             series.add(value)
+
+    def _another(self, series: dict[Labels, _Series], labels: Labels, bounds: tuple[float, ...]) -> _Series:
+        if len(series) >= MOST:
+            labels = OVERFLOW
+        if (found := series.get(labels)) is None:
+            found = series[labels] = _Series(bounds)
+        return found
 
     def join(self, meter: Meter) -> None:
         """Be read as if they were that meter's. The SDK has nothing for a reader that it has added up nothing for, so

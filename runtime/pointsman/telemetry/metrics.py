@@ -13,7 +13,7 @@ from typing import Any, Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pointsman.telemetry import names
-from pointsman.telemetry.histograms import Histograms, Labels
+from pointsman.telemetry.histograms import MOST, OVERFLOW, Histograms, Labels
 from pointsman.telemetry.names import Attributes, Value
 
 __all__ = ["NAMES", "add", "change", "count", "hide", "histograms", "labels", "measuring", "observe", "show", "use"]
@@ -109,7 +109,8 @@ def show(name: str, value: float, attributes: Attributes | None = None) -> None:
     if _meter is not None:
         of = labels(attributes)
         with _lock:
-            _values(_meter, name)[of] = value
+            values = _values(_meter, name)
+            values[_within(values, of)] = value
 
 
 def hide(name: str, attributes: Attributes | None = None) -> None:
@@ -140,7 +141,15 @@ def use(meter: Meter | None, kept: Histograms | None = None) -> None:
 def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:
     with _lock:
         values = _values(meter, name)
-        values[of] = values.get(of, 0) + amount
+        if (stands := values.get(of)) is None:
+            of = _within(values, of)
+            stands = values.get(of, 0)
+        values[of] = stands + amount
+
+
+def _within(values: dict[Labels, float], of: Labels) -> Labels:
+    """The series that counts for `of`: its own while there is room for it."""
+    return of if of in values or len(values) < MOST else OVERFLOW
 
 
 def _values(meter: Meter, name: str) -> dict[Labels, float]:

@@ -50,14 +50,18 @@ def _otlp() -> Any:
 
     class Sending(OTLPSpanExporter):
         about: tuple[Resource, tuple[str, str, str]] | None = None
+        left_out = 0  # spans of the last batch
 
         def export(self, spans: Sequence[Any]) -> SpanExportResult:
+            self.left_out = 0
             ours = [span for span in spans if isinstance(span, Written)]
             if not ours or self._shutdown or self.about is None:
                 return super().export(spans)
             others = [span for span in spans if not isinstance(span, Written)]
             resource, scope = self.about
-            body = encoder.request(resource.attributes, resource.schema_url, scope, map(Written.encoded, ours))
+            encoded = list(map(Written.encoded, ours))
+            self.left_out = encoded.count(b"")
+            body = encoder.request(resource.attributes, resource.schema_url, scope, encoded)
             if others:  # two messages in a row are one with the fields of both
                 body += encode_spans(others).SerializePartialToString()
             if len(body) > _LARGEST:

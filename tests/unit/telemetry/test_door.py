@@ -26,6 +26,8 @@ NOT_SAMPLED = TraceContext(PARENT.trace_id, PARENT.span_id, 0)
 class Exporter:
     """Takes batches while `works`, and remembers each that it was asked to take."""
 
+    left_out = 0  # of a batch that it took
+
     def __init__(self) -> None:
         self.works = False
         self.asked: list[int] = []
@@ -157,6 +159,57 @@ def test_a_full_queue_is_no_sign_that_the_collector_is_away(place: Place) -> Non
     assert (place.door.is_open(), place.door.is_away()) == (False, False)
 
 
+def test_a_queue_that_fills_up_behind_an_export_that_does_not_end_is_one(place: Place) -> None:
+    away: list[bool] = []
+
+    def hang(batch: object) -> SpanExportResult:
+        place.enter(100)
+        for passed in (1.9, 0.2):
+            place.clock.now += passed
+            away.append(place.door.is_away())
+        return SpanExportResult.SUCCESS
+
+    place.exporter.export = hang  # type: ignore[method-assign]
+    place.door.export(range(place.enter(10)))
+
+    assert away == [False, True]
+    assert not place.door.is_away()  # it came back well: whoever waits goes next
+
+
+def test_however_long_an_export_takes_whoever_has_room_comes_in(place: Place) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    def hang(batch: object) -> SpanExportResult:
+        place.clock.now += 60
+        seen.append((place.door.is_away(), place.enter(100)))
+        return SpanExportResult.SUCCESS
+
+    place.exporter.export = hang  # type: ignore[method-assign]
+    place.door.export(range(place.enter(10)))
+
+    assert seen == [(False, 100)]
+    assert place.door.lost == 100  # they wait
+
+
+def test_a_batch_that_was_taken_but_for_some_is_delivered_but_for_them(place: Place) -> None:
+    place.exporter.works = True
+    place.exporter.left_out = 3
+
+    place.door.export(range(place.enter(10)))
+
+    assert (place.door.lost, place.enter(10)) == (3, 10)
+
+
+def test_a_batch_that_was_taken_though_nothing_was_left_of_it_shows_that_the_collector_is_back(place: Place) -> None:
+    place.fail()
+    place.clock.now += 5
+    place.exporter.works = True
+    place.exporter.left_out = 1
+    place.door.export(range(place.enter(1)))
+
+    assert (place.door.lost, place.enter(50)) == (11, 50)
+
+
 def test_while_it_is_found_out_whether_the_collector_is_back_it_is_away_for_all_but_one(place: Place) -> None:
     place.fail()
     away = [place.door.is_away()]
@@ -268,6 +321,30 @@ class TestSpans:
         self.pipeline._flush()
 
         assert (self.lost(), exporter.asked) == (0, [1, 1])
+
+    def test_one_that_begins_behind_a_full_queue_and_an_export_that_does_not_end_counts_as_lost(
+        self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (door,) = traces._way._doors  # type: ignore[union-attr]
+        clock = Clock()
+        monkeypatch.setattr(door, "_monotonic", clock)
+        monkeypatch.setattr(door, "room", 1)
+        recording: list[bool] = []
+
+        def hang(batch: Sequence[Any]) -> SpanExportResult:
+            for name in () if recording else ("waits", "is not made"):
+                with traces.span(name, parent=PARENT) as opened:
+                    recording.append(opened.recording)
+                clock.now += 3
+            return SpanExportResult.SUCCESS
+
+        monkeypatch.setattr(exporter, "export", hang)
+        with traces.span("is sent", parent=PARENT):
+            pass
+        traces._tracer.span_processor.force_flush()  # type: ignore[union-attr]
+
+        assert recording == [True, False]
+        assert (self.lost(), self.pipeline.undelivered()) == (1, 1)
 
     def test_instrumented_libraries_make_none_of_their_own_below_one_that_is_not_made(self, exporter: Exporter) -> None:
         self.go_away()

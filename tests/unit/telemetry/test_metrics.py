@@ -14,6 +14,7 @@ from support.prometheus import measure
 
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.environment import has_plain_histograms
+from pointsman.telemetry.histograms import OVERFLOW
 
 NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does what is below 0
 
@@ -90,7 +91,42 @@ def test_off_nothing_is_measured_and_nothing_raised() -> None:
     metrics.count(names.RETRIES)
 
 
+def test_of_a_counter_no_more_series_are_kept_than_the_standard_allows_and_the_rest_share_one(
+    reader: InMemoryMetricReader,
+) -> None:
+    for number in range(2100):
+        metrics.count(names.RETRIES, 1, {names.AGENT_NAME: str(number)})
+    metrics.count(names.RETRIES, 1, {names.AGENT_NAME: "7"})
+
+    kept = metrics._kept[names.RETRIES]
+    assert (len(kept), kept[OVERFLOW], sum(kept.values())) == (2001, 100, 2101)
+    assert kept[metrics.labels({names.AGENT_NAME: "7"})] == 2
+
+
+def test_a_gauge_that_was_hidden_makes_room_for_another(reader: InMemoryMetricReader) -> None:
+    for number in range(2000):
+        metrics.show(names.QUEUE_DEPTH, 1, {names.QUEUE: str(number)})
+    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "7"})
+    metrics.show(names.QUEUE_DEPTH, 5, {names.QUEUE: "another"})
+
+    kept = metrics._kept[names.QUEUE_DEPTH]
+    assert (len(kept), kept[metrics.labels({names.QUEUE: "another"})], OVERFLOW in kept) == (2000, 5, False)
+
+
 class TestHistogramsThatAreKeptHere:
+    def test_no_more_series_are_kept_than_the_sdk_keeps_and_the_rest_share_one(self) -> None:
+        made = []
+        for kept in (metrics.histograms(), None):
+            reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
+            metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+            for number in (*range(2100), 7):
+                metrics.observe(names.TASK_DURATION, 1, {names.AGENT_NAME: str(number)})
+            made.append(_described(reader))
+        metrics.use(None)
+
+        assert made[0] == made[1]
+        assert len(made[0]) == 2001
+
     @pytest.mark.parametrize("values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,), (1, -1.0, NAN, INF)])
     def test_a_reader_gets_what_the_sdk_would_have_made_of_them(self, values: tuple[float, ...]) -> None:
         made = []

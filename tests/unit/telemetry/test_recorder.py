@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from support.prometheus import exposing, samples
 
 from pointsman.telemetry import export, traces
-from pointsman.telemetry.recorder import LeanSpan
+from pointsman.telemetry.recorder import LeanSpan, Recorder, Written
 from pointsman.telemetry.span_exporter import span_exporter
 from pointsman.telemetry.trace_context import to_otel
 from pointsman.telemetry.traces import Happening, TraceContext, record, span
@@ -136,6 +136,7 @@ def wrongly() -> None:
         current = otel.get_current_span()
         current.set_attribute(1, "a number's")  # type: ignore[arg-type]
         current.set_attribute("right", True)
+        current.set_attributes({2: "two", "three": 3, "": "nothing", None: 4})  # type: ignore[dict-item]
         current.set_status(otel.StatusCode.ERROR, ValueError("no text"))  # type: ignore[arg-type]
     with span("wrong again", parent=PARENT):
         otel.get_current_span().set_status(otel.StatusCode.OK, "not for this")
@@ -218,6 +219,35 @@ async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
 
     assert set(collector.spans()) == {"before", "after"}
     assert [line["span"] for line in lines if line["event"] == "span_not_sent"] == ["broken"]
+    assert pipeline.undelivered() == 1
+
+
+async def test_of_a_thousand_spans_that_wait_all_but_the_newest_wait_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2000")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+    collector = Collector()
+    pipeline = exporting_to(collector)
+    waiting: list[Written] = []
+    monkeypatch.setattr(traces._recorder, "_take", lambda written: not waiting.append(written))
+
+    for number in range(1000):
+        with span(f"span {number}", parent=PARENT, attributes={"name": "a" * 100, "number": number}):
+            pass
+    held = [one for one in waiting if one._told is not None]
+    await pipeline.close(10)
+
+    assert (len(waiting), len(held)) == (1000, 1000 % 32)
+    assert max(len(one._encoded) for one in waiting) < 250
+
+
+async def test_a_span_that_found_no_room_is_not_encoded() -> None:
+    refused: list[Written] = []
+    recorder = Recorder(lambda written: bool(refused.append(written)))
+
+    for _ in range(100):
+        recorder.begin("span", 1, PARENT, remote=True).end()
+
+    assert [one._encoded for one in refused] == [b""] * 100
 
 
 async def test_what_a_recorded_span_was_told_is_what_it_says_though_it_changes_afterwards() -> None:

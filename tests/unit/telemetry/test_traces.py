@@ -421,7 +421,8 @@ def test_what_is_traced_goes_on_though_another_thread_ends_the_tracing_meanwhile
     taken: list[Written] = []
 
     def begin() -> None:
-        traces.use(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=Recorder(taken.append))
+        recorder = Recorder(lambda written: not taken.append(written))
+        traces.use(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=recorder)
 
     begin()
     with span("work", parent=REMOTE):
