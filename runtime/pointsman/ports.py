@@ -101,6 +101,12 @@ class Consumer(Protocol):
         """1 to `room` deliveries, waiting for the first as long as it takes; several when they are there at once."""
         ...
 
+    def set_rank(self, rank: int) -> None:
+        """Of a consumer that is opened as `ranked`, who has a higher one is only delivered what those with a lower one
+        have no room for, or are not there for: from 0 to 9, 0 at first. What was asked for before may come by the old
+        one for some seconds."""
+        ...
+
     @property
     def bound(self) -> bool:
         """Whether the broker is serving this consumer now, as far as can be known."""
@@ -306,9 +312,18 @@ class Bus(Protocol):
         ...
 
     async def consumer(
-        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+        self,
+        name: str,
+        stream: StreamKind,
+        subject: str,
+        *,
+        ack_wait: float,
+        max_in_flight: int = 1000,
+        ranked: bool = False,
     ) -> Consumer:
         """Open the durable pull consumer `name` with the one filter `subject`, creating it if it is missing.
+
+        All who open it say alike whether it is `ranked`; if it is there, it becomes so.
 
         `ack_wait` is in seconds: an unsettled message is delivered again after that. Deliveries are unlimited: whoever
         takes a message looks at `delivered` and gives up on it in the open.

@@ -207,6 +207,56 @@ async def test_a_consumer_has_at_most_so_many_in_flight(place: Place, bus: Bus) 
     assert len(await take(consumer)) == 1
 
 
+async def test_who_has_the_lowest_rank_is_delivered_all_it_has_room_for_and_the_next_what_is_left(
+    place: Place, bus: Bus
+) -> None:
+    first = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
+    other = await place.connect()
+    second = await other.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
+    second.set_rank(1)
+    left = asyncio.create_task(take_all(second, 4))
+    taking = asyncio.create_task(take_all(first, 6))
+    await asyncio.sleep(0)
+    for connection in (bus, other):
+        await connection.depth("writer", "work")  # whoever has an answer has been heard
+    for number in range(6):
+        await bus.publish(place.handoff(number), b"%d" % number, {})
+    taken = await taking
+    none_left = not left.done()
+    for number in range(6, 10):
+        await bus.publish(place.handoff(number), b"%d" % number, {})
+
+    assert [delivery.message.body for delivery in taken] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert none_left
+    assert [delivery.message.body for delivery in await left] == [b"6", b"7", b"8", b"9"]
+
+
+async def test_who_has_a_higher_rank_is_delivered_everything_once_nobody_is_before_him(place: Place, bus: Bus) -> None:
+    first = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
+    second = await (await place.connect()).consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
+    second.set_rank(9)
+    taking, leaving = asyncio.create_task(take(second)), asyncio.create_task(first.take(8))
+    await asyncio.sleep(0)
+
+    await first.close()
+    await bus.publish(place.handoff(1), b"1", {})
+
+    assert [delivery.message.body for delivery in await taking] == [b"1"]
+    with pytest.raises(BusUnavailable):
+        await leaving
+
+
+async def test_a_consumer_that_was_not_ranked_becomes_so_when_it_is_opened_ranked(place: Place, bus: Bus) -> None:
+    await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
+    consumer.set_rank(2)
+
+    await bus.publish(place.handoff(1), b"1", {})
+
+    [delivery] = await take(consumer)
+    assert delivery.message.body == b"1"
+
+
 async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: Place, bus: Bus) -> None:
     other = await place.connect()
     closing = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from random import Random
 from typing import Any
 from unittest import mock
 
 import structlog
 
-from pointsman.engine import supervisor, workflow_log
+from pointsman.engine import sharing, supervisor, workflow_log
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
@@ -130,9 +131,12 @@ class World:
         """Play it. Nothing is raised: what went wrong is among the problems."""
         ids = Random(f"{self.seed}/ids")
         snapshots = self.chance.choice([2, 3, 7])
+        busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
+        cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
+            stack.enter_context(mock.patch.object(sharing, "process_time", cpu.__next__))
             stack.enter_context(mock.patch.object(supervisor, "_ENDED_KEPT", self.chance.choice([1, 1000])))
             stack.enter_context(self._heard_logs())
             try:

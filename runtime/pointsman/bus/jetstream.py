@@ -314,11 +314,18 @@ class JetStreamBus:
     # Consumers
 
     async def consumer(
-        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+        self,
+        name: str,
+        stream: StreamKind,
+        subject: str,
+        *,
+        ack_wait: float,
+        max_in_flight: int = 1000,
+        ranked: bool = False,
     ) -> PullConsumer:
         check_filter(subject)
         token(name, "consumer")
-        config = durable(name, subject, ack_wait, max_in_flight)
+        config = durable(name, subject, ack_wait, max_in_flight, ranked=ranked)
 
         def handed_out(amount: int) -> None:
             if self._watcher is not None:

@@ -176,12 +176,20 @@ class MemoryBus:
                 await self.broker.until_changed()
 
     async def consumer(
-        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+        self,
+        name: str,
+        stream: StreamKind,
+        subject: str,
+        *,
+        ack_wait: float,
+        max_in_flight: int = 1000,
+        ranked: bool = False,
     ) -> MemoryConsumer:
         check_filter(subject)
         token(name, "consumer")
         self._open()
-        return MemoryConsumer(self, self.broker.durable(stream, name, subject, ack_wait, max_in_flight), stream)
+        durable = self.broker.durable(stream, name, subject, ack_wait, max_in_flight)
+        return MemoryConsumer(self, durable, stream, ranked=ranked)
 
     async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
         self._open()

@@ -26,7 +26,9 @@ class _Connection(Protocol):
 class MemoryConsumer:
     """One connection's share of what `durable` hands out of its stream."""
 
-    def __init__(self, bus: _Connection, durable: Durable, kind: StreamKind) -> None:
+    def __init__(self, bus: _Connection, durable: Durable, kind: StreamKind, *, ranked: bool = False) -> None:
+        self._ranked = ranked
+        self.rank = 0
         self._bus = bus
         self._durable = durable
         self._kind: StreamKind = kind
@@ -38,13 +40,24 @@ class MemoryConsumer:
 
     async def take(self, room: int) -> Sequence[MemoryDelivery]:
         broker = self._bus.broker
-        await asyncio.sleep(0)  # or one process that never waits would leave nothing to those it shares with
+        self._durable.asking.append(self)
+        try:
+            await asyncio.sleep(0)  # or one process that never waits would leave nothing to those it shares with
+            return await self._take(broker, room)
+        finally:
+            self._durable.asking.remove(self)
+            if self._ranked and self._durable.ready:
+                broker.wake(self._durable)  # for whoever comes behind this one
+
+    async def _take(self, broker: Broker, room: int) -> Sequence[MemoryDelivery]:
         while True:
             if not self.bound:
                 raise BusUnavailable(f"the consumer {self._durable.name} is closed")
             stream = broker.stream(self._kind)
             taken: list[MemoryDelivery] = []
-            while len(taken) < room and (sequence := self._durable.hand_out(broker.clock.monotonic())) is not None:
+            while len(taken) < room and not self._outranked():
+                if (sequence := self._durable.hand_out(broker.clock.monotonic())) is None:
+                    break
                 if (stored := stream.at(sequence)) is not None:
                     count, era = self._durable.counts[sequence], self._durable.era
                     stored = await self._bus.whole(stored)
@@ -52,6 +65,14 @@ class MemoryConsumer:
             if taken:
                 return taken
             await broker.until_changed(self._durable)
+
+    def _outranked(self) -> bool:
+        return any(other.bound and other.rank < self.rank for other in self._durable.asking)
+
+    def set_rank(self, rank: int) -> None:
+        if self._ranked and rank != self.rank:
+            self.rank = rank
+            self._bus.broker.wake(self._durable)
 
     async def close(self) -> None:
         self._closed = True

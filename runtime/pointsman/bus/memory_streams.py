@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from pointsman.bus.checks import matches
 from pointsman.ports import Stored
@@ -75,6 +76,15 @@ class Stream:
         return stored
 
 
+class Asking(Protocol):
+    """Somebody who shares a durable consumer and has room for more of it."""
+
+    rank: int
+
+    @property
+    def bound(self) -> bool: ...
+
+
 @dataclass(slots=True, eq=False)
 class Durable:
     """What one durable consumer has `ready` to go out, what is in flight and until when, how often each went out."""
@@ -87,6 +97,8 @@ class Durable:
     era: int = 0
     """How often it has been put back to an earlier moment: what was handed out before that is not settled."""
     counts: dict[int, int] = field(default_factory=dict)
+    asking: list[Asking] = field(default_factory=list)
+    """Those who wait for what is to go out."""
     _deadlines: dict[int, float] = field(default_factory=dict)
     _due: list[tuple[float, int]] = field(default_factory=list)
 

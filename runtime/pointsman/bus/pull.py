@@ -31,6 +31,7 @@ _HEARTBEAT = 2.0  # seconds between signs of life of an idle pull; two missing o
 # that led a consumer dies nobody tells its pulls: work waits for 4 to 6 s then (with 5 s here it was 11)
 _HOLD = 2.0  # seconds a message nobody takes may stay here before it is handed back
 _WAITING = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
+_GROUP = "ranked"  # whose pulls the broker serves by their rank
 _CLOSED = "closed"  # lost, but by our own will
 _RETRY = 0.5  # seconds before a consumer that could not be opened is tried again
 
@@ -62,8 +63,9 @@ class Pull:
         self._subscription = await self._bus.hear(self._inbox, self._arrived)
         self._bus.listeners.add(self._disconnected)
 
-    async def refill(self, room: int) -> None:
-        """Ask for what is missing to `room`, once half of it is: one request then serves many messages."""
+    async def refill(self, room: int, rank: int | None = None) -> None:
+        """Ask for what is missing to `room`, once half of it is: one request then serves many messages. A ranked
+        consumer takes no request without a `rank`, and no other one with it."""
         outstanding = self.asked + len(self.buffer)
         if self.lost or 2 * outstanding > room or room == 0:
             return
@@ -71,8 +73,13 @@ class Pull:
         self._heard = self._loop.time()
         await self._bus.send(
             self._subject,
-            b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}'
-            % (room - outstanding, nanoseconds(_EXPIRES), nanoseconds(_HEARTBEAT)),
+            b'{"batch":%d,"expires":%d,"idle_heartbeat":%d%s}'
+            % (
+                room - outstanding,
+                nanoseconds(_EXPIRES),
+                nanoseconds(_HEARTBEAT),
+                b"" if rank is None else b',"group":"%s","priority":%d' % (_GROUP.encode(), rank),
+            ),
             reply=self._inbox,
         )
 
@@ -123,9 +130,10 @@ class Pull:
             self._watchdog = self._loop.call_later(_HEARTBEAT, self._watch)
 
 
-def durable(name: str, subject: str, ack_wait: float, max_in_flight: int) -> dict[str, Any]:
+def durable(name: str, subject: str, ack_wait: float, max_in_flight: int, *, ranked: bool = False) -> dict[str, Any]:
     """What a durable consumer of `subject` is made of at the broker. Times are in nanoseconds."""
-    return {
+    by_rank = {"priority_groups": [_GROUP], "priority_policy": "prioritized"} if ranked else {}
+    return by_rank | {
         "durable_name": name,
         "name": name,
         "filter_subject": subject,
@@ -158,6 +166,7 @@ class PullConsumer:
         *,
         forgets: bool = False,
     ) -> None:
+        self._rank = 0 if "priority_groups" in config else None
         self._forgets = forgets
         self._on_close = on_close
         self._handed_out = handed_out
@@ -213,12 +222,16 @@ class PullConsumer:
                 if pull.lost:
                     await self._recover(pull.lost)
                     continue
-                await pull.refill(room)
+                await pull.refill(room, self._rank)
                 await pull.wait()
         finally:
             self._taking = False
             if self._pull is not None and self._pull.buffer:
                 self._hold_for_a_while()
+
+    def set_rank(self, rank: int) -> None:
+        if self._rank is not None:
+            self._rank = rank
 
     async def close(self) -> None:
         if self._closed:
@@ -230,7 +243,7 @@ class PullConsumer:
     async def _hand_out(self, pull: Pull, room: int) -> list[PullDelivery]:
         taken = [self._delivery(pull) for _ in range(min(room, len(pull.buffer)))]
         self._handed_out(len(taken))
-        await pull.refill(room - len(taken))
+        await pull.refill(room - len(taken), self._rank)
         if all(delivery.message.body for delivery in taken):
             return taken
         return await self._complete(taken)

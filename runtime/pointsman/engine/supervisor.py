@@ -94,7 +94,7 @@ class SupervisorEngine:
         self._ended: OrderedDict[str, float] = OrderedDict()  # when, by the clock's `monotonic`, the oldest first
         self._waiting: dict[str, list[Arrival]] = {}
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
-        self._sharing = Sharing(bus, team.name, self.instance)
+        self._sharing = Sharing(bus, clock, team.name, self.instance, settings.heartbeat)
         self._consumers: dict[str, Consumer] = {}
 
     @property
@@ -113,8 +113,9 @@ class SupervisorEngine:
         await self._bus.set_up()
         await self._clock.set(self._bus)
         name, wait = self._team.name, self._settings.ack_wait
-        requests = await self._bus.consumer(f"request-{name}", "work", self._subjects.request(name), ack_wait=wait)
-        inbox = await self._bus.consumer(f"inbox-{name}", "work", self._subjects.inbox_of(name), ack_wait=wait)
+        request, inputs = self._subjects.request(name), self._subjects.inbox_of(name)
+        requests = await self._bus.consumer(f"request-{name}", "work", request, ack_wait=wait, ranked=True)
+        inbox = await self._bus.consumer(f"inbox-{name}", "work", inputs, ack_wait=wait, ranked=True)
         tasks = consumer_name(name)
         handoffs = await self._bus.consumer(tasks, "handoffs", self._subjects.handoffs_of(name), ack_wait=wait)
         self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox, tasks: handoffs}
@@ -122,6 +123,7 @@ class SupervisorEngine:
         if any(card.name == name and not card.team for card in cards):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
         card = team_card(self._team, self._clock.now(), self.instance)
+        await self._look_around()
         await self._look_for_losses()
         await self._circuits.load()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
@@ -132,7 +134,7 @@ class SupervisorEngine:
         async with (
             await self._bus.listen(ended, self._heard_outcome),
             asyncio.TaskGroup() as turns,
-            await self._bus.receive(self.instance, lambda delivery: self._take(delivery, turns)),
+            await self._bus.receive(self.instance, lambda delivery: self._received(delivery, turns)),
         ):
             endless = [
                 asyncio.create_task(self._pull_requests(requests, turns)),
@@ -181,7 +183,9 @@ class SupervisorEngine:
         while True:
             await self._clock.sleep(self._settings.heartbeat)
             self._forget_old_ends()
+            self._sharing.measure()
             with contextlib.suppress(BusUnavailable):
+                await self._look_around()
                 if await self._broker_was_set():
                     for head in list(self._heads.values()):
                         if head.state is not None and not head.state.ended:
@@ -213,17 +217,27 @@ class SupervisorEngine:
         theirs."""
         while True:
             await self._deal_out(await consumer.take(_BATCH), turns)
-            if self._sharing.shared and len(self._waiting) > 1:
+            if self._sharing.spread and len(self._waiting) > 1:
                 await self._clock.sleep(_GATHER)
 
     async def _deal_out(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
         """What is of a workflow that another supervisor has in hand goes there, where its state is known."""
-        await self._sharing.look()
-        shared = self._sharing.shared
+        await self._look_around()
+        hands_on = self._sharing.hands_on
         for delivery in deliveries:
-            workflow = addressee(delivery.message, self._team.name, self._subjects) if shared else None
+            workflow = addressee(delivery.message, self._team.name, self._subjects) if hands_on else None
             if workflow is None or workflow in self._ended or not await self._sharing.hand_on(workflow, delivery):
                 self._take(delivery, turns)
+
+    async def _look_around(self) -> None:
+        """See which other supervisors are there, and be delivered what is left by those that come before this one."""
+        await self._sharing.look()
+        for consumer in self._consumers.values():
+            consumer.set_rank(self._sharing.rank)
+
+    def _received(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
+        self._sharing.received()
+        self._take(delivery, turns)
 
     def _take(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
         kind = delivery.message.subject.split(".", 2)[1]

@@ -316,10 +316,19 @@ class FaultyBus:
         return self._bus.follow(stream, subjects, after=after)
 
     async def consumer(
-        self, name: str, stream: StreamKind, subject: str, *, ack_wait: float, max_in_flight: int = 1000
+        self,
+        name: str,
+        stream: StreamKind,
+        subject: str,
+        *,
+        ack_wait: float,
+        max_in_flight: int = 1000,
+        ranked: bool = False,
     ) -> Consumer:
         def open_it() -> Awaitable[Consumer]:
-            return self._bus.consumer(name, stream, subject, ack_wait=ack_wait, max_in_flight=max_in_flight)
+            return self._bus.consumer(
+                name, stream, subject, ack_wait=ack_wait, max_in_flight=max_in_flight, ranked=ranked
+            )
 
         return _FaultyConsumer(self, await self.call(f"consumer {name}", open_it), name)
 
@@ -391,6 +400,9 @@ class _FaultyConsumer:
         for delivery in taken:
             self._bus.repeat(delivery)
         return [_FaultyDelivery(self._bus, delivery) for delivery in taken]
+
+    def set_rank(self, rank: int) -> None:
+        self._consumer.set_rank(rank)
 
     @property
     def bound(self) -> bool:

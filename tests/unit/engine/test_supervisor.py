@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
 from pointsman.core.state import State
-from pointsman.engine import supervisor
+from pointsman.engine import sharing, supervisor
 from pointsman.engine.history import commit_of
 from pointsman.engine.sending import Sender
 from pointsman.engine.sharing import Sharing
@@ -97,7 +98,7 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
         return None
 
     monkeypatch.setattr(Sender, "send_all", noted)
-    monkeypatch.setattr(Sharing, "look", alone)  # so that each deals with what it gets
+    monkeypatch.setattr(Sharing, "look", alone)  # so that each is delivered its part, and deals with what it gets
     broker = MemoryBroker()
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=30), 3):
@@ -108,7 +109,12 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
     assert all(ended)
 
 
-async def test_supervisors_that_know_of_each_other_share_no_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("pressed", "working"), [(False, 1), (True, 3)], ids=["one can do it alone", "it cannot"])
+async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work_that_one_can_do_alone(
+    monkeypatch: pytest.MonkeyPatch, pressed: bool, working: int
+) -> None:
+    monkeypatch.setattr(sharing, "_PRESSED", -1.0 if pressed else math.inf)
+    monkeypatch.setattr(sharing, "_RELIEVED", -1.0)
     writers = dict[str, set[int]]()
     commit = WorkflowLog.commit
 
@@ -119,13 +125,15 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow(monkeypatch
     monkeypatch.setattr(WorkflowLog, "commit", noted)
     broker = MemoryBroker()
     client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=30), 3):
+    async with crew(broker, Settings(ack_wait=30, heartbeat=0.05), 3) as engines:
         await until(lambda: _alive(client.bus, 6))
+        await until(lambda: sum(engine._sharing.rank for engine in engines) == 0 + 1 + 2)
+        await until(lambda: any(engine._sharing.spread for engine in engines) is pressed)
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
     assert statuses == {"completed"}
     assert {len(each) for each in writers.values()} == {1}
-    assert len({writer for each in writers.values() for writer in each}) > 1
+    assert len({writer for each in writers.values() for writer in each}) == working
 
 
 async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(
