@@ -32,6 +32,7 @@ from pointsman_schemas.ids import token
 __all__ = ["HandoffAddress", "InboxAddress", "Subjects"]
 
 _TOKENS = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # all as `token` wants each of them
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,8}")  # one way to write each, so that no attempt has a second address
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +228,14 @@ class Subjects:
     def parse_handoff(self, subject: str) -> HandoffAddress:
         """Raises `ContractError` when `subject` is not a handoff of this namespace."""
         match self._tokens(subject):
-            case ["handoff", agent, workflow, task, attempt] if attempt.isdecimal():
+            case ["handoff", agent, workflow, task, attempt] if _ATTEMPT.fullmatch(attempt):
                 return HandoffAddress(agent, workflow, task, int(attempt))
         raise ContractError(f"subject is {subject!r}; expected {self.namespace}.handoff.AGENT.WORKFLOW.TASK.ATTEMPT")
 
     def parse_inbox(self, subject: str) -> InboxAddress:
         """Raises `ContractError` when `subject` is not an inbox message of this namespace."""
         match self._tokens(subject):
-            case ["inbox", team, workflow, "result", agent, task, attempt] if attempt.isdecimal():
+            case ["inbox", team, workflow, "result", agent, task, attempt] if _ATTEMPT.fullmatch(attempt):
                 return InboxAddress(team, workflow, "result", f"{task}-{attempt}", agent, task, int(attempt))
             case ["inbox", team, workflow, ("control" | "timer") as kind, name]:
                 return InboxAddress(team, workflow, kind, name)

@@ -330,7 +330,13 @@ class World:
                 f"{key}={value}" for key, value in sorted(event.items()) if key not in ("event", "exc_info", "logger")
             )
             self.notes.append((asyncio.get_running_loop().time(), text[:400]))
-            if event["event"] in ("inputs_failed", "handoff_not_processed", "listener_failed", "handler_abandoned"):
+            if event["event"] in (
+                "inputs_failed",
+                "input_not_read",
+                "handoff_not_processed",
+                "listener_failed",
+                "handler_abandoned",
+            ):
                 self.problems.append(f"logged {text}: {_error_of(event)!r}")
             raise structlog.DropEvent
 

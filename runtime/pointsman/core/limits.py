@@ -4,6 +4,7 @@ makes sure somebody looks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.attempts import attempt_failed, resume
@@ -30,6 +31,9 @@ from pointsman_schemas.log import (
 )
 
 __all__ = ["arm_timer", "check_limits", "ration"]
+
+_SLEEP = timedelta(days=1)
+"""No timer sleeps longer: a stream that keeps messages for a week drops one that is due later before it has fired."""
 
 
 def check_limits(draft: Draft) -> None:
@@ -94,7 +98,7 @@ def _starve(draft: Draft, task: Task, shortage: Shortage) -> None:
 
 
 def arm_timer(draft: Draft) -> None:
-    """One schedule a workflow: re-armed only when something is due before it fires, or when it has fired."""
+    """One schedule a workflow: armed again only when something is due before it fires, or when it has fired."""
     state = draft.open()
     if state.ended:
         return
@@ -114,7 +118,7 @@ def arm_timer(draft: Draft) -> None:
     nobody = "" if state.begun else missing(draft)
     if nobody:
         deadlines.append(next_look(draft))
-    due = min(deadlines)
+    due = min(*deadlines, draft.now + _SLEEP)
     if fired or state.timer_due is None or due < state.timer_due:
         name = f"wake-{state.timers + 1}"
         draft.add(TimerArmed(at=draft.now, name=name, due=max(due, draft.now), reason=nobody))

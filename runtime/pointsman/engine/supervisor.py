@@ -242,7 +242,11 @@ class SupervisorEngine:
     def _take(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
         kind = delivery.message.subject.split(".", 2)[1]
         taken = {"request": self._take_request, "handoff": self._take_handoff}.get(kind, self._take_input)
-        taken(delivery, turns)
+        try:
+            taken(delivery, turns)
+        except Exception as error:  # it must not end the process, which would find it again
+            _log.exception("input_not_read", subject=delivery.message.subject)
+            turns.create_task(self._put_off(delivery, None, error))
 
     def _take_request(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
         received = read_request(delivery.message, self._team, self._settings.namespace)
@@ -327,10 +331,17 @@ class SupervisorEngine:
             _log.exception("inputs_failed", inputs=len(arrivals))
             for arrival in arrivals:
                 # A timer holds nothing, and its workflow waits for it alone: it comes again until somebody can take it.
-                if arrival.delivery.delivered < _PATIENCE or isinstance(arrival.input, TimerFired):
-                    await arrival.delivery.nak(min(float(arrival.delivery.delivered), _LONGEST_PAUSE))
-                else:
-                    await self._settler.bury(arrival.delivery, workflow, "bug", f"{type(error).__name__}: {error}")
+                patient = isinstance(arrival.input, TimerFired)
+                await self._put_off(arrival.delivery, workflow, error, for_ever=patient)
+
+    async def _put_off(
+        self, delivery: Delivery, workflow: str | None, error: Exception, *, for_ever: bool = False
+    ) -> None:
+        """The engine itself has failed at it: another one may not, a few times or `for_ever`."""
+        if delivery.delivered < _PATIENCE or for_ever:
+            await delivery.nak(min(float(delivery.delivered), _LONGEST_PAUSE))
+        else:
+            await self._settler.bury(delivery, workflow, "bug", f"{type(error).__name__}: {error}")
 
     def _forget(self, workflow: str, arrivals: Iterable[Arrival]) -> None:
         """What is known of the workflow may be stale. A request of it is admitted by whoever takes it next: if it kept

@@ -226,3 +226,18 @@ def test_the_armed_timer_is_a_message_for_later() -> None:
     assert message.subject == "pointsman.inbox.team.wf_1.timer.wake-1"
     assert message.schedule == "pointsman.schedule.wf_1.wake-1"
     assert message.due == T0 + timedelta(seconds=121)
+
+
+@pytest.mark.parametrize("days", [0.9, 1, 8, 30])
+def test_no_timer_sleeps_longer_than_a_stream_keeps_it(days: float) -> None:
+    """The broker drops what is older than the work stream keeps anything, a schedule that has not fired, too."""
+    seconds = days * 86_400
+    story = Story(cards=(card("worker", approval="required"),), limits=Limits(approval=seconds)).planned(task("a"))
+    asked = story.now
+    while story.state.approvals:
+        story.fire()
+
+    assert story.now == asked + timedelta(seconds=seconds)
+    armed = [entry.due - entry.at for entry in story.of(TimerArmed)]
+    assert max(armed) <= timedelta(days=1)
+    assert len(armed) <= days + 2

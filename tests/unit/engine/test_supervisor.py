@@ -28,6 +28,7 @@ from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import NotFound, OversizeEvent
+from pointsman.ports import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import Envelope, encode
@@ -134,6 +135,49 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work
     assert statuses == {"completed"}
     assert {len(each) for each in writers.values()} == {1}
     assert len({writer for each in writers.values() for writer in each}) == working
+
+
+@pytest.mark.parametrize("place", ["result.a.t1.0", "result.a.t1.01", "control.c1", "timer.wake-1", "other", "result"])
+async def test_nothing_that_lies_on_the_inbox_ends_the_process(place: str) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.bus.publish(f"pointsman.inbox.crew.wf_1.{place}", b"{", {})
+        (letter,) = await until(lambda: _letters(client))
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert letter.subject.endswith(place)
+    assert outcome.status == "completed"
+
+
+@pytest.mark.parametrize("reader", ["read_request", "read_inbox"])
+async def test_an_input_whose_reading_fails_by_a_bug_of_ours_ends_in_a_dead_letter_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    read, marked = getattr(supervisor, reader), b"marked"
+
+    def stumble(stored: Stored, *more: Any) -> Any:
+        if marked in stored.body:
+            raise RuntimeError("what nobody has thought of")
+        return read(stored, *more)
+
+    monkeypatch.setattr(supervisor, reader, stumble)
+    monkeypatch.setattr(supervisor, "_PATIENCE", 2)
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    subject = "pointsman.request.crew" if reader == "read_request" else "pointsman.inbox.crew.wf_1.control.c1"
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.bus.publish(subject, marked, {})
+        (letter,) = await until(lambda: _letters(client))
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert (letter.subject, letter.cause.kind) == (subject, "bug")
+    assert "what nobody has thought of" in letter.cause.message
+    assert outcome.status == "completed"
+
+
+async def _letters(client: Client) -> list[DeadLetter]:
+    return [parse(DeadLetter, stored.body) async for stored in client.bus.read("dead", "pointsman.dead.>")]
 
 
 async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(

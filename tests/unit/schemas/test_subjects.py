@@ -100,6 +100,16 @@ def test_a_subject_that_is_no_inbox_message_is_a_typed_error(subject: str) -> No
         Subjects().parse_inbox(subject)
 
 
+@pytest.mark.parametrize("attempt", ["0", "00", "01", "-1", "1_000", "1000000000", "9" * 64])
+def test_an_attempt_is_a_number_from_one_on_written_in_one_way(attempt: str) -> None:
+    for read, place in (
+        (Subjects().parse_handoff, "handoff.a.w.t"),
+        (Subjects().parse_inbox, "inbox.team.w.result.a.t"),
+    ):
+        with pytest.raises(ContractError, match="ATTEMPT"):
+            read(f"pointsman.{place}.{attempt}")
+
+
 @given(st.text(max_size=100))
 def test_no_text_breaks_reading(subject: str) -> None:
     for read in (Subjects().parse_handoff, Subjects().parse_inbox):
