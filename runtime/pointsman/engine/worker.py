@@ -80,7 +80,7 @@ class Worker:
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
         self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
-        self._jobs: dict[tuple[str, bytes], Job] = {}  # by subject and body
+        self._jobs: dict[object, Job] = {}  # by `_identity`
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._answerer = Answerer(bus, self._subjects, settings, self._clock, self._cancelled)
         self._stopping = False
@@ -177,8 +177,7 @@ class Worker:
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        # Not its number: a broker that lost the end of a stream gives that to another, and may be sent this one anew.
-        name = delivery.message.subject, delivery.message.body
+        name = self._identity(delivery.message)
         if (running := self._jobs.get(name)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
             desk.vacate()
@@ -207,6 +206,13 @@ class Worker:
         finally:
             del self._jobs[name]
             desk.vacate()
+
+    def _identity(self, handoff: Stored) -> object:
+        """What is the same whenever this handoff is delivered, and of no other. A number alone is not: a broker whose
+        stream has lost its end gives it again."""
+        if self._bus.forgets:  # and is sent what it forgot again, with another number
+            return handoff.subject, handoff.body
+        return handoff.subject, handoff.sequence
 
     # Beside the work
 
