@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,9 @@ def course_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: f
     start = first - first % step
     columns = [[0, 0, 0, 0] for _ in range(max(1, min(_MOST, int((now - start) // step) + 1)))]
     last = len(columns) - 1
-    for at, status in begun:
-        columns[max(0, min(last, int((at - start) // step)))][_PART.get(status, _OPEN)] += 1
+    part, parts = _PART.get, _OPEN + 1
+    counted = Counter([int((at - start) / step) * parts + part(status, _OPEN) for at, status in begun])
+    for place, count in counted.items():
+        column, of = divmod(place, parts)
+        columns[max(0, min(last, column))][of] += count
     return Course(start, step, columns)

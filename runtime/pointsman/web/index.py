@@ -7,6 +7,7 @@ the log, so whoever has seen everything up to a sequence can ask for what change
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pointsman.core.words import request_text
@@ -50,26 +51,21 @@ class WorkflowIndex(Folded):
 
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
         """The rows from the `offset`th that fits on, at most `limit`, and the totals of all that fit."""
-        totals, rows = Totals(), []
-        begun: list[tuple[float, str]] = []
-        took: list[float] = []
-        for row in reversed(self._rows.values()):
-            if not search.fits(row):
-                continue
-            if offset <= totals.count < offset + limit:
-                rows.append(row)
-            totals.count += 1
-            totals.running += row.status == "running"
-            totals.failed += row.status in ("failed", "partial")
-            totals.tokens += row.usage.tokens
-            totals.cost += row.usage.cost
-            begun.append((row.begun, row.status))
-            if row.took is not None:
-                took.append(row.took)
-        totals.usual, totals.slow = share_of(took, 0.5), share_of(took, 0.95)
+        fitting = [row for row in reversed(self._rows.values()) if search.fits(row)]
+        of = Counter([row.status for row in fitting])
+        took = sorted([row.took for row in fitting if row.took is not None])
         since = search.since.timestamp() if search.since else None
-        totals.course = course_of(begun, since=since, now=time.time())
-        return Page(rows, totals, self.sequence)
+        totals = Totals(
+            count=len(fitting),
+            running=of["running"],
+            failed=of["failed"] + of["partial"],
+            tokens=sum([row.usage.tokens for row in fitting]),
+            cost=sum([row.usage.cost for row in fitting]),
+            usual=share_of(took, 0.5),
+            slow=share_of(took, 0.95),
+            course=course_of([(row.begun, row.status) for row in fitting], since=since, now=time.time()),
+        )
+        return Page(fitting[offset : offset + limit], totals, self.sequence)
 
     def changed_since(self, sequence: int) -> Iterator[Row]:
         """The rows that changed above `sequence`, the newest change first."""
