@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 from support.asgi import events
+from support.history import WORKFLOW, dispatched, planned, started, store, succeeded
 from support.system import planner_of, running, synthesizer
 
 from pointsman.agent import agent
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import connect
+from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
 from pointsman.engine.archive import Archive, read
 from pointsman.errors import TaskError
@@ -31,6 +33,7 @@ from pointsman.web.dashboard import Dashboard
 from pointsman.web.server import serve
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
+from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, Team
 
@@ -93,9 +96,17 @@ async def dashboard(settings: Settings, *, port: int = 0, token: str | None = No
     """The dashboard on a connection of its own: its address."""
     bus = await connect(settings, name="dashboard", wait=5.0)
     await bus.set_up()
+    try:
+        async with served(Client(bus, namespace=settings.namespace), port=port, token=token) as address:
+            yield address
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def served(client: Client, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
     stop: asyncio.Event = asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    client = Client(bus, namespace=settings.namespace)
     serving = asyncio.create_task(
         serve(client, host="127.0.0.1", port=port, token=token, hosts=(), stop=stop, ready=address.set_result)
     )
@@ -106,7 +117,6 @@ async def dashboard(settings: Settings, *, port: int = 0, token: str | None = No
         stop.set()
         async with asyncio.timeout(20):
             await serving
-        await bus.close()
 
 
 @asynccontextmanager
@@ -220,6 +230,36 @@ async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
         await shown(page, "It was asked to end.").to_be_visible()
         await expect(page.locator("li.row .status")).to_have_text("To be ended")
         await expect(page.locator("li.row").get_by_role("button", name="Cancel")).to_be_hidden()
+
+
+async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_while_it_runs(browser: Browser) -> None:
+    names = [f"t{number}" for number in range(500)]
+    plan = [
+        PlannedTask(id=name, agent="fitter", intent="fit", depends_on=("t0",) if name != "t0" else ()) for name in names
+    ]
+    bus = MemoryBus()
+    await store(bus, started(), *planned(*plan), dispatched("t0", "fitter", 1), succeeded("t0", "fitter", 1, 2))
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto(f"/workflows/{WORKFLOW}")
+        await shown(page, "1 of 500 tasks done").to_be_visible()
+        order = "nodes => nodes.map(node => node.dataset.task)"
+        first = await page.locator(".node").evaluate_all(order)
+        await page.locator(".node[data-task=t499]").evaluate("node => { node.kept = true; }")
+        backwards = [
+            each
+            for name in reversed(names[1:])
+            for each in (dispatched(name, "fitter", 3), succeeded(name, "fitter", 3, 4))
+        ]
+        await store(bus, *backwards, number=2)
+        await shown(page, "500 of 500 tasks done").to_be_visible()
+        then = await page.locator(".node").evaluate_all(order)
+        kept = await page.locator(".node[data-task=t499].good").evaluate("node => node.kept")
+        lanes = await page.locator(".lane.depth-0").count()
+        lines = await page.locator(".event").count()
+
+    assert first == then == ["plan-1", *names]
+    assert kept, "the graph was not built anew"
+    assert (lanes, lines) == (501, 1005)
 
 
 async def bury(client: Client, count: int) -> None:

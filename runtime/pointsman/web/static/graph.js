@@ -1,5 +1,6 @@
 // The plan, left to right: a task stands right of all it needs. Layers by longest path, order by the middle of a
-// node's neighbours; a layer with more tasks than fit below each other goes on in a column beside.
+// node's neighbours; a layer with more tasks than fit below each other goes on in a column beside. Where there are very
+// many, they stand in the order of the plan: lines are not followed there, tasks are looked for.
 
 import { h, s, setText } from "./dom.js";
 import { seconds, span, tone, word } from "./format.js";
@@ -13,7 +14,7 @@ const SMALLEST = 0.7;
 const CROWD = 60; // tasks from which on lines are paler, so that the tasks stand out
 const SWEEPS = 6; // there and back: more changes nothing that can be seen
 
-export function layout(ids, needs) {
+export function layout(ids, needs, inOrder = ids.length > 200) {
   const known = new Set(ids);
   const before = new Map(ids.map((id) => [id, (needs[id] || []).filter((one) => known.has(one) && one !== id)]));
   const after = new Map(ids.map((id) => [id, []]));
@@ -21,7 +22,7 @@ export function layout(ids, needs) {
   const layer = layers(ids, before, after);
   const columns = [];
   for (const id of ids) (columns[layer.get(id)] ||= []).push(id);
-  order(columns, before, after);
+  if (!inOrder) order(columns, before, after);
   return { columns: columns.filter(Boolean), before, after };
 }
 
@@ -64,11 +65,12 @@ export function planGraph(select) {
   let grid = [];
 
   function draw(tasks, needs) {
-    const ids = tasks.map((task) => task.task_id);
-    const now = JSON.stringify([ids, needs]);
+    const place = new Map(Object.keys(needs).map((id, at) => [id, at])); // not the order they began in, which changes
+    const planned = [...tasks].sort((one, other) => (place.get(one.task_id) ?? -1) - (place.get(other.task_id) ?? -1));
+    const now = JSON.stringify([planned.map((task) => task.task_id), needs]);
     if (now !== shape) {
       shape = now;
-      build(tasks, needs);
+      build(planned, needs);
     }
     for (const task of tasks) nodes.get(task.task_id).update(task);
   }
