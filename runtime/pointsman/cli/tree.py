@@ -1,7 +1,8 @@
 """A trace in a terminal: a tree, each node with a bar to scale on one time axis. Values in, a renderable out.
 
-A task's bar is thick while somebody works on it, in the colour of what came of it, and thin while it waits. Its only
-attempt is no line of its own: what was called in it stands below the task.
+A task's bar is thick while somebody works on it, in the colour of what came of it, and thin while it waits. When its
+worker began only the result says: until then an attempt counts as work from its handoff on. An only attempt is no line
+of its own: what was called in it stands below the task.
 """
 
 from __future__ import annotations

@@ -9,7 +9,29 @@ from dataclasses import dataclass
 __all__ = ["Course", "course_of"]
 
 _MOST = 60  # columns: as many as a phone can show
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 604800)  # seconds
+_STEPS = (
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    14400,
+    43200,
+    86400,
+    604800,
+)  # seconds
 _PART = {"completed": 0, "failed": 1, "partial": 1, "cancelled": 2}
 _OPEN = 3
 

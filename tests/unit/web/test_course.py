@@ -10,11 +10,17 @@ from pointsman.web.course import Course, course_of
 
 
 def test_each_workflow_is_in_the_column_of_its_beginning_and_in_the_part_of_its_end() -> None:
-    begun = [(100.5, "completed"), (100.9, "failed"), (101.0, "partial"), (103.2, "running"), (103.9, "cancelled")]
+    begun = [(1001.0, "completed"), (1001.9, "failed"), (1002.0, "partial"), (1079.2, "running"), (1079.9, "cancelled")]
 
-    course = course_of(begun, since=None, now=104.5)
+    course = course_of(begun, since=None, now=1080.5)
 
-    assert course == Course(100.0, 1, [[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
+    assert isinstance(course, Course)
+    assert (course.start, course.step, len(course.columns)) == (1000.0, 2, 41)
+    assert {at: column for at, column in enumerate(course.columns) if any(column)} == {
+        0: [1, 1, 0, 0],
+        1: [0, 1, 0, 0],
+        39: [0, 0, 1, 1],
+    }
 
 
 def test_of_one_workflow_there_is_nothing_to_compare() -> None:
