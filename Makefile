@@ -11,7 +11,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas simulate chaos bench bench-smoke constraints pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos bench bench-smoke constraints pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -51,6 +51,9 @@ FIRST ?= 1
 JOBS  ?= 1
 simulate: $(STAMP)  ## play worlds full of faults: SEEDS=n of them, FIRST=seed, JOBS=processes
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+mutants: $(STAMP)  ## plant faults in copies of the source, JOBS=processes; a test must notice each of them
+	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(WHICH)
 
 chaos: $(STAMP)  ## kill brokers, nodes, supervisors and workers, break networks, for ten minutes; nothing may be lost
 	PYTHONPATH=tests $(BIN)/python -m chaos $(FORMS)

@@ -25,7 +25,7 @@ from pointsman_schemas.team import (
 )
 from simulation.crew import WORKERS
 
-__all__ = ["answers", "asking", "request", "teams"]
+__all__ = ["answers", "asking", "judged", "request", "teams"]
 
 
 def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
@@ -56,6 +56,13 @@ def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
 def asking(team: Team, wait: float, *, plans: bool) -> Team:
     limits = team.limits.model_copy(update={"approval": wait})
     return team.model_copy(update={"limits": limits, "approve_plan": plans})
+
+
+def judged(team: Team, chance: Random) -> Team:
+    """`team`, whose members are checked and judged in most worlds where it is a fan-out."""
+    if not isinstance(team.strategy, FanOut):
+        return team
+    return team.model_copy(update={"strategy": team.strategy.model_copy(update={"check": _check(chance)})})
 
 
 def answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
@@ -94,13 +101,17 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
 
 
 def _stage(chance: Random, agent: str) -> Stage:
-    check = Check(
-        fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
-        judge=chance.choice([None, "reviewer", "reviewer"]),
-    )
+    check = _check(chance)
     if chance.random() < 0.3:
         return Stage(skill="craft", name=agent, check=check)
     return Stage(agent=agent, check=check)
+
+
+def _check(chance: Random) -> Check:
+    return Check(
+        fields=chance.choice([(), ("done",), ("done",), ("knowing",), ("nowhere",)]),
+        judge=chance.choice([None, "reviewer", "reviewer"]),
+    )
 
 
 def request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:

@@ -39,7 +39,7 @@ from pointsman_schemas.team import (
 from simulation.audit import audit, check_head, describe
 from simulation.broker import Outside, SimulatedBroker
 from simulation.crew import CARDS, Crew, SimulatedAgent
-from simulation.draws import asking, teams
+from simulation.draws import asking, judged, teams
 from simulation.outsiders import Outsiders
 
 __all__ = ["Seen", "World"]
@@ -110,6 +110,8 @@ class World:
             }
         )
         self.team, self.below = teams(chance, Random(f"{self.seed}/tasks").choice([4, 12, 40]))
+        members = Random(f"{self.seed}/members")
+        self.team, self.below = judged(self.team, members), self.below and judged(self.below, members)
         people = Random(f"{self.seed}/people")
         self.asks = people.random() < 0.3
         if self.asks:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from support.spans import exporting
 from support.system import echo, planner_of, synthesizer
 
 from pointsman.bus.memory import MemoryBroker, MemoryBus
@@ -175,6 +176,7 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
         left -= name == point
         if name == point and left == 0:
             alive[name.split(".")[0]].kill()
+            raise asyncio.CancelledError  # nothing is done after it, not even what needs no waiting
 
     for module in (answering, committing, sending, supervisor):
         monkeypatch.setattr(module, "passed", dies)
@@ -207,5 +209,41 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
     assert state is not None
     assert state.outcome is not None
     assert (state.outcome.status, state.outcome.gaps) == ("completed", ())
+    assert {task.attempts for task in state.outcome.tasks} == {1}  # nothing had to wait for a deadline
     assert len(broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW))) == 1
     assert not any(durable.ready or durable.in_flight for durable in broker._durables.values())
+
+
+def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its_end_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+    first = Process("first")
+
+    def dies(name: str) -> None:
+        if name == "supervisor.emitted" and broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW)):
+            first.kill()
+            raise asyncio.CancelledError  # as above
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        supervise, work = system(broker.connect, stop)
+        working = asyncio.ensure_future(work())
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor, "passed", dies)
+            first.start(supervise())  # type: ignore[arg-type]
+            await asyncio.sleep(1)
+            await ask(broker)
+            await first.ended()
+        assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
+        second = SupervisorEngine(broker.connect(), TEAM, SETTINGS, SimulatedClock())
+        second._remember_end(WORKFLOW)  # as it does when it hears the outcome
+        supervising = asyncio.ensure_future(second.run(stop))
+        await ended(broker)
+        stop.set()
+        await asyncio.gather(supervising, working)
+
+    with exporting() as exported:
+        simulate(main, steps=STEPS)
+
+    assert [span.name for span in exported.get_finished_spans()].count("invoke_workflow crew") == 1

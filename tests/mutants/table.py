@@ -1,0 +1,379 @@
+"""What is planted: a mechanism of docs/patterns.md or a promise of the protocol broken in one place; and who sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`text`, which stands once in `file`, replaced by `instead` breaks `what`; each of `tests` fails then. Files are
+    below the root, tests are `path::name` below tests/."""
+
+    what: str
+    file: str
+    text: str
+    instead: str
+    tests: tuple[str, ...]
+
+
+def _core(what: str, file: str, text: str, instead: str, *tests: str) -> Mutant:
+    named = tuple(f"unit/core/{test}" for test in tests)
+    return Mutant(what, f"runtime/pointsman/core/{file}", text, instead, named)
+
+
+def _runtime(what: str, file: str, text: str, instead: str, *tests: str) -> Mutant:
+    return Mutant(what, f"runtime/pointsman/{file}", text, instead, tests)
+
+
+MUTANTS = (
+    # Mechanisms
+    _runtime(
+        "M1", "engine/handoffs.py", "    if said != (address.agent, address.workflow, address.task, address.attempt):",
+        "    if False:", "unit/engine/test_worker_arrivals.py::test_bad_handoffs_are_dead_lettered_and_good_ones_go_on",
+    ),
+    _runtime(
+        "M1", "engine/intake.py", "            if said != addressed:", "            if False:",
+        "unit/engine/test_intake.py::test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused",
+    ),
+    _core(
+        "M2", "planning.py", "PlanAccepted(at=draft.now, revision=number, plan=plan)",
+        "PlanAccepted(at=draft.now, revision=1, plan=plan)",
+        "../test_mechanisms.py::test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run",
+    ),
+    _core(
+        "M3", "decide.py", "        if not dependency.settled:", "        if False:",
+        "test_tasks.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
+    ),
+    _core(
+        "M3", "outbox.py", "tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)",
+        "tuple(report(done) for done in state.work())",
+        "test_tasks.py::test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others",
+    ),
+    _core(
+        "M4", "decide.py", "            draft.moved.extend(state.dependants.get(task_id, ()))", "            pass",
+        "test_tasks.py::test_a_failure_skips_the_whole_chain_behind_it_at_once",
+    ),
+    _core(
+        "M4", "answers.py", "        gaps=gaps(state),", "        gaps=(),",
+        "test_tasks.py::test_the_synthesizer_is_told_of_the_gaps",
+    ),
+    _core(
+        "M5", "planning.py", "    return check_plan(plan, names, limits, started, skills)", "    return ()",
+        "test_planning.py::test_a_refused_plan_goes_back_with_every_reason",
+    ),
+    _core(
+        "M5", "plans.py", "    elif task.agent not in agents:", "    elif False:",
+        "test_plans.py::test_each_fault_is_named",
+    ),
+    _core(
+        "M5", "plans.py", "    if stuck := [task_id for task_id in needs if open_needs[task_id]]:",
+        "    if stuck := []:", "test_plans.py::test_each_fault_is_named",
+    ),
+    _core(
+        "M5", "planning.py", "    if state.rejections <= state.limits.plan_repairs:", "    if state.rejections < 99:",
+        "test_planning.py::test_plans_are_sent_back_a_bounded_number_of_times",
+    ),
+    Mutant(
+        "M6", "agents/pointsman_agents/synthesizer.py", 'Path(__file__).with_suffix(".md")',
+        'Path(__file__).with_name("planner.md")',
+        ("unit/test_mechanisms.py::test_planner_and_synthesizer_have_a_prompt_a_model_and_a_context_each",),
+    ),
+    _core(
+        "M7", "decide.py", "            if hint := received.result.replan_hint:", '            if hint := "":',
+        "test_planning.py::test_a_hint_changes_the_plan_while_other_tasks_run_on",
+    ),
+    _core(
+        "M7", "decide.py", "        if failed and not state.limit and plan_again(", "        if False and plan_again(",
+        "test_planning.py::test_a_failure_asks_for_another_plan_once_the_rest_is_done",
+    ),
+    _core(
+        "M7", "planning.py", "is Phase.RUNNING and replans_left(state) and tasks_left(state):", "is Phase.RUNNING:",
+        "test_planning.py::test_replans_are_bounded",
+    ),
+    _core(
+        "M7", "planning.py", "        if not problems and _same_again(plan, state):", "        if False:",
+        "test_planning.py::test_the_same_plan_again_is_refused",
+    ),
+    _core(
+        "M8", "planning.py", "tuple(dict.fromkeys(task.agent for task in work if task.attempt)),", "(),",
+        "test_adaptive.py::test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains",
+    ),
+    _core(
+        "M9", "retry.py", "limits.backoff * 2 ** (task.attempt - 1)", "limits.backoff",
+        "test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",
+    ),
+    _core(
+        "M9", "retry.py", "(1 - _JITTER + 2 * _JITTER * draw)", "(1 + 0 * draw)",
+        "test_retry.py::test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again",
+    ),
+    _core(
+        "M9", "outbox.py", "        schedule=retry_schedule(state, task, subjects) if waits else None,", "",
+        "test_retry.py::test_the_next_attempt_waits_in_a_schedule_of_the_broker",
+    ),
+    _core(
+        "M10", "refining.py", "        and task.attempt >= _AFTER", "        and task.attempt > 99",
+        "test_refining.py::test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error",
+        "../agents/test_helping_roles.py::test_a_task_that_failed_twice_succeeds_in_better_words",
+    ),
+    _core(
+        "M11", "retry.py", "    if error.retryable and task.attempt < task.cap:", "    if error.retryable:",
+        "test_retry.py::test_attempts_are_capped",
+    ),
+    _runtime(
+        "M11", "engine/circuits.py", "            if len(failing) >= self._failures:", "            if False:",
+ 
+        "unit/engine/test_circuits.py::"
+        "test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again",
+    ),
+    _core(
+        "M11", "routing.py", "    return draft.now >= circuit.until and agent not in draft.probes",
+        "    return draft.now >= circuit.until",
+        "test_circuits.py::test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows",
+    ),
+    _runtime(
+        "M11", "engine/committing.py",
+        "            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):",
+        "            if False:", "unit/engine/test_circuits.py::test_three_supervisors_send_one_probe_between_them",
+    ),
+    _core(
+        "M12", "retry.py", "        return Retry(task.fallback, timedelta(), reason)", "        return None",
+        "test_retry.py::test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted",
+        "test_retry.py::test_the_fallback_gets_the_task_of_an_agent_that_is_gone",
+    ),
+    _core(
+        "M12", "retry.py", "    if task.fallback and falls_back and around.card(task.fallback):",
+        "    if task.fallback and falls_back:",
+        "test_retry.py::test_a_fallback_that_is_not_alive_gets_nothing",
+    ),
+    _core(
+        "M13", "answers.py", "        return end(draft, Phase.FAILED, no_answer(state), reason)",
+        "        return end(draft, Phase.FAILED, None, reason)",
+        "test_tasks.py::test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why",
+    ),
+    _core(
+        "M13", "attempts.py", "Phase.PARTIAL, bare_results(draft), reason)", "Phase.PARTIAL, None, reason)",
+        "test_tasks.py::test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer",
+    ),
+    _core(
+        "M14", "limits.py", '        return _stop_work(draft, "deadline", reached)', "        return None",
+        "test_limits.py::test_the_deadline_while_running_asks_for_an_answer_from_what_there_is",
+    ),
+    _core(
+        "M14", "limits.py", "        if task.live and task.deadline and draft.now >= task.deadline + LATE",
+        "        if False",
+        "test_retry.py::test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again",
+    ),
+    _core(
+        "M15", "metering.py", "    if wait > 0:", "    if False:",
+        "test_metering.py::test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused",
+    ),
+    _core(
+        "M15", "metering.py", '        update["tokens"] = there.tokens + tokens', "        pass",
+        "test_metering.py::test_tokens_are_guessed_before_and_set_right_after",
+    ),
+    _core(
+        "M15", "metering.py", "    if there.closed_until is not None and there.closed_until > now:", "    if False:",
+        "../engine/test_meters.py::test_a_provider_s_pause_holds_back_every_worker",
+    ),
+    _runtime(
+        "M15", "engine/worker.py", "                    max_in_flight=desk.agent.card.max_in_flight,\n", "",
+        "unit/engine/test_worker_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
+    ),
+    _core(
+        "M16", "load.py", "(self.ahead + more) / max(slots, 1)", "more / max(slots, 1)",
+        "test_skills.py::test_the_idle_agent_gets_the_work",
+    ),
+    _core(
+        "M16", "load.py", "(usual if self.seconds is None else self.seconds)", "usual",
+        "test_skills.py::test_the_slower_of_two_gets_less",
+    ),
+    _core("M16", "load.py", "/ max(slots, 1)", "/ 1", "test_skills.py::test_more_hands_take_more"),
+    _core(
+        "M17", "answers.py", "    if not (found := found_disagreements(state)):", "    if not (found := ()):",
+        "test_judging.py::test_a_contradiction_is_decided_before_the_answer_is_written",
+        "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
+    ),
+    _core(
+        "M17", "outcome.py", '            "conflicts": decisions(state),', "",
+        "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
+    ),
+    _core(
+        "M17", "decide.py", "        if (judge := judge_of(state, task)) is not None:",
+        "        if (judge := None) is not None:",
+        "test_reviewing.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
+    ),
+    _runtime(
+        "M18", "tool_turns.py", '        if tool is None:\n            known = ", ".join(self.tools) or "none"',
+        "        tool = tool or next(\n"
+        '            (each for each in __import__("gc").get_objects() if type(each) is Tool and '
+        "each.name == call.name), None\n"
+        '        )\n        if tool is None:\n            known = ", ".join(self.tools) or "none"',
+        "unit/llm/test_tool_loop.py::test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for",
+    ),
+    _runtime(
+        "M19", "llm_agent.py", "range(1, self._turns + 1)", "range(1, self._turns + 2)",
+        "unit/llm/test_tool_loop.py::test_the_loop_ends_after_its_turns_with_a_reason",
+    ),
+    _runtime(
+        "M19", "tools.py", "        except (Exception, SystemExit) as error:",
+        "        except ZeroDivisionError as error:",
+        "unit/llm/test_tool_loop.py::test_what_a_model_gets_wrong_is_told_to_it",
+        "unit/test_tools.py::test_exceptions_and_values_that_are_no_json_are_results",
+    ),
+    _core(
+        "M20", "trace.py", "            children=tuple(calls),", "            children=(),",
+        "test_trace.py::test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other",
+    ),
+    _core(
+        "M21", "outcome.py", "sum(task.busy for task in state.tasks.values()),", "0.0,",
+        "test_tasks.py::test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other",
+    ),
+    _core(
+        "M22", "evolve.py", "        state = changed(state, usage=state.usage + entry.result.usage)\n", "",
+        "test_tasks.py::test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow",
+    ),
+    _core(
+        "M22", "answers.py", "    if not (found := found_disagreements(state)):",
+        "    found = found_disagreements(state)\n    if False:",
+        "../test_mechanisms.py::test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more",
+    ),
+    _runtime(
+        "M23", "evaluation.py",
+        "    cells += [(name, other) for name in missing for other in (beside or {NOBODY})]\n", "",
+        "unit/test_evaluation.py::test_routing_is_measured_and_confusion_says_who_was_used_instead",
+    ),
+    _runtime(
+        "M23", "evaluation.py", "            if there.get(name) != value", "            if False",
+        "unit/test_evaluation.py::test_an_agent_s_fields_are_compared_and_its_result_can_be_checked",
+    ),
+    _runtime(
+        "M24", "agent_factory.py", "            tools=[self._tools[name] for name in wanted],",
+        "            tools=list(self._tools.values()),",
+        "unit/llm/test_agent_factory.py::test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach",
+    ),
+    _runtime(
+        "M24", "agent_factory.py", "            instructions=need.instructions,", '            instructions="Help.",',
+        "unit/llm/test_agent_factory.py::test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need",
+    ),
+    _runtime(
+        "M24", "agent_factory.py", "            model=self._standing.models,\n            **self._limits,",
+        "            model=self._standing.models,",
+        "unit/llm/test_agent_factory.py::test_what_is_made_has_the_bounds_of_its_factory",
+    ),
+    # The protocol
+    _runtime(
+        "commit before acknowledgement", "engine/supervisor.py",
+        "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
+        "        for arrival in arrivals:\n            await arrival.delivery.ack()\n"
+        "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
+        "unit/engine/test_order.py::test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_sent",
+    ),
+    _runtime(
+        "commits by compare-and-set", "engine/workflow_log.py",
+        "            storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)",
+        "            storing = self._bus.publish(subject, dump(commit), headers)",
+        "unit/engine/test_foundations.py::"
+        "test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stores_nothing",
+    ),
+    _runtime(
+        "idempotent emission", "engine/sending.py",
+        "        return self._bus.publish(message.subject, body, headers, expect=0)",
+        "        return self._bus.publish(message.subject, body, headers)",
+        "unit/engine/test_foundations.py::test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once",
+    ),
+    _runtime(
+        "recovery sends all that is owed", "engine/supervisor.py",
+        "            await self._sender.send_all(head.state, entries)\n            others = False",
+        "            await self._sender.send_new(head.state, entries)\n            others = False",
+        "unit/engine/test_order.py::test_whoever_dies_anywhere_leaves_nothing_undone",
+    ),
+    _runtime(
+        "what comes again of what has ended is recovered from", "engine/supervisor.py",
+        "        if workflow in self._ended and not again and not any(asks",
+        "        if workflow in self._ended and not any(asks",
+        "unit/engine/test_order.py::"
+        "test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its_end_is_known",
+    ),
+    _runtime(
+        "agents after a gap in a log are not those before it", "engine/workflow_log.py",
+        "                agents = _agents(Head(), commit)", "                agents = _agents(head, commit)",
+        "unit/engine/test_foundations.py::"
+        "test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it",
+    ),
+    _runtime(
+        "result before acknowledgement", "engine/answering.py", '        passed("worker.ran")',
+        '        await job.delivery.ack()\n        passed("worker.ran")',
+        "unit/engine/test_worker_answers.py::test_nothing_is_acknowledged_before_the_result_is_stored",
+    ),
+    _runtime(
+        "one result an attempt", "engine/insisting.py",
+        "            await bus.publish(subject, body, headers, expect=0)",
+        "            await bus.publish(subject, body, headers)",
+        "unit/engine/test_worker_answers.py::test_the_first_answer_stands",
+    ),
+    _runtime(
+        "an answered handoff is not run again", "engine/answering.py",
+        "        if maybe_known and await self._has_result(handoff):", "        if False:",
+        "unit/engine/test_worker_arrivals.py::test_a_redelivered_handoff_with_a_result_is_not_run_again",
+    ),
+    _runtime(
+        "a handoff that kills its workers is given up", "engine/answering.py",
+        "        if deliveries > self._settings.deliveries:", "        if False:",
+        "unit/engine/test_worker_arrivals.py::test_a_handoff_that_kills_its_workers_is_given_up",
+    ),
+    _core(
+        "a late result counts for nothing", "decide.py",
+        "    if task.attempt != result.attempt or not task.live:", "    if False:",
+        "test_tasks.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
+        "test_tasks.py::test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays",
+    ),
+    _core(
+        "a foreign result counts for nothing", "decide.py", "    if task.agent != result.agent:", "    if False:",
+        "test_tasks.py::test_a_foreign_result_is_recorded_once_and_changes_nothing",
+    ),
+    _core(
+        "a redelivered result changes nothing", "decide.py", "    if task.event_id == received.event_id:",
+        "    if False:",
+        "test_tasks.py::test_a_redelivered_result_changes_nothing",
+    ),
+    _core(
+        "nothing follows the end", "decide.py",
+        "        if draft.state is not None and draft.state.ended:\n            break",
+        "        if False:\n            break",
+        "test_tasks.py::test_nothing_is_recorded_after_the_end",
+    ),
+    _core(
+        "what runs is set aside of a budget", "budget.py", "        room = bound - used - aside[name] - kept",
+        "        room = bound - used - kept",
+        "test_budget.py::test_however_results_interleave_what_is_used_and_set_aside_stays_within_every_limit",
+    ),
+    _core(
+        "silence means no", "verdicts.py",
+        "        if draft.now >= pending.expires_at and pending.id in draft.open().approvals:", "        if False:",
+        "test_approvals.py::test_silence_means_no",
+    ),
+    _runtime(
+        "an answer is kept before it is acted on", "journal.py",
+        "            kept = await self._journal.keep(step)\n        except OversizeEvent as error:\n            raise",
+        "            kept = step\n        except OversizeEvent as error:\n            raise",
+        "unit/engine/test_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
+    ),
+    _runtime(
+        "a finished tool is not run twice", "tool_turns.py",
+        "        if (kept := done.result(*place)) is not None:", "        if (kept := None) is not None:",
+        "unit/engine/test_journal.py::test_a_continued_attempt_asks_and_runs_only_what_was_not_done",
+    ),
+    _runtime(
+        "a tool that was under way is not run twice", "tool_turns.py",
+        "is not None and not tool.idempotent:", "is not None and False:",
+        "unit/engine/test_journal.py::test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown",
+    ),
+    _runtime(
+        "a model call that was lost counts", "journal.py",
+        "            self._lost = self._context.deliveries - 1", "            self._lost = 0",
+        "unit/engine/test_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
+    ),
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""What supervisors rely on: who commits second is told so, what is sent again stands there once, gaps hide nothing."""
+
+from __future__ import annotations
+
+import pytest
+from support.core import SUBJECTS, WORKFLOW, Story, task
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBus
+from pointsman.core.state import from_snapshot, to_snapshot
+from pointsman.engine.sending import Sender
+from pointsman.engine.workflow_log import WorkflowLog
+from pointsman.errors import Conflict
+from pointsman_schemas.log import Commit, Grounds
+from pointsman_schemas.strict_json import dump
+
+SUBJECT = SUBJECTS.log("team", WORKFLOW)
+
+
+def log_on(bus: MemoryBus) -> WorkflowLog:
+    return WorkflowLog(bus, SUBJECTS, SystemClock(), "team")
+
+
+async def stored(bus: MemoryBus, *commits: Commit) -> None:
+    for commit in commits:
+        await bus.publish(SUBJECT, dump(commit), {})
+
+
+async def test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stores_nothing() -> None:
+    bus = MemoryBus()
+    story = Story().planned(task("a"))
+    await stored(bus, story.commits[0])
+    one, other = log_on(bus), log_on(bus)
+    head = await one.load(WORKFLOW)
+    later = await other.load(WORKFLOW)
+    entries = story.commits[1].entries
+    story = Story().planned(task("b"))
+
+    after = await one.commit(head, WORKFLOW, entries, story.state, "the first")
+    with pytest.raises(Conflict):
+        await other.commit(later, WORKFLOW, story.commits[1].entries, story.state, "the second")
+    whole = [each async for each in bus.read("log", SUBJECT)]
+
+    assert [each.sequence for each in whole] == [1, after.sequence]
+
+
+async def test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once() -> None:
+    bus = MemoryBus()
+    sender = Sender(bus, SUBJECTS, SystemClock(), "team")
+    state = Story().planned(task("a"), task("b")).state
+
+    await sender.send_all(state)
+    await sender.send_all(state)
+    handed = [each.subject async for each in bus.read("handoffs", f"{SUBJECTS.namespace}.handoff.>")]
+
+    assert handed == [SUBJECTS.handoff("worker", WORKFLOW, name, 1) for name in ("a", "b")]
+
+
+async def test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it() -> None:
+    bus = MemoryBus()
+    log = log_on(bus)
+    (story := Story().planned(task("a"))).succeed("a")
+    first, *_, last = story.commits
+    named = Grounds(agents=({"name": "worker"},))
+    await stored(bus, first.model_copy(update={"grounds": named}))
+    before = await log.load(WORKFLOW)
+    whole = last.model_copy(update={"snapshot": to_snapshot(story.state), "grounds": None})
+    await stored(bus, whole)  # what lies between has aged out
+
+    after = await log.load(WORKFLOW, before)
+
+    assert before.agents == named.agents
+    assert after.state == from_snapshot(whole.snapshot)
+    assert after.agents is None  # so the next commit names them
