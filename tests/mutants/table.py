@@ -1,4 +1,4 @@
-"""What is planted: a mechanism of docs/patterns.md or a promise of the protocol broken in one place; and who sees it."""
+"""What is planted: a mechanism of docs/patterns.md or a promise of the protocol broken, and who notices."""
 
 from __future__ import annotations
 
