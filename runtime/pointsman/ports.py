@@ -368,7 +368,8 @@ class Bus(Protocol):
 
 @dataclass(slots=True)
 class Service:
-    """What the NATS micro protocol says of an agent. The counters are read when somebody asks; times are in seconds."""
+    """What the NATS micro protocol says of an agent. The counters are read when somebody asks; times are in seconds.
+    `left_running` counts the threads and handlers that were told to stop and still run."""
 
     name: str
     id: str
@@ -380,6 +381,7 @@ class Service:
     errors: int = 0
     last_error: str = ""
     processing_time: float = 0.0
+    left_running: Callable[[], int] = int
 
 
 class Clock(Protocol):

@@ -32,6 +32,7 @@ class AgentCard(Frozen):
     which the broker keeps; `timeout` is in seconds and bounds one attempt;
     `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
     `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
+    `left_running` is how many threads and handlers of the instance were told to stop and still run.
     """
 
     name: AgentName
@@ -53,6 +54,7 @@ class AgentCard(Frozen):
     approval: Literal["required"] | None = None
     instance: str = ""
     started_at: AwareDatetime | None = None
+    left_running: Annotated[int, Field(ge=0)] = 0
 
     @property
     def schemas(self) -> tuple[object, object]:

@@ -62,7 +62,9 @@ def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, 
         if json:
             for (name, cards), queue in zip(grouped.items(), queues, strict=True):
                 circuit = circuits.get(name)
-                emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit, "card": cards[0]})
+                left = sum(card.left_running for card in cards)
+                emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit,
+                      "left_running": left, "card": cards[0]})  # fmt: skip
         elif grouped:
             terminal = console()
             terminal.print(_table(grouped, queues, circuits, terminal.width))
@@ -132,7 +134,9 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
-            yield _schemas(_by_name(await client.agents()))
+            alive = _by_name(await client.agents())
+            yield _schemas(alive)
+            yield _handlers(alive)
             yield await _requests(client)
             yield await _circuits(client)
             yield await _dead(client)
@@ -280,6 +284,19 @@ def _schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     return Check("schemas", not told, "; ".join(told) or "the instances of each agent take and give the same", advice)
 
 
+def _handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Whether all that was told to stop has stopped: it takes memory and CPU until it ends by itself."""
+    told = [f"{name}: {left}" for name, cards in alive.items() if (left := _left_running(cards))]
+    advice = "let plain functions look at `context.cancelled`, and CancelledError pass; a worker's restart ends them"
+    return Check("handlers", not told, "; ".join(told) or "all that was told to stop has stopped", advice)
+
+
+def _left_running(cards: Sequence[AgentCard]) -> str:
+    """How much was told to stop and has not, where there is any; else nothing."""
+    left = sum(card.left_running for card in cards)
+    return f"{left} told to stop still run{'s' if left == 1 else ''}" if left else ""
+
+
 def _difference(cards: Sequence[AgentCard]) -> str:
     """How many kinds of input and output agents of one name have, where that is more than one; else nothing."""
     different: list[object] = []
@@ -331,7 +348,7 @@ def _table(
     for (name, cards), queue in zip(grouped.items(), queues, strict=True):
         card = cards[0]
         waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
-        wrong = [_circuit(circuits[name]) if name in circuits else "", _difference(cards)]
+        wrong = [_circuit(circuits[name]) if name in circuits else "", _difference(cards), _left_running(cards)]
         told = "".join(f"{each}; " for each in wrong if each)
         described = Text(told, style="red", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
         described.append(one_line(card.description, limit=80), style="default")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,12 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     )
 
 
-async def keep_announced(bus: Bus, cards: Sequence[AgentCard], heartbeat: float, clock: Clock) -> None:
-    """Announce `cards` until cancelled."""
+async def keep_announced(bus: Bus, cards: Callable[[], Sequence[AgentCard]], heartbeat: float, clock: Clock) -> None:
+    """Announce `cards`, as they are each time, until cancelled."""
     silent = False
     while True:
         try:
-            for card in cards:
+            for card in cards():
                 await bus.registry.announce(card)
             silent = False
         except BusUnavailable as error:

@@ -216,6 +216,8 @@ class Answerer:
             return None
         passed("worker.received")
         result = self._given_up(job, attempt) or await attempt.run()
+        if attempt.left_running:
+            desk.left.append(attempt)
         if result is None:
             _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
             await job.delivery.nak()

@@ -65,6 +65,7 @@ class Attempt:
         self._deadlines = deadlines
         self._context: Context | None = None
         self._threads: list[Thread] = []
+        self._execution: Execution[_Ending] | None = None
         self._began: datetime | None = None
         self._over: asyncio.Future[_Why | None] = asyncio.get_running_loop().create_future()
         """Why the handler must stop; None when it has ended by itself."""
@@ -91,7 +92,7 @@ class Attempt:
                 retryable=True,
             )
         limit = min(left, self._agent.card.timeout)
-        execution = self._handlers.start(self._run())
+        self._execution = execution = self._handlers.start(self._run())
         why = await self._wait(execution, limit)
         if execution.future.done() and (why is None or why == "shutdown"):
             if not execution.future.cancelled():
@@ -101,18 +102,24 @@ class Attempt:
         if why == "shutdown":
             return None
         if why == "cancelled":
-            return self.failed(ErrorKind.CANCELLED, f"nobody waits for the task any more; {self._stopped(execution)}")
+            return self.failed(ErrorKind.CANCELLED, f"nobody waits for the task any more; {self._stopped()}")
         return self.failed(
             ErrorKind.TIMEOUT,
             f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; "
-            f"{self._stopped(execution)}",
+            f"{self._stopped()}",
             retryable=True,
         )
 
-    def _stopped(self, execution: Execution[_Ending]) -> str:
-        """What became of a handler that had to stop. Neither a thread nor what swallows cancellation can be made to."""
-        runs = not execution.future.done() or any(thread.is_alive() for thread in self._threads)
-        return "the handler was told to stop and still runs" if runs else "the handler was stopped"
+    @property
+    def left_running(self) -> int:
+        """How many of its threads and handlers were told to stop and still run. Neither a thread nor what swallows
+        cancellation can be made to."""
+        handler = self._execution is not None and not self._execution.future.done()
+        return handler + sum(thread.is_alive() for thread in self._threads)
+
+    def _stopped(self) -> str:
+        """What became of a handler that had to stop."""
+        return "the handler was told to stop and still runs" if self.left_running else "the handler was stopped"
 
     async def _wait(self, execution: Execution[_Ending], limit: float) -> _Why | None:
         """Why the handler was stopped; None when it ended by itself."""

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from pointsman.agent import Agent
+from pointsman.engine.attempt import Attempt
 from pointsman.ports import Consumer, Service
 from pointsman.telemetry import metrics, names
 from pointsman_schemas.card import AgentCard
@@ -30,7 +31,7 @@ def desk_of(agent: Agent, instance: str, subjects: Subjects) -> Desk:
 
 @dataclass(slots=True, eq=False)
 class Desk:
-    """`room` is how many slots are free, `source` who its events are from."""
+    """`room` is how many slots are free, `source` who its events are from, `left` what was answered and still runs."""
 
     agent: Agent
     name: str
@@ -39,10 +40,17 @@ class Desk:
     source: str
     consumer: Consumer | None = None
     announced: AgentCard | None = None
+    left: list[Attempt] = field(default_factory=list)
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.free.set()
+        self.service.left_running = self.left_running
+
+    def left_running(self) -> int:
+        """How many threads and handlers of the agent were told to stop and still run."""
+        self.left = [attempt for attempt in self.left if attempt.left_running]
+        return sum(attempt.left_running for attempt in self.left)
 
     def occupy(self) -> None:
         self.room -= 1

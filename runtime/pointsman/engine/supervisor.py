@@ -143,7 +143,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(self._mender.run()),
-                asyncio.create_task(keep_announced(self._bus, [card], self._settings.heartbeat, self._clock)),
+                asyncio.create_task(keep_announced(self._bus, lambda: [card], self._settings.heartbeat, self._clock)),
                 asyncio.create_task(self._keep_time()),
             ]
             if metrics.measuring():

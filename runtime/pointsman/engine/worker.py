@@ -103,6 +103,7 @@ class Worker:
             BusUnavailable: the broker did not answer while starting.
         """
         await self._clock.set(self._bus)
+        self._began = self._clock.now()
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
                 meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
@@ -124,7 +125,7 @@ class Worker:
             await self._look_for_others()
             async with asyncio.TaskGroup() as group:
                 announcing = group.create_task(
-                    keep_announced(self._bus, self._cards(), self._settings.heartbeat, self._clock)
+                    keep_announced(self._bus, self._cards, self._settings.heartbeat, self._clock)
                 )
                 keeping_alive = group.create_task(self._keep_alive())
                 minding = group.create_task(self._mind_the_broker())
@@ -304,8 +305,8 @@ class Worker:
             closing.cancel()
 
     def _cards(self) -> Sequence[AgentCard]:
-        told = {"instance": self.instance, "started_at": self._clock.now()}
         for desk in self._desks:
+            told = {"instance": self.instance, "started_at": self._began, "left_running": desk.left_running()}
             desk.announced = desk.agent.card.model_copy(update=told)
         return [desk.announced for desk in self._desks if desk.announced is not None]
 

@@ -243,6 +243,29 @@ def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
     assert ("tea: 2 versions with different schemas" in schemas["seen"]) is told
 
 
+@pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
+                                            ((2, 1), "3 told to stop still run")])  # fmt: skip
+def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str], left: tuple[int, int], told: str
+) -> None:
+    for instance, amount in zip(("i1", "i2"), left, strict=True):
+        update = {"instance": instance, "left_running": amount}
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
+
+    health.agents(**NOWHERE)  # type: ignore[arg-type]
+    assert ("still run" in (shown := capsys.readouterr().out)) is bool(told)
+    assert told in shown
+
+    health.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    assert json.loads(capsys.readouterr().out)["left_running"] == sum(left)
+
+    health.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [handlers] = [check for check in checks if check["name"] == "handlers"]
+    assert handlers["ok"] is not bool(told)
+    assert told in handlers["seen"]
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, width: int) -> None:
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -165,6 +165,33 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
     assert result.error is not None
     end = "the handler was told to stop and still runs" if blocking else "the handler was stopped"
     assert result.error.message.endswith(end)
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own_loop: bool, blocking: bool) -> None:
+    bus = MemoryBus()
+    desk, release = Desk(bus), threading.Event()
+
+    async def swallowing() -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    def stubborn() -> None:
+        release.wait(10)
+
+    async def counted(amount: int) -> bool:
+        [card], [service] = await bus.registry.cards(), bus.broker.services
+        return card.left_running == service.left_running() == amount
+
+    subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else swallowing)
+    async with running(worker(bus, subject, own_loop=own_loop)):
+        for task in ("T1", "T2"):
+            await desk.result(await desk.hand("long", task=task))
+        await until(lambda: counted(2))
+        release.set()
+        await until(lambda: counted(0))
 
 
 async def test_the_tasks_deadline_counts_when_it_is_nearer() -> None:
