@@ -22,7 +22,7 @@ from pointsman.ports import Delivery
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import Entry
 
-__all__ = ["Arrival", "are_new", "asks", "begins", "cancels", "cut_down", "taken_id", "too_early"]
+__all__ = ["Arrival", "are_new", "begins", "cancels", "cut_down", "taken_id", "too_early"]
 
 
 @dataclass(slots=True)
@@ -41,16 +41,11 @@ def begins(each: Input) -> bool:
     return isinstance(each, RequestReceived | RequestRefused)
 
 
-def asks(each: Input) -> bool:
-    """Whether it is a caller's request that can be read, and not a team's handoff."""
-    return isinstance(each, RequestReceived) and each.admission.parent is None
-
-
 def taken_id(state: State, each: Input) -> AttemptError | None:
     """Why a request does not become work whose id is that of another one; None for the same one again."""
     if not isinstance(each, RequestReceived) or each.admission.digest == state.request_digest:
         return None
-    if not state.request_digest or not asks(each):  # it began before digests were kept, or with a handoff
+    if not state.request_digest or each.admission.parent is not None:  # of before digests were kept; a handoff
         return None
     return AttemptError(
         kind="request_id_taken",

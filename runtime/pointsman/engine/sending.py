@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pointsman.core.inputs import EARLY
@@ -31,6 +31,8 @@ from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Ready", "Sender"]
+
+_DECIDED = "ce-time"  # of a handoff: when its attempt was decided, which the log says
 
 _log = get_logger(__name__)
 
@@ -116,8 +118,8 @@ class Sender:
                 try:
                     new.append(await sending is not False or await self._put_back(each))
                     passed("supervisor.sent")
-                except Conflict:
-                    new.append(False)  # sent before a crash, or by another supervisor
+                except Conflict:  # sent before a crash, or by another supervisor
+                    new.append(await self._put_back(each))
                 except OversizeEvent as error:
                     await self._fail_oversize(state, each.message, error)
                     new.append(True)
@@ -139,18 +141,40 @@ class Sender:
         return self._bus.publish(message.subject, body, headers, expect=0)
 
     async def _put_back(self, ready: Ready) -> bool:
-        """Whether it had to be scheduled in place of what somebody else has put where it is to come."""
-        message, target = ready.message, ready.message.subject
-        if message.due is None or not isinstance(message.event, Timer):
-            return False
+        """Whether it had to be sent in place of what is no part of this workflow, where it is to come."""
+        match ready.message.event:
+            case Timer() if ready.message.due is not None:
+                return await self._put_back_timer(ready, ready.message.due)
+            case Handoff() as handoff:
+                return await self._put_back_handoff(ready, handoff)
+            case _:
+                return False
+
+    async def _put_back_timer(self, ready: Ready, due: datetime) -> bool:
         # What stands there fired, unless it was stored before its time: then somebody else has put it there, and a
         # workflow that took it for its own wake-up would never get that.
+        target = ready.message.subject
         there = await self._bus.last("work", target)
-        if there is not None and message.due + self.ahead - there.at <= EARLY:
+        if there is not None and due + self.ahead - there.at <= EARLY:
             return False
         _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
         await self._bus.purge("work", target)
         return await self._begin(ready) is True
+
+    async def _put_back_handoff(self, ready: Ready, handoff: Handoff) -> bool:
+        # A request that comes again when its log is gone, by age or by hand, begins anew under the same id: handoffs
+        # of before may still be there, and their results, which nobody would ever be told of again.
+        target = ready.message.subject
+        there = await self._bus.last("handoffs", target)
+        if there is None or there.headers.get(_DECIDED) == ready.headers[_DECIDED]:
+            return False
+        _log.warning("handoff_replaced", subject=target, hint="it is of a workflow of this id whose log is gone")
+        await self._bus.purge("work", handoff.return_to)
+        await self._bus.purge("handoffs", target)
+        _mark_resent([ready])
+        with contextlib.suppress(Conflict):  # by another supervisor, meanwhile
+            return await self._begin(ready) is not False
+        return False
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
         # With tracing off here the task's span will never be; its agent goes on from where the caller was.

@@ -20,7 +20,7 @@ from pointsman.core.nesting import FROM_PARENT
 from pointsman.core.state import State
 from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
-from pointsman.engine.arrivals import Arrival, are_new, asks, begins, cancels, taken_id, too_early
+from pointsman.engine.arrivals import Arrival, are_new, begins, cancels, taken_id, too_early
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
@@ -355,8 +355,8 @@ class SupervisorEngine:
         passed("supervisor.received")
         started = self._clock.now() if tracing() else None
         again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
-        # A request may be another than the one that began it, which the log tells.
-        if workflow in self._ended and not again and not any(asks(arrival.input) for arrival in arrivals):
+        # A request may be another than the one that began it, which the log tells; or the log is gone.
+        if workflow in self._ended and not again and not any(begins(arrival.input) for arrival in arrivals):
             self._room.give_back(workflow)
             return await self._settler.settle(workflow, arrivals)
         head = self._heads.get(workflow)

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.system import echo, in_memory, planner_of, synthesizer
+from support.system import echo, in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
 from pointsman.client import Client, Workflow
 from pointsman.engine.dead_letters import DeadLetters, Letter
 from pointsman.engine.workflow_log import Head, WorkflowLog
 from pointsman.errors import ContractError
+from pointsman.ports import StreamKind
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Request
 from pointsman_schemas.team import Limits, Team
@@ -161,18 +162,35 @@ async def test_two_clients_that_use_one_id_at_once_are_not_one_message_to_the_br
     assert [letter.content.cause.kind for letter in letters] == ["request_id_taken"]
 
 
-async def test_a_request_that_comes_again_when_its_log_has_aged_out_is_answered_again() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+async def forget(client: Client, workflow: Workflow, *streams: StreamKind) -> None:
+    """Have the streams lose all that is of the workflow: by age, or because somebody has purged it."""
+    for stream in streams:
+        for subject in await client.bus.subjects(stream, ">"):
+            if workflow.id in subject:
+                await client.bus.purge(stream, subject)
+
+
+@pytest.mark.parametrize("streams", [("log", "work"), ("log",)], ids=["all of it", "the log alone"])
+async def test_a_request_that_comes_again_when_its_log_is_gone_is_answered_again(streams: Sequence[StreamKind]) -> None:
+    tried_twice = planner_of({"id": "t1", "agent": "shaky", "intent": "do the thing"})
+    async with in_memory(TEAM, (tried_twice, synthesizer, shaky)) as client:
         first = await ask(client, ONE, event())
         await first.outcome(10)
         await all_settled(client)
-        await client.bus.purge("log", client.subjects.log("crew", first.id))
-        await client.bus.purge("log", client.subjects.outcome("crew", first.id))
-        for subject in await client.bus.subjects("work", ">"):
-            if first.id in subject:
-                await client.bus.purge("work", subject)
+        await forget(client, first, *streams)
         second = await ask(client, ONE, event())
         outcome = await second.outcome(5)
 
     assert second.id == first.id
     assert outcome.status == "completed"
+
+
+async def test_a_rejected_event_that_comes_again_when_its_log_is_gone_is_answered_again() -> None:
+    async with in_memory(TEAM, AGENTS) as client:
+        first = await ask(client, b"not json", event())
+        await first.outcome(10)
+        await all_settled(client)
+        await forget(client, first, "log")
+        outcome = await (await ask(client, b"not json", event())).outcome(5)
+
+    assert outcome.status == "failed"
