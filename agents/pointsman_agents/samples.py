@@ -35,4 +35,5 @@ def fitting(entries: Sequence[str], question: str, *, least: float) -> list[str]
 
 
 def money(cents: int) -> str:
+    """An amount in dollars, from its cents."""
     return f"${cents / 100:,.2f}"

@@ -84,4 +84,5 @@ class ToolTurns:
 
 
 def capped(text: str, length: int = RESULT_LENGTH) -> str:
+    """The first `length` characters of `text`, and how many more there were."""
     return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} characters more)"

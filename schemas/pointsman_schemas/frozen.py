@@ -8,4 +8,6 @@ __all__ = ["Frozen"]
 
 
 class Frozen(BaseModel):
+    """The base of what travels: equal by value, unknown fields passed over, built on first use."""
+
     model_config = ConfigDict(frozen=True, defer_build=True)

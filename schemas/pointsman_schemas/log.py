@@ -178,6 +178,8 @@ class AllowanceAwaited(Part):
 
 
 class TaskSucceeded(Part):
+    """The `attempt` was answered with this `result`, by the event `event_id`, and the task is done."""
+
     kind: Literal["task_succeeded"] = "task_succeeded"
     at: AwareDatetime
     task_id: TaskId
@@ -187,6 +189,8 @@ class TaskSucceeded(Part):
 
 
 class AttemptFailed(Part):
+    """The `attempt` failed with `error`; `result` is what its agent said, None where nobody answered."""
+
     kind: Literal["attempt_failed"] = "attempt_failed"
     at: AwareDatetime
     task_id: TaskId

@@ -12,6 +12,8 @@ __all__ = ["TOPICS", "Topic", "topic_of"]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
+    """What is known of one topic: facts, a sentence each, and a piece of code."""
+
     facts: tuple[str, ...]
     code: str
 

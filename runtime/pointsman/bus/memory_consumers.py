@@ -81,6 +81,8 @@ class MemoryConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDelivery:
+    """See `ports.Delivery`. One of an `_era` that is over, when its broker has been started anew, settles nothing."""
+
     message: Stored
     delivered: int
     _broker: Broker

@@ -17,6 +17,8 @@ _log = structlog.get_logger(__name__)
 
 
 class Listening:
+    """Listeners by subject, and receivers by name. Each is told in a task of its own, in the order it was sent."""
+
     def __init__(self) -> None:
         self._listeners: list[_Listener] = []
         self._receivers: dict[str, asyncio.Queue[Delivery]] = {}

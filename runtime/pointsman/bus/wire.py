@@ -133,6 +133,7 @@ class Meta:
 
 
 def as_stored(message: Arrival, meta: Meta) -> Stored:
+    """A delivered message as its stream holds it, with the event's own headers."""
     return Stored(message.subject, message.data, own_headers(message.headers), meta.sequence, meta.at)
 
 
@@ -178,4 +179,5 @@ def said(answer: Mapping[str, Any]) -> str:
 
 
 def nanoseconds(seconds: float) -> int:
+    """Whole nanoseconds, as the broker counts, of seconds."""
     return int(seconds * 1e9)

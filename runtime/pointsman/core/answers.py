@@ -102,6 +102,7 @@ def ask_synthesizer(draft: Draft, synthesizer: str, contradictions: tuple[str, .
 
 
 def synthesized(draft: Draft, result: Result) -> None:
+    """End the workflow with the synthesizer's answer: the field `answer` of its output, or else all of it."""
     output = result.output
     answer = output["answer"] if isinstance(output, dict) and "answer" in output else output
     end(draft, verdict(draft.open()), answer)

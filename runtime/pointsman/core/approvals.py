@@ -26,6 +26,7 @@ def start(draft: Draft, task_id: str) -> None:
 
 
 def must_be_approved(draft: Draft, task: Task, agent: str) -> bool:
+    """Whether a person must allow the task, or `agent`, first, and has not yet."""
     card = draft.around.card(agent)
     return not task.approved and (task.needs_approval or (card is not None and card.approval == "required"))
 

@@ -53,6 +53,7 @@ def missing(draft: Draft) -> str:
 
 
 def nobody_reacts(strategy: Choreography) -> str:
+    """Why a choreography cannot begin, in words for the outcome."""
     return f"no live agent of the team reacts to the event {strategy.begins}"
 
 

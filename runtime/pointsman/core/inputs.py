@@ -47,6 +47,8 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
+    """A caller's request, or a handoff to the team, which may begin a workflow."""
+
     admission: Admission
     request: Request
 
@@ -61,18 +63,24 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
+    """An agent's result, for the attempt it names; whether it counts is decided."""
+
     event_id: str
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
 class ControlReceived:
+    """What an operator, a caller or a parent wants: to cancel, to replay, to approve or to reject."""
+
     event_id: str
     control: Control
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
+    """The broker says that it is time; `name` is the timer's."""
+
     name: str
 
 

@@ -38,6 +38,7 @@ class Arrival:
 
 
 def begins(each: Input) -> bool:
+    """Whether it may begin a workflow: a request, readable or not, or a handoff to the team."""
     return isinstance(each, RequestReceived | RequestRefused)
 
 

@@ -16,6 +16,7 @@ _SPOKEN_KEYS = ("summary", "answer", "message", "text", "result", "output")
 
 
 def strings(value: JsonValue) -> list[str]:
+    """Every text in `value`, at any depth, in order; keys are not among them."""
     match value:
         case str():
             return [value]
@@ -55,9 +56,11 @@ def spoken_key(value: Mapping[str, JsonValue]) -> str:
 
 
 def without_note(text: str) -> str:
+    """`text` without the note that the offline model signs with."""
     return text.replace(OFFLINE_NOTE, "").strip()
 
 
 def short(text: str) -> str:
+    """`text` in one line of 200 characters at most, and dots where it was longer."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:200] + "..."

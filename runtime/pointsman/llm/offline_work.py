@@ -40,6 +40,7 @@ class _Outcome:
 
 
 def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
+    """The next turn of a worker: calls of the tools that the task speaks of, or what came of those that were called."""
     outcomes = tuple(_outcomes(request))
     data = [
         value

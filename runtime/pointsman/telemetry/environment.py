@@ -25,6 +25,7 @@ _HTTP: Final = "http/protobuf"
 
 
 def is_disabled() -> bool:
+    """Whether `OTEL_SDK_DISABLED` says so."""
     return variable("OTEL_SDK_DISABLED").lower() == "true"
 
 
@@ -59,6 +60,7 @@ def wanted(signal: str) -> list[str]:
 
 
 def metric_exporter(name: str) -> Any:
+    """The exporter `console`, to standard error, or else OTLP over HTTP; its packages are loaded now."""
     if name == "console":
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
@@ -69,6 +71,7 @@ def metric_exporter(name: str) -> Any:
 
 
 def has_prometheus(*, asked: bool) -> bool:
+    """Whether the extra `prometheus` is installed; a warning says so where it was `asked` for and is not."""
     try:
         import opentelemetry.exporter.prometheus  # noqa: F401  (an extra)
     except ImportError:
@@ -100,4 +103,5 @@ def room(name: str) -> int:
 
 
 def variable(name: str) -> str:
+    """An environment variable without white space around it; empty when it is not set."""
     return os.environ.get(name, "").strip()

@@ -56,6 +56,7 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
 
 
 def to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
+    """The same context in OpenTelemetry's own type."""
     return SpanContext(
         int(context.trace_id, 16),
         int(context.span_id, 16),
@@ -66,6 +67,7 @@ def to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
 
 
 def from_otel(context: SpanContext) -> TraceContext | None:
+    """The same context in ours; None where OpenTelemetry has none."""
     if not context.is_valid:
         return None
     return TraceContext(
@@ -77,6 +79,7 @@ def from_otel(context: SpanContext) -> TraceContext | None:
 
 
 def new_id(size: int) -> str:
+    """A random id of `size` bytes in lower-case hex, never all zeros."""
     while not (drawn := secrets.token_hex(size)).strip("0"):
         pass
     return drawn

@@ -42,10 +42,12 @@ async def asked(request: Request, most: int = _SHORT) -> dict[str, Any]:
 
 
 def answer(content: Any, status: int = 200) -> Response:
+    """`content` as a JSON response."""
     return Response(to_json(content), status, media_type="application/json")
 
 
 async def explained(request: Request, error: Exception) -> Response:
+    """An error of ours as a JSON response: `error`, its message, and `kind`, under the status that fits."""
     assert isinstance(error, PointsmanError)
     status = next(code for kind, code in _STATUS if isinstance(error, kind))
     return answer({"error": str(error), "kind": error.kind}, status)
