@@ -9,7 +9,7 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from pointsman.app import end_with_parent
+from pointsman.processes import end_with_parent
 
 __all__ = ["main"]
 

@@ -1,27 +1,16 @@
-"""The composition root: here a team, agents and settings become running processes, and nowhere else.
-
-`supervise` and `work` are what one process does; `Processes` runs several of them as children of this one.
-"""
+"""The composition root: here a team, agents and settings become running processes, and nowhere else."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pointsman.errors import ConfigurationError, PointsmanError
+from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings, misspelled
 
 if TYPE_CHECKING:
@@ -29,14 +18,10 @@ if TYPE_CHECKING:
     from pointsman_schemas.team import Team
 
 __all__ = [
-    "ChildEnded",
-    "Processes",
     "dashboard",
-    "end_with_parent",
     "has_dashboard",
     "load_team",
     "load_teams",
-    "obituary",
     "run",
     "supervise",
     "work",
@@ -44,11 +29,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_GRACE = 5.0  # seconds children have to drain before they are killed; agents of a demo or a laptop are done in one
-_FIRST_PAUSE = 0.5  # seconds before a crashed child is started again; doubled each time
-_LONGEST_PAUSE = 30.0
-_STABLE = 30.0  # seconds after which a child is taken to have started well, and the pauses begin anew
-_TAIL = 400  # characters of a log that an error repeats
 _GC_EVERY = 10_000  # containers made and kept until the collector looks: some ten workflows' worth, a few MB at most
 
 
@@ -244,145 +224,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def end_with_parent() -> None:
-    """Ask this process to stop when its standard input closes.
-
-    The parent holds the other end and never writes: when it is gone, killed or not, the kernel closes it.
-    """
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
-
-
-class ChildEnded(PointsmanError):
-    """A process that was to run has ended. The message holds the last thing it said and where the rest is."""
-
-    kind = "child_ended"
-
-
-@dataclass(slots=True)
-class _Child:
-    name: str
-    arguments: Sequence[str]
-    log: Path
-    process: asyncio.subprocess.Process
-    started: float
-    pause: float = _FIRST_PAUSE
-
-
-class Processes:
-    """Children that run `pointsman` commands, each with a log file in `directory`. Leaving the context ends them all.
-
-    Each has a session of its own, so that the terminal's Ctrl-C reaches this process alone and it decides who ends
-    when; each ends by itself when this process is gone.
-    """
-
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
-        self.directory = directory
-        self._environment = {**os.environ, **environment}
-        self._children: list[_Child] = []
-        self._stopping = False
-
-    async def __aenter__(self) -> Processes:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    async def start(self, name: str, *arguments: str) -> None:
-        """Start `pointsman ARGUMENTS` as the child `name`."""
-        log = self.directory / f"{name}.log"
-        process = await self._spawn(arguments, log)
-        self._children.append(_Child(name, arguments, log, process, time.monotonic()))
-
-    async def stop(self) -> None:
-        """End all children: asked first, killed after a bounded wait. Safe to call twice."""
-        self._stopping = True
-        running = [child.process for child in self._children if child.process.returncode is None]
-        for process in running:
-            _end(process, kill=False)
-        if running:
-            _, left = await asyncio.wait([asyncio.ensure_future(process.wait()) for process in running], timeout=_GRACE)
-            if left:
-                for process in running:
-                    _end(process, kill=True)
-                await asyncio.wait(left)
-
-    async def ended(self) -> ChildEnded:
-        """Wait for the first child that ends, and return what it said last."""
-        waits = {asyncio.ensure_future(child.process.wait()): child for child in self._children}
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return _obituary(waits[done.pop()])
-
-    async def keep(self, told: Callable[[ChildEnded, float], None]) -> None:
-        """Start again whoever ends, after a growing pause that `told` hears of. Never returns."""
-        async with asyncio.TaskGroup() as group:
-            for child in self._children:
-                group.create_task(self._keep(child, told))
-
-    async def _keep(self, child: _Child, told: Callable[[ChildEnded, float], None]) -> None:
-        while True:
-            await child.process.wait()
-            if self._stopping:
-                return
-            if time.monotonic() - child.started > _STABLE:
-                child.pause = _FIRST_PAUSE
-            told(_obituary(child), child.pause)
-            await asyncio.sleep(child.pause)
-            child.pause = min(_LONGEST_PAUSE, child.pause * 2)
-            child.process = await self._spawn(child.arguments, child.log)
-            child.started = time.monotonic()
-
-    async def _spawn(self, arguments: Sequence[str], log: Path) -> asyncio.subprocess.Process:
-        with log.open("ab") as said:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "pointsman",
-                *arguments,
-                "--with-parent",
-                stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
-                env=self._environment,
-                start_new_session=True,
-            )
-
-
-def obituary(name: str, code: int, log: Path) -> ChildEnded:
-    """How the process `name` ended: a negative `code` is the signal that killed it, as in `subprocess`.
-
-    Only a positive one is the process's own word, which the last line of its log then explains.
-    """
-    if code < 0:
-        return ChildEnded(f"the process {name} was killed by signal {-code}; its log is {log}")
-    if code == 0:
-        return ChildEnded(f"the process {name} ended with code 0; its log is {log}")
-    try:
-        lines = log.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    last = lines[-1][-_TAIL:] if lines else "it said nothing"
-    return ChildEnded(f"the process {name} ended with code {code}: {last}; its log is {log}")
-
-
-def _obituary(child: _Child) -> ChildEnded:
-    return obituary(child.name, child.process.returncode or 0, child.log)
-
-
-def _end(process: asyncio.subprocess.Process, *, kill: bool) -> None:
-    with suppress(ProcessLookupError):
-        process.kill() if kill else process.terminate()

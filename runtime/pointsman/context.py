@@ -111,6 +111,7 @@ class Context:
 
     @property
     def workflow_id(self) -> str:
+        """The workflow that the task is of."""
         return self.handoff.workflow_id
 
     @property
@@ -120,6 +121,7 @@ class Context:
 
     @property
     def task_id(self) -> str:
+        """The task, as its plan calls it: unique within its workflow."""
         return self.handoff.task_id
 
     @property
@@ -129,10 +131,12 @@ class Context:
 
     @property
     def intent(self) -> str:
+        """What is to be done, in words."""
         return self.handoff.intent
 
     @property
     def deadline(self) -> datetime:
+        """When the result is no longer waited for, in UTC. The card's `timeout` may end the attempt sooner."""
         return self.handoff.deadline
 
     @property
@@ -184,10 +188,12 @@ class Context:
 
     @property
     def confidence(self) -> float | None:
+        """What `set_confidence` was told last, from 0 to 1."""
         return self._ledger.confidence
 
     @property
     def replan_hint(self) -> str | None:
+        """What `replan` was told last."""
         return self._ledger.replan_hint
 
     def record_usage(self, usage: Usage) -> None:

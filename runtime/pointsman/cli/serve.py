@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pointsman import app
 from pointsman.cli.output import Code
+from pointsman.processes import end_with_parent
 from pointsman.settings import Settings
 
 __all__ = ["dashboard", "supervisor", "worker"]
@@ -13,13 +14,13 @@ __all__ = ["dashboard", "supervisor", "worker"]
 
 def supervisor(target: str, *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
     if with_parent:
-        app.end_with_parent()
+        end_with_parent()
     return Code(app.run(app.supervise(target, Settings.load(url=url, namespace=namespace))))
 
 
 def worker(targets: Sequence[str], *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
     if with_parent:
-        app.end_with_parent()
+        end_with_parent()
     return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace))))
 
 
@@ -28,7 +29,7 @@ def dashboard(
     namespace: str | None, with_parent: bool,
 ) -> Code:  # fmt: skip
     if with_parent:
-        app.end_with_parent()
+        end_with_parent()
     settings = Settings.load(
         url=url, namespace=namespace, dashboard_host=host, dashboard_port=port, dashboard_token=token
     )

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from rich.text import Text
 
-from pointsman.app import Processes
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.cli.cast import cast_of
 from pointsman.cli.output import console, emit
@@ -21,6 +20,7 @@ from pointsman.client import Client
 from pointsman.core.words import seconds
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.llm.selection import chosen_model
+from pointsman.processes import Processes
 from pointsman.settings import Settings
 
 __all__ = [

@@ -15,13 +15,13 @@ from pathlib import Path
 from rich.text import Text
 
 from pointsman import app
-from pointsman.app import ChildEnded, Processes
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.cli import stage
 from pointsman.cli.cast import Cast, cast_of
 from pointsman.cli.output import Code, complain, console, emit
 from pointsman.cli.session import session, settings_for
 from pointsman.errors import ConfigurationError
+from pointsman.processes import ChildEnded, Processes, obituary
 from pointsman.settings import Settings
 
 __all__ = ["up"]
@@ -103,7 +103,7 @@ async def _keep(broker: EmbeddedBroker, log: Path, told: Callable[[ChildEnded, f
     """Start the broker again whenever it ends. Returns only with the error of a start that failed."""
     while True:
         code = await broker.ended()
-        told(app.obituary("broker", code, log), _PAUSE)
+        told(obituary("broker", code, log), _PAUSE)
         await asyncio.sleep(_PAUSE)
         await broker.restart()
 

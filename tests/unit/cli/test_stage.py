@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pointsman import app
-from pointsman.app import obituary
 from pointsman.cli import stage, up
 from pointsman.cli.cast import cast_of
 from pointsman.errors import ConfigurationError
+from pointsman.processes import obituary
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
