@@ -3,78 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias
 from uuid import uuid4
 from xml.etree import ElementTree
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import JsonValue
 
 from pointsman.client import Client
 from pointsman.engine.history import arrival, publish
-from pointsman.engine.loading import load
-from pointsman.errors import ConfigurationError, ContractError, describe_error
+from pointsman.errors import ConfigurationError, describe_error
+from pointsman.suites import Case, Check, Suite, load_suite
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Handoff, Outcome, Result, Usage
-from pointsman_schemas.ids import AgentName, TeamName
-from pointsman_schemas.strict_json import as_json_value, compact, describe, dump, parse, parse_json
+from pointsman_schemas.strict_json import as_json_value, compact, dump, parse
 
 __all__ = ["NOBODY", "Case", "Report", "Scored", "Suite", "evaluate", "load_suite"]
 
 NOBODY = "(nobody)"
 """What stands in the confusion table for an agent that was expected and not used, or used and not expected."""
-
-Check: TypeAlias = Callable[[Any], object]
-"""It is given the `Outcome` (or an agent's `Result`). False, a text or an AssertionError says that it is not good."""
-
-
-class Case(BaseModel):
-    """A request, and what is right for it. What is not given is not looked at.
-
-    `agents` are those who must work on it, and no others. `answer` is the golden answer: a text, equal but for case and
-    spaces, or an object, whose fields must be equal and may be joined by others. `contains` are texts that the answer
-    must have in it, in any case. `check` is a function in Python, as `module:function` or itself.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
-    input: JsonValue
-    name: str = ""
-    agents: tuple[AgentName, ...] | None = None
-    answer: str | dict[str, JsonValue] | None = None
-    contains: tuple[str, ...] = ()
-    status: str = "completed"
-    check: str | Check | None = None
-
-
-class Suite(BaseModel):
-    """Labelled requests for `team`, or for one `agent`.
-
-    `target` says what `--embedded` runs: `module` or `file.py`. `threshold` is the share of cases that must be right.
-    `timeout`, in seconds, bounds each case.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    team: TeamName | None = None
-    agent: AgentName | None = None
-    target: str | None = None
-    threshold: Annotated[float, Field(ge=0, le=1)] = 1.0
-    timeout: Annotated[float, Field(gt=0)] = 120.0
-    cases: Annotated[tuple[Case, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if (self.team is None) == (self.agent is None):
-            raise ValueError("a suite is for a team or for an agent: give one of them")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +68,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether as many are right as the suite wants."""
         return self.accuracy >= self.threshold
 
     @property
     def usage(self) -> Usage:
+        """What all of them have used."""
         return sum((each.usage for each in self.scored), Usage())
 
     def as_json(self) -> dict[str, JsonValue]:
@@ -171,33 +123,6 @@ class Report:
                 failure.text = _xml("\n".join((*each.problems, f"answer: {compact(each.answer).decode()}")))
         text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
         return text
-
-
-def load_suite(path: Path) -> Suite:
-    """The suite in a YAML, JSON or Python file. Checks are found beside it, too.
-
-    Raises:
-        ConfigurationError: it is not there, cannot be read, or does not fit.
-    """
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}; give a suite in YAML, JSON or Python")
-    if (folder := str(path.resolve().parent)) not in sys.path:
-        sys.path.insert(0, folder)
-    if path.suffix == ".py":
-        suites = load(str(path), Suite)
-        if len(suites) != 1:
-            raise ConfigurationError(f"{path} defines {len(suites)} suites; define one Suite(...)")
-        return suites[0]
-    text = path.read_bytes()
-    try:
-        value = parse_json(text) if path.suffix == ".json" else _yaml(text, path)
-        suite = Suite.model_validate(value)
-    except (ContractError, ValidationError) as error:
-        said = describe(error) if isinstance(error, ValidationError) else str(error)
-        raise ConfigurationError(f"the suite {path} does not fit: {said}") from None
-    for case in suite.cases:
-        _check_of(case)  # a check that is not there is told before anything is paid for
-    return suite
 
 
 async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> Report:
@@ -283,7 +208,7 @@ def _judged(case: Case, came: Outcome | Result, status: str, answer: JsonValue, 
     problems += [
         f"the answer does not contain {text!r}" for text in case.contains if _plain(text) not in _plain(answer)
     ]
-    if (check := _check_of(case)) is not None:
+    if (check := case.check_function()) is not None:
         try:
             found = check(came)
             if found is False or isinstance(found, str):
@@ -334,17 +259,6 @@ async def _asked(client: Client, agent: str, workflow: str, input: JsonValue, ti
     return parse(Result, decode(stored.headers, stored.body)[1])
 
 
-def _check_of(case: Case) -> Check | None:
-    if case.check is None or not isinstance(case.check, str):
-        return case.check
-    module, _, name = case.check.partition(":")
-    try:
-        found: Check = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"the check {case.check!r} is not there: {error}; expected module:function") from None
-    return found
-
-
 def _name(check: str | Check | None) -> str:
     return check if isinstance(check, str) else getattr(check, "__name__", "the check")
 
@@ -356,17 +270,6 @@ def _plain(value: JsonValue) -> str:
 
 def _shown(value: JsonValue) -> str:
     return compact(value).decode()[:200]
-
-
-def _yaml(text: bytes, path: Path) -> object:
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ConfigurationError(f"{path} is YAML, which needs PyYAML: pip install 'pointsman[eval]'") from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is no YAML: {error}") from None
 
 
 def _xml(text: str) -> str:
