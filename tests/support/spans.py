@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
 
 from pointsman.telemetry import traces
+from pointsman.telemetry.traces import TraceContext
 
-__all__ = ["exporting"]
+__all__ = ["NOON", "REMOTE", "SPAN", "TRACE", "exporting", "ids"]
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SPAN = "b7ad6b7169203331"
+REMOTE = TraceContext(TRACE, SPAN, 1)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @contextmanager
@@ -26,3 +33,11 @@ def exporting(sampler: Sampler = DEFAULT_ON) -> Iterator[InMemorySpanExporter]:
         yield exporter
     finally:
         traces.use(None)
+
+
+def ids(finished: ReadableSpan) -> tuple[str, str, str | None]:
+    """Of its trace, its own, and its parent's."""
+    context = finished.get_span_context()
+    assert context is not None
+    parent = f"{finished.parent.span_id:016x}" if finished.parent else None
+    return f"{context.trace_id:032x}", f"{context.span_id:016x}", parent

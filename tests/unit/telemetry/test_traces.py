@@ -1,4 +1,4 @@
-"""Spans: which context they belong to, and the ids they are exported under."""
+"""Spans: which context they belong to, and what is exported of them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import logging
 import multiprocessing
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from opentelemetry import trace as otel
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
-from support.spans import exporting
+from support.spans import NOON, REMOTE, SPAN, TRACE, exporting, ids
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
@@ -36,11 +32,6 @@ from pointsman.telemetry.traces import (
 )
 from pointsman.threads import in_thread
 
-TRACE = "0af7651916cd43dd8448eb211c80319c"
-SPAN = "b7ad6b7169203331"
-REMOTE = TraceContext(TRACE, SPAN, 1)
-NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-
 
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
@@ -51,66 +42,6 @@ def exported() -> Iterator[InMemorySpanExporter]:
 @pytest.fixture
 def no_tracing() -> None:
     traces.use(None)
-
-
-def ids(finished: ReadableSpan) -> tuple[str, str, str | None]:
-    context = finished.get_span_context()
-    assert context is not None
-    parent = f"{finished.parent.span_id:016x}" if finished.parent else None
-    return f"{context.trace_id:032x}", f"{context.span_id:016x}", parent
-
-
-class TestParse:
-    @pytest.mark.parametrize(
-        ("header", "flags"),
-        [
-            (f"00-{TRACE}-{SPAN}-01", 1),
-            (f"00-{TRACE}-{SPAN}-00", 0),
-            (f" 00-{TRACE}-{SPAN}-03\t", 3),
-            (f"00-{TRACE}-{SPAN}-ff", 3),
-            (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", 1),
-        ],
-    )
-    def test_a_well_formed_header_is_read(self, header: str, flags: int) -> None:
-        assert parse_traceparent(header) == TraceContext(TRACE, SPAN, flags)
-
-    @pytest.mark.parametrize(
-        "header",
-        [
-            None,
-            "",
-            "nonsense",
-            f"ff-{TRACE}-{SPAN}-01",
-            f"00-{TRACE}-{SPAN}-01-more",
-            f"cc-{TRACE}-{SPAN}-01more",
-            f"00-{TRACE.upper()}-{SPAN}-01",
-            f"00-{'0' * 32}-{SPAN}-01",
-            f"00-{TRACE}-{'0' * 16}-01",
-            f"00-{TRACE[1:]}-{SPAN}-01",
-            f"00-{TRACE}-{SPAN}",
-            f"00-{TRACE}-{SPAN}-01\n",
-            f"0x-{TRACE}-{SPAN}-01",
-            f"00_{TRACE}_{SPAN}_01",
-            f"00-{TRACE}-{SPAN}-0\u0661",
-        ],
-    )
-    def test_a_broken_header_is_no_context(self, header: str | None) -> None:
-        assert parse_traceparent(header) is None
-
-    @given(st.text(max_size=80), st.text(max_size=20))
-    def test_nothing_makes_it_raise(self, header: str, state: str) -> None:
-        parsed = parse_traceparent(header, state)
-
-        assert parsed is None or parse_traceparent(parsed.traceparent, parsed.tracestate) == parsed
-
-    @pytest.mark.parametrize(
-        ("state", "kept"), [("a=1,b=2", "a=1,b=2"), (" a=1 ", "a=1"), ("a=\n", ""), ("ä=1", ""), ("a=" + "x" * 511, "")]
-    )
-    def test_a_tracestate_is_carried_or_dropped_whole(self, state: str, kept: str) -> None:
-        parsed = parse_traceparent(REMOTE.traceparent, state)
-
-        assert parsed is not None
-        assert parsed.tracestate == kept
 
 
 class TestSpan:
@@ -265,82 +196,6 @@ class TestSpan:
 
         assert ours.context is not None
         assert f"{foreign.span_id:016x}" == ours.context.span_id
-
-
-class TestRecord:
-    def test_a_span_is_exported_under_the_ids_chosen_when_it_began(self, exported: InMemorySpanExporter) -> None:
-        workflow = reserve(REMOTE)
-        task = reserve(workflow)
-        east = NOON.astimezone(timezone(timedelta(hours=8)))
-
-        record("task", context=task, parent_span_id=workflow.span_id, kind="client", started=NOON, ended=NOON)
-        record(
-            "workflow",
-            context=workflow,
-            parent_span_id=SPAN,
-            started=NOON,
-            ended=east + timedelta(seconds=2, microseconds=1),
-            attributes={"a": 1, "none": None},
-            error=("limit", "the deadline passed"),
-        )
-
-        first, second = exported.get_finished_spans()
-        assert ids(first) == (TRACE, task.span_id, workflow.span_id)
-        assert ids(second) == (TRACE, workflow.span_id, SPAN)
-        assert first.kind is SpanKind.CLIENT
-        assert second.start_time == 1_769_860_800_000_000_000
-        assert second.end_time == 1_769_860_802_000_001_000
-        assert dict(second.attributes or {}) == {"a": 1, "error.type": "limit"}
-        assert second.status.description == "the deadline passed"
-
-    def test_a_root_is_exported_under_the_ids_chosen_for_it(self, exported: InMemorySpanExporter) -> None:
-        root = reserve()
-
-        with span("something else is going on"):
-            record("workflow", context=root, parent_span_id=None, started=NOON, ended=NOON)
-
-        assert root.sampled
-        assert ids(exported.get_finished_spans()[0]) == (root.trace_id, root.span_id, None)
-
-    def test_the_chosen_ids_are_used_once(self, exported: InMemorySpanExporter) -> None:
-        record("workflow", context=reserve(REMOTE), parent_span_id=SPAN, started=NOON, ended=NOON)
-        with span("next"):
-            pass
-
-        first, second = exported.get_finished_spans()
-        assert set(ids(first)).isdisjoint(ids(second))
-
-    def test_an_unsampled_trace_is_not_exported(self, exported: InMemorySpanExporter) -> None:
-        reserved = reserve(TraceContext(TRACE, SPAN, 0))
-
-        record("workflow", context=reserved, parent_span_id=SPAN, started=NOON, ended=NOON)
-        record("root", context=TraceContext(TRACE, SPAN, 0), parent_span_id=None, started=NOON, ended=NOON)
-
-        assert exported.get_finished_spans() == ()
-
-    def test_the_sampler_decides_for_new_traces(self) -> None:
-        traces.use(TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False))
-        try:
-            assert not reserve().sampled
-            assert reserve(REMOTE).sampled
-        finally:
-            traces.use(None)
-
-    def test_a_clock_that_was_behind_makes_no_negative_duration(self, exported: InMemorySpanExporter) -> None:
-        record("w", context=reserve(), parent_span_id=None, started=NOON, ended=NOON - timedelta(seconds=1))
-
-        (finished,) = exported.get_finished_spans()
-        assert finished.start_time == finished.end_time
-
-    def test_an_application_keeps_its_own_ids_for_its_own_spans(self) -> None:
-        provider = TracerProvider(shutdown_on_exit=False)
-        generator = provider.id_generator
-        traces.use(provider)
-        try:
-            assert provider.id_generator is generator
-            assert provider.get_tracer("the application's").id_generator is generator  # type: ignore[attr-defined]
-        finally:
-            traces.use(None)
 
 
 @pytest.mark.usefixtures("no_tracing")
