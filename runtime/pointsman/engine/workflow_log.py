@@ -6,6 +6,7 @@ That is the whole of the coordination between supervisors.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -152,6 +153,7 @@ class WorkflowLog:
         try:
             storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
             try:
+                await asyncio.sleep(0)  # what is under way goes out when this turn of the loop is over, and not before
                 meanwhile(committed)
                 sequence = await storing
             finally:
