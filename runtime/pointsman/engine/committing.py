@@ -91,6 +91,7 @@ class Committer:
                 continue  # another supervisor was faster
             alive = self._kept(cards)
             given = grounds(draft, alive if alive != head.agents else None)
+            self._loads.decided(entries)  # whose change is no ground of what was decided
             owed: list[Ready] = []
 
             def prepare(committed: State, entries: tuple[Entry, ...] = entries, owed: list[Ready] = owed) -> None:

@@ -55,12 +55,18 @@ class Loads:
                 self._looked[name] = now
         return True
 
+    def decided(self, entries: Iterable[Entry]) -> None:
+        """Count what is about to be committed: workflows that are decided meanwhile choose by it, too. Should it not
+        be, that is put right by the next look."""
+        if self._known:
+            for entry in entries:
+                if isinstance(entry, TaskDispatched | RetryScheduled):
+                    self._count(entry.agent, 1)
+
     def saw(self, before: State | None, entries: Iterable[Entry]) -> None:
         """Learn from what was committed; `before` is the workflow before it."""
         for entry in entries:
             match entry:
-                case TaskDispatched() | RetryScheduled():
-                    self._count(entry.agent, 1)
                 case TaskSucceeded() | AttemptFailed() if in_review(before, entry.task_id):
                     pass  # its agent had answered when the judge was asked
                 case TaskSucceeded() | ReviewAsked():

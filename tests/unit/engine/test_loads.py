@@ -84,7 +84,9 @@ async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_c
     loads = Loads(bus, clock)
 
     looked = [await loads.look(["a", "b"]) for _ in range(3)]
-    loads.saw(None, [dispatched("a"), dispatched("a"), failed("a"), dispatched("c")])
+    entries = [dispatched("a"), dispatched("a"), failed("a"), dispatched("c")]
+    loads.decided(entries)
+    loads.saw(None, entries)
 
     assert looked == [True, False, False]
     assert CountingBus.asked == 2
@@ -115,7 +117,9 @@ async def test_an_agent_whose_work_is_judged_is_free_when_the_judge_is_asked(sai
 
     loads.saw(story.state, story.succeed("write"))
     asked = loads.known["write"]
-    loads.saw(story.state, story.succeed("judge-write", {"verdict": said, "reason": "so"}))
+    before, entries = story.state, story.succeed("judge-write", {"verdict": said, "reason": "so"})
+    loads.decided(entries)
+    loads.saw(before, entries)
 
     assert asked == Load(ahead=6, seconds=2.0)
     assert loads.known["write"].ahead == ahead, "what is sent back is on its way again"
