@@ -27,6 +27,8 @@ class Growing:
         self._client = client
         self._workflow = workflow
         self._told: dict[str, _Told] = {}
+        self._drawn: TraceNode | None = None
+        self._news = False
 
     async def follow(self) -> None:
         """Until the workflow has ended; one that a team began for it and that goes on is left alone then."""
@@ -38,11 +40,14 @@ class Growing:
 
     def trace(self) -> TraceNode | None:
         """None while nothing is known of it."""
-        return self._trace_of(self._workflow.id)
+        if self._news:
+            self._drawn, self._news = self._trace_of(self._workflow.id), False
+        return self._drawn
 
     async def _listen(self, to: Workflow, group: asyncio.TaskGroup, below: list[asyncio.Task[None]]) -> None:
         told = self._told[to.id] = _Told()
         async for event in to.events():
+            self._news = True
             if isinstance(event, Progress):
                 told.reports.append(event)
                 continue

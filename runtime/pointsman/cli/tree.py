@@ -20,7 +20,7 @@ from pointsman.core.trace import TraceNode
 from pointsman.core.words import dollars, seconds
 from pointsman_schemas.card import Role
 
-__all__ = ["tree"]
+__all__ = ["lines_of", "tree"]
 
 _MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
@@ -56,13 +56,18 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
         counted = node.kind != "publish"  # the workflow below it is the same
-        took = seconds(node.seconds) if counted and node.seconds is not None and node.status != "skipped" else ""
+        took = _took(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
         paid = (dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
         style = STYLE[node.status] if node.status in _UNDONE else "dim"
         said = () if narrow else (Text(one_line(_detail(node), limit=_NOTE), style=style),)
         table.add_row(_name(prefix, node), _bar(node, start, end, now, bars), took, tokens, *paid, *said)
     return Group(table, *_problems(root, room))
+
+
+def lines_of(root: TraceNode) -> int:
+    """How many lines the tree has, without its head and what stands below it."""
+    return sum(1 for _ in _rows(root, "", ""))
 
 
 def _rows(node: TraceNode, here: str, below: str) -> Iterator[tuple[str, TraceNode]]:
@@ -86,6 +91,15 @@ def _name(prefix: str, node: TraceNode) -> Text:
     if node.kind == "task" and node.role is Role.WORK and node.task_id and node.task_id != node.agent:
         name.append(f" {one_line(node.task_id, limit=64)}", style="dim")
     return name
+
+
+def _took(node: TraceNode, now: datetime) -> Text | str:
+    """How long, until now where it goes on; nothing of what never began."""
+    if node.started_at is None or node.status == "skipped":
+        return ""
+    if node.ended_at is None:
+        return Text(seconds(max(0.0, (now - node.started_at).total_seconds())), style=STYLE.get(node.status, ""))
+    return seconds((node.ended_at - node.started_at).total_seconds())
 
 
 def _detail(node: TraceNode) -> str:

@@ -6,11 +6,13 @@ import asyncio
 import json as json_module
 from dataclasses import asdict
 from datetime import UTC, datetime
+from time import monotonic
 
 from rich.console import Console
 from rich.live import Live
 
 from pointsman.cli import render
+from pointsman.cli.fitting import within
 from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.growing import Growing
 from pointsman.cli.output import Code, complain, console, emit, outcome_code, write
@@ -27,6 +29,8 @@ __all__ = ["cancel", "list_", "show", "taken", "teams_seen", "trace", "watch"]
 
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
+_REST = 9  # times as long as drawing took, which for hundreds of tasks is not short
+_AROUND = 4  # lines of a screen that the tree leaves: its head, the command above it, and a problem below it
 _ID_LENGTH = len(workflow_id_for("", ""))
 _NAMED = 5  # workflows that are named where the beginning of an id fits several
 _SEEN = 100  # workflows whose teams are named where one asked for is not known
@@ -145,9 +149,11 @@ async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Cons
 
     async def redraw(live: Live) -> None:
         while True:
+            began = monotonic()
             root = growing.trace()
-            live.update(tree(root, datetime.now(UTC), terminal.width) if root else "", refresh=True)
-            await asyncio.sleep(_FRAME)
+            shown = within(root, terminal.height - _AROUND) if root else None
+            live.update(tree(shown, datetime.now(UTC), terminal.width) if shown else "", refresh=True)
+            await asyncio.sleep(max(_FRAME, _REST * (monotonic() - began)))
 
     with Live(console=terminal, auto_refresh=False, transient=True, vertical_overflow="ellipsis") as live:
         drawing = asyncio.ensure_future(redraw(live)) if terminal.is_terminal else None

@@ -7,16 +7,20 @@ import io
 import re
 
 from rich.console import Console
-from support.history import WORKFLOW, dispatched, ended, started, store
+from support.history import WORKFLOW, dispatched, ended, planned, started, store, succeeded, tool
 from support.system import echo, in_memory, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
 from pointsman.cli import workflows
+from pointsman.cli.fitting import within
 from pointsman.cli.growing import Growing
+from pointsman.cli.tree import lines_of
 from pointsman.client import Client, Workflow
+from pointsman.core.trace import TraceNode, build
 from pointsman.testing import running_team
+from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30))
@@ -65,6 +69,26 @@ async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> No
         assert not drawing.done()
         release.set()
         await asyncio.wait_for(drawing, 20)
+
+
+def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_what_goes_on() -> None:
+    plan = [PlannedTask(id=f"t{n}", agent="fitter", intent="fit") for n in range(60)]
+    log = [started(), *planned(*plan)]
+    log += [dispatched(f"t{n}", "fitter", 1) for n in range(40)]
+    log += [succeeded(f"t{n}", "fitter", 2, 3) for n in range(37)]
+    root = build(log, [tool("drill", 2, 3, task="t0")])
+
+    assert within(root, 100) == root
+    assert "drill" not in names(within(root, lines_of(root) - 1))
+    small = within(root, 24)
+    assert lines_of(small) <= 24
+    assert names(small)[2:] == ["38 tasks done", *["invoke_agent fitter"] * 3, "20 tasks that wait"]
+    assert small.usage == root.usage
+
+
+def names(node: TraceNode) -> list[str]:
+    below = node.children[0].children if node.kind == "task" and len(node.children) == 1 else node.children
+    return [node.name, *(name for child in below for name in names(child))]
 
 
 async def test_a_team_below_it_that_never_begins_does_not_hold_up_its_end() -> None:

@@ -245,6 +245,15 @@ def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> N
     assert [f"attempt {n}" in again for n in (1, 2, 3)] == [True, True, False]
 
 
+def test_what_goes_on_tells_how_long_until_now() -> None:
+    log = [started(), dispatched("t1", "fitter", 2)]
+
+    lines = [line.split() for line in plain(tree(build(log), at(9))).splitlines()]
+
+    assert ["9.0", "s"] in [line[-2:] for line in lines if "invoke_workflow" in line]
+    assert ["7.0", "s"] in [line[-2:] for line in lines if "invoke_agent" in line]
+
+
 def test_tasks_of_one_agent_are_told_apart() -> None:
     text = plain(tree(build(completed()), at(9)))
 
