@@ -16,7 +16,7 @@ from support.history import WORKFLOW, at, planned, started, store
 from support.system import echo
 from support.waiting import until
 
-from pointsman.cli import approvals, health, letters, workflows
+from pointsman.cli import agents, approvals, doctor, letters, workflows
 from pointsman.cli.following import print_outcome
 from pointsman.client import Answer, Client
 from pointsman.engine.announcing import team_card
@@ -118,7 +118,7 @@ def test_a_workflow_is_shown_with_its_plan_and_each_that_came_before(
 def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
 
-    health.agents(["tea"], **NOWHERE)  # type: ignore[arg-type]
+    agents.agents(["tea"], **NOWHERE)  # type: ignore[arg-type]
 
     told = capsys.readouterr()
     assert told.err == ""
@@ -126,7 +126,7 @@ def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest
 
 
 async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    waiting = asyncio.create_task(health._there(client, ["tea"]))
+    waiting = asyncio.create_task(agents._there(client, ["tea"]))
     said: list[str] = []
 
     async def told() -> bool:
@@ -144,10 +144,10 @@ async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: 
 async def test_an_agent_that_does_not_come_is_waited_for_only_so_long(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_LATE", 0.0)
+    monkeypatch.setattr(agents, "_LATE", 0.0)
 
     with pytest.raises(NotFound, match=r"^cake, tea did not come up within"):
-        await health._there(client, ["tea", "cake"])
+        await agents._there(client, ["tea", "cake"])
 
 
 def test_an_id_is_printed_as_it_is_typed(
@@ -182,16 +182,16 @@ def test_an_answer_is_kept_under_the_name_of_who_gave_it(
 
 
 def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(client: Client) -> None:
-    gone = asyncio.run(health._supervisor(client, "shop"))
+    gone = asyncio.run(doctor._supervisor(client, "shop"))
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
-    there = asyncio.run(health._supervisor(client, "shop"))
+    there = asyncio.run(doctor._supervisor(client, "shop"))
 
     assert [(check.ok, check.seen) for check in gone] == [(False, "none of shop alive")]
     assert [(check.ok, check.seen) for check in there] == [(True, "1 of shop alive")]
 
 
 def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    health.doctor("shop", url=None, namespace=None, json=True)
+    doctor.doctor("shop", url=None, namespace=None, json=True)
 
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {bool(check.get("advice")) for check in checks if check["ok"]} == {False}
@@ -211,15 +211,15 @@ def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began
         finally:
             owners.append(asyncio.current_task())
 
-    def emit(check: health.Check) -> None:
+    def emit(check: doctor.Check) -> None:
         if check.name == "broker":
             raise BrokenPipeError
 
-    monkeypatch.setattr(health, "session", session)
-    monkeypatch.setattr(health, "emit", emit)
+    monkeypatch.setattr(doctor, "session", session)
+    monkeypatch.setattr(doctor, "emit", emit)
 
     with pytest.raises(BrokenPipeError):
-        health.doctor(None, url=None, namespace=None, json=True)
+        doctor.doctor(None, url=None, namespace=None, json=True)
 
     began, ended = owners
     assert ended is began
@@ -233,10 +233,10 @@ def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
         update = {"instance": instance, "output_schema": {"type": kind}}
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
-    health.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
     assert ("2 versions with different schemas" in capsys.readouterr().out) is told
 
-    health.doctor(None, url=None, namespace=None, json=True)
+    doctor.doctor(None, url=None, namespace=None, json=True)
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     [schemas] = [check for check in checks if check["name"] == "schemas"]
     assert schemas["ok"] is not told
@@ -252,14 +252,14 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
         update = {"instance": instance, "left_running": amount}
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
-    health.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
     assert ("still run" in (shown := capsys.readouterr().out)) is bool(told)
     assert told in shown
 
-    health.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
     assert json.loads(capsys.readouterr().out)["left_running"] == sum(left)
 
-    health.doctor(None, url=None, namespace=None, json=True)
+    doctor.doctor(None, url=None, namespace=None, json=True)
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     [handlers] = [check for check in checks if check["name"] == "handlers"]
     assert handlers["ok"] is not bool(told)
@@ -271,7 +271,7 @@ def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, wi
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
 
     terminal = Console(file=io.StringIO(), width=width)
-    terminal.print(health._table({"billing": [card]}, [QueueDepth(12, 3)], {}, width))
+    terminal.print(agents._table({"billing": [card]}, [QueueDepth(12, 3)], {}, width))
 
     head, row, *more = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert {"agent", "instances", "waiting"} <= set(head.split())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.system import echo, in_memory, planner_of, synthesizer
 
-from pointsman.cli import health, submit, workflows
+from pointsman.cli import doctor, submit, workflows
 from pointsman.cli.output import Code
 from pointsman.client import Client, Workflow
 from pointsman.engine.announcing import team_card
@@ -30,7 +30,7 @@ def announce(client: Client, team: str) -> None:
     asyncio.run(client.bus.registry.announce(team_card(Team(name=team), NOW, "s1")))
 
 
-def run(call: Coroutine[Any, Any, health.Check]) -> health.Check:
+def run(call: Coroutine[Any, Any, doctor.Check]) -> doctor.Check:
     return asyncio.run(call)
 
 
@@ -69,13 +69,13 @@ def test_what_cannot_be_read_or_has_no_possible_team_does_not_hide_the_others(cl
 
 
 def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client) -> None:
-    assert run(health._requests(client)).ok
+    assert run(doctor._requests(client)).ok
 
     for team in ("shpo", "shpo", "shop"):
         asked(client, team)
     announce(client, "shop")
 
-    check = run(health._requests(client))
+    check = run(doctor._requests(client))
     assert not check.ok
     assert check.seen == "1 waits for shop; 2 wait for shpo, which has no supervisor"
     assert "`pointsman supervisor MODULE`" in check.advice
@@ -94,7 +94,7 @@ def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
     assert told.out == f"Asked {workflow.id} to end.\n"
     assert f"team shpo has no supervisor; {workflow.id} ends, with nothing done for it, once one starts" in told.err
     assert [each.status for each in asyncio.run(client.list())] == ["asked to end"]
-    assert run(health._requests(client)).ok
+    assert run(doctor._requests(client)).ok
 
 
 def test_a_team_that_was_never_seen_is_answered_with_those_that_were(

@@ -29,9 +29,9 @@ def agents(
     json: Json = False,
 ) -> Code:
     """The agents alive now, and what waits for each."""
-    from pointsman.cli import health
+    from pointsman.cli import agents
 
-    return health.agents(wait or [], url=url, namespace=namespace, json=json)
+    return agents.agents(wait or [], url=url, namespace=namespace, json=json)
 
 
 @commands.command()
@@ -43,9 +43,9 @@ def doctor(
     json: Json = False,
 ) -> Code:
     """Check all that a workflow needs. Says what to do about what is missing."""
-    from pointsman.cli import health
+    from pointsman.cli import doctor
 
-    return health.doctor(target, url=url, namespace=namespace, json=json)
+    return doctor.doctor(target, url=url, namespace=namespace, json=json)
 
 
 @commands.command("eval")

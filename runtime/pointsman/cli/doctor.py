@@ -1,26 +1,24 @@
-"""The commands about what is there: agents, doctor."""
+"""The command doctor: what is there, what is wrong with it, and what to do."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from rich.table import Table
 from rich.text import Text
 
 from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
-from pointsman.cli.output import Code, complain, console, emit, hint, one_line
-from pointsman.cli.render import NARROW, keep_whole
+from pointsman.cli.agents import by_name, circuit_state, difference, left_running
+from pointsman.cli.output import Code, console, emit, hint, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import WAITING, Client
-from pointsman.core.circuits import Circuit
 from pointsman.engine.continuity import bounds, lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.loading import installed_agents
@@ -32,11 +30,9 @@ from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.team import ANY, Team
 
-__all__ = ["agents", "doctor"]
+__all__ = ["Check", "doctor"]
 
 _SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
-_LATE = 60.0  # seconds until an agent that is waited for is late: a slow import on a busy machine takes ten
-_LOOK = 0.1  # seconds between two looks at who is there
 _COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
@@ -49,46 +45,6 @@ class Check:
     ok: bool
     seen: str
     advice: str = ""
-
-
-def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, json: bool) -> Code:
-    async def run() -> Code:
-        # An agent that is waited for makes the namespace when it comes, so it need not be there yet.
-        async with session(url, namespace, create=bool(wait)) as client:
-            await _there(client, wait)
-            grouped = _by_name(await client.agents())
-            queues = await asyncio.gather(*(client.queue(name) for name in grouped))
-            circuits = await client.circuits()
-        if json:
-            for (name, cards), queue in zip(grouped.items(), queues, strict=True):
-                circuit = circuits.get(name)
-                left = sum(card.left_running for card in cards)
-                emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit,
-                      "left_running": left, "card": cards[0]})  # fmt: skip
-        elif grouped:
-            terminal = console()
-            terminal.print(_table(grouped, queues, circuits, terminal.width))
-        else:
-            print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
-        return Code.OK
-
-    return asyncio.run(run())
-
-
-async def _there(client: Client, names: Sequence[str]) -> None:
-    """Wait until each of `names` is there, telling of those that are not. A team counts: it is an agent, too."""
-    clock = SystemClock()
-    began, told = clock.monotonic(), False
-    while missing := ", ".join(sorted(set(names) - {card.name for card in await client.bus.registry.cards()})):
-        if not told:
-            complain(f"waiting for {missing}")
-            told = True
-        if clock.monotonic() - began >= _LATE:
-            raise NotFound(
-                f"{missing} did not come up within {_LATE:.0f} s; `pointsman worker module:name` starts an agent, and "
-                "its log says why it ends"
-            )
-        await asyncio.sleep(_LOOK)
 
 
 def doctor(target: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
@@ -134,7 +90,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
-            alive = _by_name(await client.agents())
+            alive = by_name(await client.agents())
             yield _schemas(alive)
             yield _handlers(alive)
             yield await _requests(client)
@@ -245,7 +201,7 @@ def _name_of(team: Team | str) -> str:
 
 async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
     """Whether there is somebody for everything a workflow needs: of `team`, or of any team when none is named."""
-    alive = _by_name(await client.agents())
+    alive = by_name(await client.agents())
     checks = [] if team is None else [*await _supervisor(client, _name_of(team))]
     if not isinstance(team, Team):
         count = sum(len(cards) for cards in alive.values())
@@ -255,7 +211,7 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
             Check("agents", bool(alive), f"{count} alive: {names}" if alive else "none alive",
                   "`pointsman worker module:name` starts one; `pointsman up` starts a team"),
         ]  # fmt: skip
-    shipped, teams = installed_agents(), _by_name(await client.teams())
+    shipped, teams = installed_agents(), by_name(await client.teams())
     for name, why in team.needs().items():
         if name in teams:
             checks.append(Check("team", True, f"{name} ({why}): {len(teams[name])} alive"))
@@ -279,89 +235,20 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
 
 def _schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     """Whether the instances of each agent take and give the same: a task goes to whichever is free."""
-    told = [f"{name}: {difference}" for name, cards in alive.items() if (difference := _difference(cards))]
+    told = [f"{name}: {seen}" for name, cards in alive.items() if (seen := difference(cards))]
     advice = "tasks go to either: let the old ones end, or call one of them by another name"
     return Check("schemas", not told, "; ".join(told) or "the instances of each agent take and give the same", advice)
 
 
 def _handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     """Whether all that was told to stop has stopped: it takes memory and CPU until it ends by itself."""
-    told = [f"{name}: {left}" for name, cards in alive.items() if (left := _left_running(cards))]
+    told = [f"{name}: {left}" for name, cards in alive.items() if (left := left_running(cards))]
     advice = "let plain functions look at `context.cancelled`, and CancelledError pass; a worker's restart ends them"
     return Check("handlers", not told, "; ".join(told) or "all that was told to stop has stopped", advice)
 
 
-def _left_running(cards: Sequence[AgentCard]) -> str:
-    """How much was told to stop and has not, where there is any; else nothing."""
-    left = sum(card.left_running for card in cards)
-    return f"{left} told to stop still run{'s' if left == 1 else ''}" if left else ""
-
-
-def _difference(cards: Sequence[AgentCard]) -> str:
-    """How many kinds of input and output agents of one name have, where that is more than one; else nothing."""
-    different: list[object] = []
-    for card in cards:
-        if card.schemas not in different:
-            different.append(card.schemas)
-    return f"{len(different)} versions with different schemas" if len(different) > 1 else ""
-
-
 async def _circuits(client: Client) -> Check:
     circuits = await client.circuits()
-    seen = ", ".join(f"{name}: {_circuit(circuit)}" for name, circuit in sorted(circuits.items()))
+    seen = ", ".join(f"{name}: {circuit_state(circuit)}" for name, circuit in sorted(circuits.items()))
     advice = "look at its errors: `pointsman dead list`; it is sent work again when a probe succeeds"
     return Check("circuits", not circuits, seen or "every agent is sent work", advice)
-
-
-def _circuit(circuit: Circuit) -> str:
-    if circuit.probe:
-        return "keeps failing, is being probed"
-    return f"keeps failing, is sent no work before {circuit.until:%H:%M:%S} UTC"
-
-
-def _by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
-    grouped: dict[str, list[AgentCard]] = defaultdict(list)
-    for card in cards:
-        grouped[card.name].append(card)
-    return dict(grouped)
-
-
-_COUNTS = 31  # columns of how many there are, what waits and what is in work, with their margins
-_DESCRIBED = 10  # columns below which a description says nothing
-
-
-def _table(
-    grouped: dict[str, list[AgentCard]],
-    queues: Sequence[QueueDepth | None],
-    circuits: Mapping[str, Circuit],
-    width: int,
-) -> Table:
-    """Where there is room for few columns, the names and the numbers have it, and the rest is cut."""
-    columns = ["agent", "role", "instances", "waiting", "in work", "model", "what it does"]
-    if narrow := width < NARROW:
-        columns = [column for column in columns if column not in ("role", "model")]
-        if width < max(map(len, grouped), default=0) + _COUNTS + _DESCRIBED:
-            columns.remove("what it does")
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, no_wrap=narrow and column != "what it does")
-    for (name, cards), queue in zip(grouped.items(), queues, strict=True):
-        card = cards[0]
-        waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
-        wrong = [_circuit(circuits[name]) if name in circuits else "", _difference(cards), _left_running(cards)]
-        told = "".join(f"{each}; " for each in wrong if each)
-        described = Text(told, style="red", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
-        described.append(one_line(card.description, limit=80), style="default")
-        cells = {
-            "agent": name,
-            "role": card.role.value,
-            "instances": str(len(cards)),
-            "waiting": waiting,
-            "in work": in_work,
-            "model": Text(one_line(card.model or "")),
-            "what it does": described,
-        }
-        table.add_row(*(cells[column] for column in columns))
-    if narrow:
-        keep_whole(table, 0, 1, 2, 3)
-    return table

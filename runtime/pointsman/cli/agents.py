@@ -1,0 +1,134 @@
+"""The command agents: who is alive, what waits for each, and what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from pointsman.bus.clock import SystemClock
+from pointsman.cli.output import Code, complain, console, emit, one_line
+from pointsman.cli.render import NARROW, keep_whole
+from pointsman.cli.session import session
+from pointsman.client import Client
+from pointsman.core.circuits import Circuit
+from pointsman.errors import NotFound
+from pointsman.ports import QueueDepth
+from pointsman_schemas.card import AgentCard
+
+__all__ = ["agents", "by_name", "circuit_state", "difference", "left_running"]
+
+_LATE = 60.0  # seconds until an agent that is waited for is late: a slow import on a busy machine takes ten
+_LOOK = 0.1  # seconds between two looks at who is there
+_COUNTS = 31  # columns of how many there are, what waits and what is in work, with their margins
+_DESCRIBED = 10  # columns below which a description says nothing
+
+
+def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        # An agent that is waited for makes the namespace when it comes, so it need not be there yet.
+        async with session(url, namespace, create=bool(wait)) as client:
+            await _there(client, wait)
+            grouped = by_name(await client.agents())
+            queues = await asyncio.gather(*(client.queue(name) for name in grouped))
+            circuits = await client.circuits()
+        if json:
+            for (name, cards), queue in zip(grouped.items(), queues, strict=True):
+                circuit = circuits.get(name)
+                left = sum(card.left_running for card in cards)
+                emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit,
+                      "left_running": left, "card": cards[0]})  # fmt: skip
+        elif grouped:
+            terminal = console()
+            terminal.print(_table(grouped, queues, circuits, terminal.width))
+        else:
+            print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+async def _there(client: Client, names: Sequence[str]) -> None:
+    """Wait until each of `names` is there, telling of those that are not. A team counts: it is an agent, too."""
+    clock = SystemClock()
+    began, told = clock.monotonic(), False
+    while missing := ", ".join(sorted(set(names) - {card.name for card in await client.bus.registry.cards()})):
+        if not told:
+            complain(f"waiting for {missing}")
+            told = True
+        if clock.monotonic() - began >= _LATE:
+            raise NotFound(
+                f"{missing} did not come up within {_LATE:.0f} s; `pointsman worker module:name` starts an agent, and "
+                "its log says why it ends"
+            )
+        await asyncio.sleep(_LOOK)
+
+
+def by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
+    """The cards of all instances under the name of their agent, in the order they come."""
+    grouped: dict[str, list[AgentCard]] = defaultdict(list)
+    for card in cards:
+        grouped[card.name].append(card)
+    return dict(grouped)
+
+
+def left_running(cards: Sequence[AgentCard]) -> str:
+    """How much was told to stop and has not, where there is any; else nothing."""
+    left = sum(card.left_running for card in cards)
+    return f"{left} told to stop still run{'s' if left == 1 else ''}" if left else ""
+
+
+def difference(cards: Sequence[AgentCard]) -> str:
+    """How many kinds of input and output agents of one name have, where that is more than one; else nothing."""
+    different: list[object] = []
+    for card in cards:
+        if card.schemas not in different:
+            different.append(card.schemas)
+    return f"{len(different)} versions with different schemas" if len(different) > 1 else ""
+
+
+def circuit_state(circuit: Circuit) -> str:
+    """What is done with an agent that keeps failing."""
+    if circuit.probe:
+        return "keeps failing, is being probed"
+    return f"keeps failing, is sent no work before {circuit.until:%H:%M:%S} UTC"
+
+
+def _table(
+    grouped: dict[str, list[AgentCard]],
+    queues: Sequence[QueueDepth | None],
+    circuits: Mapping[str, Circuit],
+    width: int,
+) -> Table:
+    """Where there is room for few columns, the names and the numbers have it, and the rest is cut."""
+    columns = ["agent", "role", "instances", "waiting", "in work", "model", "what it does"]
+    if narrow := width < NARROW:
+        columns = [column for column in columns if column not in ("role", "model")]
+        if width < max(map(len, grouped), default=0) + _COUNTS + _DESCRIBED:
+            columns.remove("what it does")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, no_wrap=narrow and column != "what it does")
+    for (name, cards), queue in zip(grouped.items(), queues, strict=True):
+        card = cards[0]
+        waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
+        wrong = [circuit_state(circuits[name]) if name in circuits else "", difference(cards), left_running(cards)]
+        told = "".join(f"{each}; " for each in wrong if each)
+        described = Text(told, style="red", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
+        described.append(one_line(card.description, limit=80), style="default")
+        cells = {
+            "agent": name,
+            "role": card.role.value,
+            "instances": str(len(cards)),
+            "waiting": waiting,
+            "in work": in_work,
+            "model": Text(one_line(card.model or "")),
+            "what it does": described,
+        }
+        table.add_row(*(cells[column] for column in columns))
+    if narrow:
+        keep_whole(table, 0, 1, 2, 3)
+    return table
