@@ -14,6 +14,7 @@ from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from opentelemetry.context import get_current
 from opentelemetry.metrics import Meter, Observation
 from opentelemetry.trace import get_current_span
 
@@ -129,6 +130,8 @@ class _Series:
             self._least = value
         if value > self._greatest:
             self._greatest = value
+        if not get_current():  # no span is open, nor anything else: that is cheaper to see
+            return
         within = get_current_span().get_span_context()
         if within.trace_flags & 1:
             self._exemplars[bucket] = (value, time_ns(), within.span_id, within.trace_id)
