@@ -92,7 +92,12 @@ from pointsman import Context, agent
 
 @agent(name="waits", description="Waits", concurrency=1)
 async def waits(seconds: float) -> str:
-    await asyncio.sleep(seconds)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        with open("stopped", "a") as file:
+            file.write(f"{time.monotonic()}\\n")
+        raise
     return "done"
 
 @agent(name="blocks", description="Blocks a thread", concurrency=1)
@@ -127,7 +132,7 @@ async def test_a_cancelled_workflow_ends_at_once_whatever_its_agents_are_doing(
         def request(kind: str, seconds: float) -> dict[str, Any]:
             return {"tasks": [{"id": "t", "agent": kind, "intent": "take long", "input": seconds}]}
 
-        async def cancelled(kind: str) -> tuple[Outcome, float]:
+        async def cancelled(kind: str) -> tuple[Outcome, float, float]:
             workflow = await client.submit("crew", request(kind, 25.0))
             asked = 0.0
             async for event in workflow.events():
@@ -136,17 +141,19 @@ async def test_a_cancelled_workflow_ends_at_once_whatever_its_agents_are_doing(
                     asked = time.monotonic()
                     await workflow.cancel("enough")
             took = time.monotonic() - asked  # the stream has ended
-            return await workflow.outcome(5), took
+            return await workflow.outcome(5), took, asked
 
         endings = await asyncio.gather(*map(cancelled, kinds))
         after = await asyncio.gather(*(system.ask("crew", request(kind, 0.01)) for kind in kinds))
         abandoned = await service.logged("handler_abandoned")
         left = await service.logged("thread_left_running")
         children = [int(line) for line in (tmp_path / "kids").read_text().split()]
+        [stopped] = map(float, (tmp_path / "stopped").read_text().split())
     await remove_streams(settings)
 
-    assert {outcome.status for outcome, _ in endings} == {"cancelled"}
-    assert max(took for _, took in endings) < settings.heartbeat + 1.0
+    assert {outcome.status for outcome, _, _ in endings} == {"cancelled"}
+    assert max(took for _, took, _ in endings) < settings.heartbeat + 1.0
+    assert 0 < stopped - endings[kinds.index("waits")][2] < 1.0  # one clock for all processes of a machine
     assert {outcome.status for outcome in after} == {"completed"}  # each agent has one slot: it was given back
     assert abandoned["agent"] == "refuses"
     assert (left["function"], left["agent"]) == ("blocks", "blocks")

@@ -15,6 +15,7 @@ from chaos.load import Report
 _AMOUNTS = {
     "broker": (Amount(blows=20, running=500, pause=3.0, patience=300.0),),
     "handoffs": (Amount(blows=20, running=500, pause=3.0, patience=300.0),),
+    "recovery": (Amount(blows=5, running=250, patience=300.0),),
     "processes": (
         Amount(blows=30, running=200, pause=2.0, supervisors=2),
         Amount(blows=30, running=200, pause=2.0, supervisors=5),

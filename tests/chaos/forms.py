@@ -74,6 +74,37 @@ async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool
     return report
 
 
+async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
+    """kill -9 of the only supervisor; the broker stops while the next one starts or takes up what there is, a little
+    later each time, and is away for two seconds."""
+    chance = Random(amount.seed)
+    report = Report("recovery interrupted")
+    store = folder / "broker"
+    broker = EmbeddedBroker(store)
+    await broker.start()
+    port = int(broker.url.rpartition(":")[2])
+    try:
+        async with System(folder / "processes", _settings(broker.url)) as system:
+            supervisor, worker = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+            load = Load(system, report, running=amount.running, chance=chance)
+            async with load.running(patience=amount.patience):
+                await asyncio.sleep(amount.pause)
+                for number in range(amount.blows):
+                    await supervisor.kill()
+                    supervisor = await system.start("supervisor", CREW)
+                    await asyncio.sleep(0.2 + 0.4 * number)
+                    await broker.stop()
+                    load.blow()
+                    await asyncio.sleep(2.0)
+                    broker = EmbeddedBroker(store, port=port)
+                    await broker.start()
+                    await supervisor.logged("supervisor_started")
+            report.problems += (f"{service.name} has ended" for service in (supervisor, worker) if not service.alive)
+    finally:
+        await broker.stop()
+    return report
+
+
 async def handoffs_forgotten(folder: Path, amount: Amount) -> Report:
     """The same with a broker that answers before it has written a handoff, and loses some with every kill."""
     return await broker_killed(folder, amount, unsynced_handoffs=True)
@@ -195,6 +226,7 @@ async def broker_slow(folder: Path, amount: Amount) -> Report:
 FORMS: Mapping[str, Callable[[Path, Amount], Awaitable[Report]]] = {
     "broker": broker_killed,
     "handoffs": handoffs_forgotten,
+    "recovery": recovery_interrupted,
     "processes": processes_killed,
     "cluster": cluster_shaken,
     "network": network_broken,

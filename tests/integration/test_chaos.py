@@ -11,6 +11,7 @@ pytestmark = pytest.mark.timeout(180)
 
 SHORT = {
     "broker": Amount(blows=3, running=60, pause=0.8),
+    "recovery": Amount(blows=3, running=40, pause=0.4),
     "processes": Amount(blows=5, running=40, pause=0.8, supervisors=2, workers=2),
     "cluster": Amount(blows=3, running=20, pause=0.5),
     "network": Amount(blows=5, running=30, pause=0.3, supervisors=1, workers=2),

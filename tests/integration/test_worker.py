@@ -122,10 +122,10 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
     desk = Desk(bus, settings.namespace)
-    for _ in range(2):
+    for _ in range(3):
         await start()
 
-    given = [await desk.hand(name, 7.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
+    given = [await desk.hand(name, 12.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
     results = [await desk.result(handoff, within=30) for handoff in given]
 
     assert [(result.output, result.attempt) for result in results] == [
@@ -136,6 +136,9 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
         return all([await desk.settled(name) for name in ("sleeper", "blocker", "rude")])
 
     await until(all_settled)
+    for name in ("sleeper", "blocker", "rude"):
+        information = await bus.api(f"CONSUMER.INFO.{desk.subjects.work_stream}.agent-{name}")
+        assert information["delivered"]["consumer_seq"] == 1  # each was handed out once
 
 
 async def test_a_killed_workers_task_is_run_by_another_one(
