@@ -44,7 +44,7 @@ MUTANTS = (
         "../test_mechanisms.py::test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run",
     ),
     _core(
-        "M3", "decide.py", "        if not dependency.settled:", "        if False:",
+        "M3", "decide.py", "        if dependency.status not in SETTLED:", "        if False:",
         "test_tasks.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
     ),
     _core(
@@ -370,6 +370,11 @@ MUTANTS = (
         "a tool that was under way is not run twice", "tool_turns.py",
         "is not None and not tool.idempotent:", "is not None and False:",
         "unit/engine/test_journal.py::test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown",
+    ),
+    _runtime(
+        "what an attempt used that nobody takes up again counts", "engine/attempt.py",
+        "if step.attempt == self.handoff.attempt", "if False",
+        "unit/engine/test_journal.py::test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say",
     ),
     _runtime(
         "a model call that was lost counts", "journal.py",

@@ -215,7 +215,7 @@ class Answerer:
             await job.delivery.ack()
             return None
         passed("worker.received")
-        result = self._given_up(job, attempt) or await attempt.run()
+        result = await self._given_up(job, attempt) or await attempt.run()
         if attempt.left_running:
             desk.left.append(attempt)
         if result is None:
@@ -242,11 +242,11 @@ class Answerer:
             fresh=fresh,
         )
 
-    def _given_up(self, job: Job, attempt: Attempt) -> Result | None:
+    async def _given_up(self, job: Job, attempt: Attempt) -> Result | None:
         """The answer to a handoff that is not to be started."""
         deliveries, handoff = job.delivery.delivered, attempt.handoff
         if deliveries > self._settings.deliveries:
-            return attempt.failed(
+            return await attempt.not_started(
                 ErrorKind.CRASHED,
                 f"the handoff was delivered {deliveries} times and no worker of "
                 f"{job.desk.name} lived to answer it; it was not started again",

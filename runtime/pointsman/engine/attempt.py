@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Thread
@@ -15,7 +16,7 @@ from pointsman.agent import Agent, FunctionAgent
 from pointsman.context import Context
 from pointsman.engine.deadlines import Deadlines
 from pointsman.engine.handlers import Execution, Handlers
-from pointsman.errors import ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
+from pointsman.errors import ContractError, ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
 from pointsman.journal import Journal
 from pointsman.metering import Meters
 from pointsman.ports import Clock
@@ -79,13 +80,22 @@ class Attempt:
         """The answer when there is none of the agent's."""
         return self._result(_Ending("failed", error=AttemptError(kind=kind, message=message, retryable=retryable)))
 
+    async def not_started(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
+        """The answer when it is not begun here. What the steps of workers before have used was used all the same."""
+        used = Usage()
+        if self._journal is not None:
+            with suppress(ContractError):  # of another release: nobody can say
+                steps = (await self._journal.recall()).values()
+                used = sum((step.usage for step in steps if step.attempt == self.handoff.attempt), used)
+        return self.failed(kind, message, retryable=retryable).model_copy(update={"usage": used})
+
     async def run(self) -> Result | None:
         """What came of it; None when the worker leaves before it has ended: another one takes the handoff."""
         deadline = self.handoff.deadline
         self._began = self._clock.now()
         left = (deadline - self._began).total_seconds()
         if left <= 0:
-            return self.failed(
+            return await self.not_started(
                 ErrorKind.TIMEOUT,
                 f"the handoff waited too long: its deadline {deadline.isoformat()} passed {-left:.1f} s before a "
                 "worker was free; it was not started",

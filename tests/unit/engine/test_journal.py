@@ -19,6 +19,7 @@ from pointsman.llm.fitting import estimated_input
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import ModelReply, ModelRequest
 from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tools import tool
 from pointsman_schemas.events import Handoff, Step
@@ -121,6 +122,32 @@ async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_coun
 
     assert (result.output, result.usage.calls) == ("all there", 3)
     assert result.usage.input_tokens == 2 * 10 + estimated_input(second.requests[0])
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["it killed too many", "its deadline has passed"])
+async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say(late: bool) -> None:
+    clock, shop = VirtualClock(), Shop()
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    asked = calling(("look", {"what": "tea"})), calling(("pay", {}))
+    first, second = ScriptedModel(*asked), ScriptedModel()
+    async with running(Worker(desk.bus, [shop.agent(first)], SETTINGS, clock=clock)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(shop.under_way.wait(), 10)
+    if late:
+        await clock.advance((handoff.deadline - clock.now()).total_seconds() + 1)
+    else:
+        again = await desk.bus.consumer("agent-shop", "work", desk.subjects.handoffs_of("shop"), ack_wait=0.3)
+        for _ in range(SETTINGS.deliveries - 1):
+            (taken,) = await again.take(1)
+            await taken.nak()
+
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS, clock=clock)):
+        result = await desk.result(handoff)
+
+    assert result.error is not None
+    assert result.error.kind == ("timeout" if late else "worker_crashed")
+    assert (result.usage.calls, result.usage.input_tokens) == (2, 2 * 10)
+    assert second.requests == []
 
 
 async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:
