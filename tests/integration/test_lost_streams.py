@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from pointsman.engine.continuity import lost_log, lost_work
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.errors import BusUnavailable, Conflict, StreamLost
 from pointsman.ports import Bus
-from pointsman_schemas.events import Handoff
+from pointsman.settings import Settings
+from pointsman_schemas.events import Handoff, Request
 
 pytestmark = pytest.mark.timeout(90)
 
 CREW = [planner, synthesizer, worker]
+NOON = "2026-01-31T12:00:00Z"
 
 
 @pytest.fixture
@@ -147,3 +150,21 @@ async def _handed_later(desk: Desk) -> Handoff:
 
 async def _any(values: list[str]) -> bool:
     return bool(values)
+
+
+async def test_a_request_whose_log_somebody_purged_is_answered_anew_under_its_id(settings: Settings) -> None:
+    headers = {"ce-specversion": "1.0", "ce-id": "r1", "ce-source": "/shop", "ce-type": Request.event_type}
+    body = json.dumps({"input": steps("a")}).encode()
+    async with running(settings, team, CREW) as client:
+
+        async def ask() -> Workflow:
+            sequence = await client.bus.publish(client.subjects.request("crew"), body, {**headers, "ce-time": NOON})
+            return await client.requested(sequence)
+
+        first = await ask()
+        await first.outcome(20)
+        for subject in (client.subjects.log("crew", first.id), client.subjects.outcome("crew", first.id)):
+            await client.bus.purge("log", subject)
+        outcome = await (await ask()).outcome(10)
+
+    assert (outcome.workflow_id, outcome.status) == (first.id, "completed")
