@@ -207,6 +207,10 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         assert course is not None
         assert "2 completed" in course
         await expect(page.locator("#namespace")).to_have_text(settings.namespace)
+        await page.get_by_role("link", name="Agents").click()
+        await page.get_by_role("link", name="mender").click()
+        await expect(page.get_by_role("searchbox")).to_have_value("mender")
+        await expect(rows).to_have_count(2)
 
 
 async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(

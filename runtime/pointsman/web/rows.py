@@ -16,6 +16,7 @@ from pointsman_schemas.log import (
     AttemptFailed,
     Entry,
     PlanAccepted,
+    RetryScheduled,
     TaskAbandoned,
     TaskDispatched,
     TaskFailed,
@@ -45,7 +46,7 @@ class Row:
     started_at: datetime
     input: str
     hay: str
-    """What a search for text looks at."""
+    """What a search for text looks at: the id, the correlation id, the request, the agents that had a part in it."""
     status: str = "running"
     reason: str = ""
     ended_at: datetime | None = None
@@ -73,6 +74,9 @@ class Row:
                     self.work.setdefault(task.id, "open")
             case TaskDispatched():
                 self.handed[entry.task_id, entry.attempt] = entry.at
+                self._had_a_part(entry.agent)
+            case RetryScheduled():
+                self._had_a_part(entry.agent)
             case TaskSucceeded():
                 self.usage += entry.result.usage
                 self._settle(entry.task_id, "succeeded")
@@ -101,6 +105,10 @@ class Row:
         self.total = len(self.work)
         self.failed = sum(1 for state in self.work.values() if state == "failed")
         self.done = sum(1 for state in self.work.values() if state == "succeeded")
+
+    def _had_a_part(self, agent: str) -> None:
+        if agent.casefold() not in self.hay:
+            self.hay += f" {agent.casefold()}"
 
     def _settle(self, task: str, state: str) -> None:
         if task in self.work:
@@ -156,7 +164,7 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a page asks for. `text`, in folded case, is looked for in the id, the correlation id and the request."""
+    """What a page asks for. `text`, in folded case, is looked for in each row's `hay`."""
 
     team: str = ""
     status: str = ""

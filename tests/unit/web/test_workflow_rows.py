@@ -20,6 +20,7 @@ from pointsman_schemas.log import TimerArmed
         ("?team=other", ["wf_3"]),
         ("?text=PUMP", ["wf_2"]),
         ("?text=wf_3", ["wf_3"]),
+        ("?text=Fitter", [WORKFLOW]),
         ("?minutes=5", []),
         ("?offset=2", [WORKFLOW]),
         ("?team=nobody", []),

@@ -43,7 +43,7 @@ function agentRow(agent) {
   const failed = record.failed ? `${number(record.failed)} of ${number(record.failed + record.succeeded)}` : "";
   return h("tr", {},
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
-    h("th", { scope: "row" }, h("b", { text: agent.name }), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
+    h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows it had a part in" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
       agent.circuit ? h("span", { class: "tag", title: "It keeps failing. One task at a time is sent to find out whether it is well again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
       h("p", { class: "muted", text: agent.description || (agent.health === "gone" ? "Worked here before." : "") })),
     cell(agent.instances ? number(agent.instances) : "0"),

@@ -17,7 +17,7 @@ export function workflowsPage(main) {
   let offset = Number(asked.get("offset") || 0);
   let size = 100;
 
-  const search = h("input", { type: "search", "aria-label": "Search request or id", placeholder: "Search request or id  ( / )", value: asked.get("text") || "" });
+  const search = h("input", { type: "search", "aria-label": "Search request, id or agent", placeholder: "Search request, id or agent  ( / )", value: asked.get("text") || "" });
   const team = choice("Team", [["", "All teams"]], asked.get("team"));
   const status = choice("Status", [["", "Any status"], ...STATES.map((name) => [name, word(name)])], asked.get("status"));
   const time = choice("Started", TIMES, asked.get("minutes"));
