@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from pointsman.bus.wire import Arrival, Inbox, header_lines
 from pointsman.late import loaded_late
@@ -18,6 +18,7 @@ with loaded_late("nats.js"):  # two thirds of the package; what it does, `jetstr
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
     from nats.aio.transport import TcpTransport
+    from nats.protocol.parser import AWAITING_CONTROL_LINE
 
 __all__ = ["FAILURES", "Msg", "NatsClient"]
 
@@ -26,6 +27,10 @@ _Result = TypeVar("_Result")
 FAILURES = (nats.errors.Error, OSError)
 """What a client raises that is closed, refused, or without its server."""
 
+_MESSAGE = re.compile(rb"(?:HMSG (\S+) (\d+) (?:(\S+) )?(\d+)|MSG (\S+) (\d+)(?: (\S+))?) (\d+)\r\n")
+"""How the server begins a message, with headers or without: its subject, its subscription, where an answer goes if
+anywhere, the bytes of its headers, and all of its bytes."""
+_END = len(b"\r\n")
 _PORT = 4222  # where a NATS server listens unless it is told otherwise
 _DRAIN = 1.0  # seconds for one round trip, when leaving
 
@@ -42,14 +47,16 @@ class NatsClient(Client):
     - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
       still wait for the flusher, a fresh subscription among them.
     - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
-    - `hear` calls a plain function for each message as it is read, and `put` takes a header block that is made
-      already: a queue, a task's turn and a second check of every header for each message are a third of its cost.
+    - `hear` calls a plain function for each message as it comes off the socket, and `put` takes a header block that is
+      made already: a queue, a task's turn and a second check of every header for each message are a third of its cost,
+      and before that came a stream, the turn of a task that reads it, and two patterns tried at each message.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._heard: dict[int, Callable[[Arrival], None]] = {}
         self._writes = False  # later in this turn of the loop
+        self._telling: asyncio.Future[None] | None = None  # of an error; the loop keeps weak references only
 
     @property
     def server(self) -> Server | None:
@@ -148,6 +155,29 @@ class NatsClient(Client):
         self._pending = [command for command in self._pending if not settles.match(command)]
         self._pending_data_size = sum(map(len, self._pending))
 
+    def take_heard(self, data: bytes) -> bytes:
+        """Hear the messages with which `data`, fresh from the socket, begins; what is left is nats-py's to read."""
+        if not self.is_connected or self._ps.buf or self._ps.state != AWAITING_CONTROL_LINE:
+            return data  # it is amid something
+        begin = 0
+        while (message := _MESSAGE.match(data, begin)) is not None:
+            subject, sid, reply, headers, *plain, size = message.groups()
+            if headers is None:
+                subject, sid, reply = plain
+            number, start = int(sid), message.end()
+            body, end = start + int(headers or 0), start + int(size)
+            heard = self._heard.get(number)
+            if heard is None or number not in self._subs or end + _END > len(data):
+                break
+            block = data[start:body] if headers else None
+            arrival = Arrival(subject.decode(), reply.decode() if reply else "", data[body:end], block)
+            try:
+                heard(arrival)
+            except Exception as error:  # it would end the reading
+                self._telling = asyncio.ensure_future(self._error_cb(error))
+            begin = end + _END
+        return data[begin:] if begin else data
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         heard = self._heard.get(sid)
         if heard is None:
@@ -164,7 +194,7 @@ class NatsClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport is None and s.uri.scheme not in ("ws", "wss"):
-            self._transport = _Tcp()  # type: ignore[no-untyped-call]
+            self._transport = _Tcp(self.take_heard)
         await super()._connect_to_server(s)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
@@ -204,6 +234,19 @@ class _Tcp(TcpTransport):
     """Writing to a closed connection is a `ConnectionError`, as nats-py expects. uvloop says `RuntimeError`, at which
     nats-py ends its reconnecting for ever and lets its closing fail."""
 
+    def __init__(self, take: Callable[[bytes], bytes]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._take = take
+
+    async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
+        reader = _Reader(self._take, buffer_size)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            transport, _ = await loop.create_connection(lambda: protocol, uri.hostname, uri.port)
+        self._bare_io_reader = self._io_reader = reader
+        self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+
     def __bool__(self) -> bool:
         return True  # nats-py makes one of its own in place of one that is not connected yet
 
@@ -224,6 +267,22 @@ class _Tcp(TcpTransport):
             super().writelines(payload)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise ConnectionResetError(str(error)) from error
+
+
+class _Reader(asyncio.StreamReader):
+    """Keeps what `take` has left of what came."""
+
+    def __init__(self, take: Callable[[bytes], bytes], limit: int) -> None:
+        super().__init__(limit)
+        self._take = take
+        self._buffer: bytearray
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        rest = bytes(data)
+        if not self._buffer:  # else it comes after what is there
+            rest = self._take(rest)
+        if rest:
+            super().feed_data(rest)
 
 
 class _Inbox:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from pointsman.bus.asking import Asking
-from pointsman.bus.nats_client import NatsClient
+from pointsman.bus.nats_client import Msg, NatsClient
+from pointsman.bus.wire import Arrival
 from pointsman.errors import BusUnavailable
 
 INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
@@ -43,11 +44,13 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[NatsClient]:
+async def connected(
+    server: Server, told: Callable[[Exception], Awaitable[None]] | None = None
+) -> AsyncIterator[NatsClient]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     client = NatsClient()
-    await client.connect([f"nats://127.0.0.1:{port}"], pending_size=_LIMIT, allow_reconnect=False)
+    await client.connect([f"nats://127.0.0.1:{port}"], pending_size=_LIMIT, allow_reconnect=False, error_cb=told)
     try:
         yield client
     finally:
@@ -126,3 +129,95 @@ def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:
                 transport.write(b"PING\r\n")  # type: ignore[no-untyped-call]
 
     uvloop.run(write_after_the_end())
+
+
+BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
+SAID = (
+    b"MSG a 1 7 2\r\nm0\r\n"  # 7 is where an answer goes
+    b"HMSG a 1 18 20\r\n" + BLOCK + b"m1\r\n"
+    b"PING\r\n"
+    b"HMSG a.b 1 r.s 18 20\r\n" + BLOCK + b"m2\r\n"
+    b"MSG b 2 2\r\nm3\r\n"
+    b"MSG a 1 0\r\n\r\n"
+    b"MSG a 1 11\r\nMSG a 1 0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("between", [0, 3], ids=["at once", "by and by"])
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 23, 45, 61, 100, 1000])
+async def test_messages_are_heard_whole_and_in_order_however_the_socket_cuts_them(size: int, between: int) -> None:
+    heard: list[tuple[str, str, bytes, bytes | None]] = []
+    others: list[bytes] = []
+
+    async def kept(message: Msg) -> None:
+        others.append(message.data)
+
+    async with connected(Server()) as client:
+        await client.hear("a", lambda each: heard.append((each.subject, each.reply, each.data, each.block)))
+        await client.call("b", kept)
+        for begin in range(0, len(SAID), size):
+            _come(client, SAID[begin : begin + size])
+            for _ in range(between):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            while len(heard) < 5 or not others:
+                await asyncio.sleep(0)
+
+    assert heard == [
+        ("a", "7", b"m0", None),
+        ("a", "", b"m1", BLOCK),
+        ("a.b", "r.s", b"m2", BLOCK),
+        ("a", "", b"", None),
+        ("a", "", b"MSG a 1 0\r\n", None),
+    ]
+    assert others == [b"m3"]
+
+
+async def test_a_message_is_heard_in_the_turn_in_which_it_came() -> None:
+    heard: list[bytes] = []
+
+    async with connected(Server()) as client:
+        await client.hear("a", lambda each: heard.append(each.data))
+        _come(client, b"MSG a 1 2\r\nm0\r\n")
+
+        assert heard == [b"m0"]
+
+
+async def test_what_cannot_be_dealt_with_is_told_of_and_the_next_message_is_heard() -> None:
+    heard: list[bytes] = []
+    errors: list[Exception] = []
+
+    async def told(error: Exception) -> None:
+        errors.append(error)
+
+    def deal_with(message: Arrival) -> None:
+        if message.data == b"m0":
+            raise ValueError("not this one")
+        heard.append(message.data)
+
+    async with connected(Server(), told) as client:
+        await client.hear("a", deal_with)
+        _come(client, b"MSG a 1 2\r\nm0\r\nMSG a 1 2\r\nm1\r\n")
+        await asyncio.sleep(0)
+
+    assert heard == [b"m1"]
+    assert [str(error) for error in errors] == ["not this one"]
+
+
+async def test_nothing_is_heard_any_more_of_what_was_dropped() -> None:
+    heard: list[bytes] = []
+
+    async with connected(Server()) as client:
+        inbox = await client.hear("a", lambda each: heard.append(each.data))
+        await inbox.drop()
+        _come(client, b"MSG a 1 2\r\nm0\r\n")
+        await asyncio.sleep(0)
+
+    assert heard == []
+
+
+def _come(client: NatsClient, data: bytes) -> None:
+    """As if the socket had given that."""
+    reader = getattr(client._transport, "_io_reader", None)
+    assert isinstance(reader, asyncio.StreamReader)
+    reader.feed_data(data)
