@@ -45,3 +45,24 @@ def test_rich_is_whole_afterwards() -> None:
     assert said("import pointsman.structured", "from rich.console import Console", "print(Console.__module__)") == [
         "rich.console"
     ]
+
+
+def test_threads_that_draw_the_first_tracebacks_at_once_have_each_theirs() -> None:
+    drawn = said(
+        "import threading",
+        "from pointsman.structured import structlog",
+        "sys.setswitchinterval(1e-6)",
+        "start, failed = threading.Barrier(6), []",
+        "def draw():",
+        " start.wait()",
+        " try:",
+        "  try:\n   1 / 0\n  except ZeroDivisionError:\n   structlog.get_logger().exception('failed')",
+        " except BaseException as error:\n  failed.append(error)",
+        "threads = [threading.Thread(target=draw) for _ in range(6)]",
+        "[thread.start() for thread in threads]",
+        "[thread.join() for thread in threads]",
+        "print(failed)",
+    )
+
+    assert drawn[-1] == "[]"
+    assert sum("ZeroDivisionError: division by zero" in line for line in drawn) == 6
