@@ -190,10 +190,10 @@ class _Ways:
         self._doors = doors
 
     def is_open(self) -> bool:
-        return any(door.is_open() for door in self._doors)
+        return any(map(Door.is_open, self._doors))
 
     def is_away(self) -> bool:
-        return all(door.is_away() for door in self._doors)
+        return all(map(Door.is_away, self._doors))
 
     def refuse(self) -> None:
         for door in self._doors:
