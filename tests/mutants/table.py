@@ -102,6 +102,10 @@ MUTANTS = (
         "test_adaptive.py::test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains",
     ),
     _core(
+        "M8", "planning.py", "                input_schema=card.input_schema,\n", "",
+        "test_planning.py::test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes",
+    ),
+    _core(
         "M9", "retry.py", "limits.backoff * 2 ** (task.attempt - 1)", "limits.backoff",
         "test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",
     ),

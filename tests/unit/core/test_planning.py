@@ -12,7 +12,7 @@ from pointsman.core.inputs import RequestReceived, RequestRefused
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, Request
 from pointsman_schemas.log import PlanAccepted, PlanRejected
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman_schemas.team import Limits, Router, Supervisor
 
 
 def asked(story: Story, task_id: str) -> Any:
@@ -31,6 +31,22 @@ def test_a_request_is_planned_by_an_agent_that_knows_the_menu() -> None:
     assert given["request"] == {"topic": "tides"}
     assert [item["name"] for item in given["agents"]] == ["worker", "other"]
     assert story.kinds() == ["workflow_started", "task_added", "task_dispatched", "timer_armed"]
+
+
+def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() -> None:
+    schema: dict[str, JsonValue] = {"type": "object", "properties": {"port": {"type": "string"}}, "required": ["port"]}
+    tides = card(
+        "tides", skills=("water",), intents=("ask_tides",), examples=("High water at noon?",), input_schema=schema
+    )
+
+    planner = asked(Story(cards=(tides,)).start(), "plan-1")
+    classifier = asked(Story(cards=(tides,), strategy=Router()).start(), "classify-1")
+
+    (item,) = planner["agents"]
+    assert item["description"] == "does what tides does"
+    assert (item["skills"], item["intents"], item["examples"]) == (["water"], ["ask_tides"], ["High water at noon?"])
+    assert item["input_schema"] == schema
+    assert classifier["agents"] == [item]
 
 
 def test_the_menu_holds_only_the_agents_of_the_team() -> None:
