@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.history import at, completed, failing, started, tool
-from support.spans import exporting
 from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import LLMAgent
@@ -26,12 +24,6 @@ TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
 def look_up(word: str) -> str:
     """Looks a word up."""
     return word
-
-
-@pytest.fixture
-def exported() -> Iterator[InMemorySpanExporter]:
-    with exporting() as exporter:
-        yield exporter
 
 
 def written(*entries: Entry, reports: Any = ()) -> list[dict[str, Any]]:

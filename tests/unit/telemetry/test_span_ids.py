@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta, timezone
 
-import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind
-from support.spans import NOON, REMOTE, SPAN, TRACE, exporting, ids
+from support.spans import NOON, REMOTE, SPAN, TRACE, ids
 
 from pointsman.telemetry import traces
 from pointsman.telemetry.traces import (
@@ -19,12 +17,6 @@ from pointsman.telemetry.traces import (
     reserve,
     span,
 )
-
-
-@pytest.fixture
-def exported() -> Iterator[InMemorySpanExporter]:
-    with exporting() as exporter:
-        yield exporter
 
 
 def test_a_span_is_exported_under_the_ids_chosen_when_it_began(exported: InMemorySpanExporter) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import multiprocessing
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -15,7 +15,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from support.spans import NOON, REMOTE, SPAN, TRACE, exporting, ids
+from support.spans import NOON, REMOTE, SPAN, TRACE, ids
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import traces
@@ -31,12 +31,6 @@ from pointsman.telemetry.traces import (
     span,
 )
 from pointsman.threads import in_thread
-
-
-@pytest.fixture
-def exported() -> Iterator[InMemorySpanExporter]:
-    with exporting() as exporter:
-        yield exporter
 
 
 @pytest.fixture

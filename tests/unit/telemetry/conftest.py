@@ -1,0 +1,16 @@
+"""What tests of telemetry share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.spans import exporting
+
+
+@pytest.fixture
+def exported() -> Iterator[InMemorySpanExporter]:
+    """Tracing is on, and every span that has ended is in it."""
+    with exporting() as exporter:
+        yield exporter
