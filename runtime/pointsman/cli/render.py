@@ -18,7 +18,7 @@ from pointsman.core.approvals import unanswered
 from pointsman.core.trace import TraceNode, build
 from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import Approval, Delta, Outcome
+from pointsman_schemas.events import Approval, DeadLetter, Delta, Outcome
 from pointsman_schemas.log import (
     ApprovalRequested,
     Entry,
@@ -254,18 +254,29 @@ def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
 
 
 def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
-    """The table of `dead list`. Where there is room for few columns, it has the ids, the origin and the cause."""
-    narrow = width < NARROW
-    details = () if narrow else ("at", "task", "tries")
-    table = _table("dead letter", "workflow", "origin", *details, "cause")
+    """The table of `dead list`. Where there is room for few columns, each has two lines, the second with the cause."""
+    if width < NARROW:
+        return Group(*(line for letter in of for line in _two_lines(letter.content)))
+    table = _table("dead letter", "workflow", "origin", "at", "task", "tries", "cause")
     for letter in of:
         it = letter.content
-        cause = Text(one_line(f"{it.cause.kind}: {it.cause.message}", limit=400), no_wrap=True, overflow="ellipsis")
-        at = it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        more = () if narrow else (at, it.task_id or "", str(it.attempts))
-        table.add_row(it.id, it.workflow_id or "", it.origin, *more, cause)
+        at, cause = (
+            it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            Text(_cause(it), no_wrap=True, overflow="ellipsis"),
+        )
+        table.add_row(it.id, it.workflow_id or "", it.origin, at, it.task_id or "", str(it.attempts), cause)
     keep_whole(table, 0, 1)
     return table
+
+
+def _two_lines(of: DeadLetter) -> tuple[Text, Text]:
+    at = of.at.astimezone().strftime("%m-%d %H:%M:%S")
+    told = Text.assemble((f"  {at}  ", "dim"), f"{of.origin}  {_cause(of)}", no_wrap=True, overflow="ellipsis")
+    return Text("  ".join(filter(None, (of.id, of.workflow_id)))), told
+
+
+def _cause(of: DeadLetter) -> str:
+    return one_line(f"{of.cause.kind}: {of.cause.message}", limit=400)
 
 
 def text_of(value: JsonValue, *, pretty: bool = False) -> str:

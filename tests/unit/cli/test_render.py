@@ -130,8 +130,21 @@ def test_ids_are_never_cut_off(width: int) -> None:
     assert len(lists.splitlines()) == 2
     assert "d" * 24 in dead
     assert WORKFLOW in dead
-    if width >= 80:
-        assert len(dead.splitlines()) == 2, "the cause is shortened and not wrapped"
+    assert len(dead.splitlines()) == 2, "the cause is shortened and not wrapped"
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_why_when_and_by_whom_work_was_given_up_on_is_told_at_every_width(width: int) -> None:
+    letter = DeadLetter(
+        id="dl_" + "d" * 24, origin="fitter", workflow_id=WORKFLOW, attempts=3, at=at(1), subject="s", body="",
+        cause=AttemptError(kind="handler_error", message="out of bolts " * 20),
+    )  # fmt: skip
+
+    dead = plain(render.letters([Letter(1, "pointsman.dead.a.w.d", letter)] * 2, width), width)
+
+    assert len(re.findall(r"fitter .*handler_error: out", dead)) == 2
+    assert dead.count(f"{at(1).astimezone():%m-%d %H:%M:%S}") == 2
+    assert all(len(line) <= width for line in dead.splitlines())
 
 
 def test_an_outcome_without_an_answer_says_why() -> None:
