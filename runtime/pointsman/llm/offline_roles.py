@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pydantic import BaseModel, JsonValue
@@ -12,7 +12,7 @@ from pydantic import BaseModel, JsonValue
 from pointsman.llm.offline_planning import TELL, plan, selection
 from pointsman.llm.offline_words import OFFLINE_NOTE, in_words, short, spoken, strings, without_note
 from pointsman.llm.prompt import TaskPrompt
-from pointsman_schemas.events import Conflict
+from pointsman_schemas.events import Conflict, ErrorKind, Gap
 from pointsman_schemas.roles import (
     JudgeInput,
     Refinement,
@@ -26,13 +26,28 @@ from pointsman_schemas.roles import (
 
 __all__ = ["ROLES"]
 
+_MAY_BE_TOLD: Final = frozenset(
+    {
+        ErrorKind.CANCELLED,
+        ErrorKind.CIRCUIT,
+        ErrorKind.LIMIT,
+        ErrorKind.NEEDS_APPROVAL,
+        ErrorKind.NO_WORKER,
+        ErrorKind.OVERSIZE,
+        ErrorKind.REFUSED,
+        ErrorKind.REJECTED,
+        ErrorKind.TIMEOUT,
+    }
+)
+"""Failures whose reason is in words of ours, or of an agent that means them for the caller. What an exception said
+stands in the outcome's gaps, for those who run it."""
 _FIGURE = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
 _FIGURES_STAND = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
 
 def _synthesis(task: TaskPrompt) -> Synthesis:
     asked = SynthesizerInput.model_validate(task.input)
-    intents = {str(report.get("task_id")): str(report.get("intent")) for report in task.results}
+    reports = {str(report.get("task_id")): report for report in task.results}
     paragraphs = [
         without_note(spoken(report.get("output")))
         for report in task.results
@@ -41,10 +56,7 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
     told = asked.final_instruction.removeprefix(TELL) if asked.final_instruction.startswith(TELL) else ""
     if not paragraphs:
         paragraphs = [f"I could not help with this request: {short(in_words(asked.request))!r}."]
-    paragraphs += [
-        f"This could not be done: {intents.get(gap.task_id, gap.task_id)}. The reason: {gap.reason.rstrip('.')}."
-        for gap in asked.gaps
-    ]
+    paragraphs += _missing(asked.gaps, reports)
     if asked.disagreements:
         paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
     if told:
@@ -52,6 +64,17 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
     if asked.limit:
         paragraphs.append(f"The reason it ended here: {asked.limit.rstrip('.')}.")
     return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
+
+
+def _missing(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
+    """A sentence for each gap. Those that were asked the same are told apart by whom."""
+    wanted = [str(reports.get(gap.task_id, {}).get("intent", gap.task_id)) for gap in gaps]
+    for gap, intent in zip(gaps, wanted, strict=True):
+        error = reports.get(gap.task_id, {}).get("error")
+        may_be_told = not isinstance(error, Mapping) or error.get("kind") in _MAY_BE_TOLD
+        reason = gap.reason.rstrip(".") if may_be_told else "something went wrong on our side"
+        by = f" by {gap.agent}" if gap.agent and wanted.count(intent) > 1 else ""
+        yield f"This could not be done{by}: {intent.rstrip('.')}. The reason: {reason}."
 
 
 def _refine(task: TaskPrompt) -> Refinement:

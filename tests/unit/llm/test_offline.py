@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from support.house import HOUSE, KITCHEN, ask, report
 
 from pointsman.llm.offline import OFFLINE_NOTE
-from pointsman_schemas.events import Gap, TaskReport
+from pointsman_schemas.events import AttemptError, Gap, TaskReport
 from pointsman_schemas.plan import Selection
 from pointsman_schemas.roles import ClassifierInput, MenuItem, Synthesis, SynthesizerInput
 
@@ -75,6 +75,24 @@ async def test_an_answer_holds_every_result_and_every_gap_and_says_that_it_is_of
         assert said in text
     assert text.endswith(OFFLINE_NOTE)
     assert "kitchen" not in text
+
+
+async def test_what_an_exception_said_is_not_told_to_who_asked_and_the_same_wish_is_told_apart_by_whom() -> None:
+    crash = AttemptError(kind="handler_error", message="ValueError: the shop database is down")
+    refusal = AttemptError(kind="refused", message="the order number is missing")
+    results = [
+        report("t1", "kitchen", "serve the request", status="failed").model_copy(update={"error": crash}),
+        report("t2", "garden", "serve the request", status="failed").model_copy(update={"error": refusal}),
+    ]
+    gaps = tuple(
+        Gap(task_id=done.task_id, agent=done.agent, reason=done.error.message) for done in results if done.error
+    )
+
+    text = await answer(SynthesizerInput(request="do it all", gaps=gaps), results)
+
+    assert "by kitchen: serve the request. The reason: something went wrong on our side." in text
+    assert "by garden: serve the request. The reason: the order number is missing." in text
+    assert "ValueError" not in text
 
 
 async def test_with_nothing_to_tell_the_answer_is_that_it_could_not_help_and_why() -> None:
