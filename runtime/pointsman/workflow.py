@@ -44,8 +44,14 @@ class Workflow:
             TimeoutError: it did not end in time. The workflow goes on.
         """
         subject = self._subjects.outcome(self.team, self.id)
-        async with asyncio.timeout(timeout):
-            stored = await arrival(self._bus, "log", subject)
+        try:
+            async with asyncio.timeout(timeout):
+                stored = await arrival(self._bus, "log", subject)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on: "
+                f"`pointsman show {self.id}` says where it is"
+            ) from error
         return parse(Outcome, decode(stored.headers, stored.body)[1])
 
     async def events(self) -> AsyncIterator[WorkflowEvent]:

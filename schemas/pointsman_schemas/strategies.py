@@ -88,6 +88,8 @@ class Stage(Options, Frozen):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            raise ValueError(f"a stage is expected where there is a text: write Stage(agent={given!r})")
         if not isinstance(given, dict) or given.get("name"):
             return given
         skill = given.get("skill")

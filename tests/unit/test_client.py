@@ -189,7 +189,9 @@ async def test_the_outcome_is_waited_for_and_is_the_same_for_who_comes_late(bus:
 
 
 async def test_an_outcome_that_does_not_come_in_time_is_a_timeout(client: Client) -> None:
-    with pytest.raises(TimeoutError):
+    with pytest.raises(
+        TimeoutError, match=f"{WORKFLOW} of the team {TEAM} had no outcome .* `pointsman show {WORKFLOW}`"
+    ):
         await Workflow(client, WORKFLOW, TEAM).outcome(timeout=0.01)
 
 

@@ -81,9 +81,18 @@ async def run_team(
     """What `team` (the first of several) makes of `request`, within `timeout` seconds.
 
     Raises:
-        TimeoutError: it was not done by then.
+        TimeoutError: it was not done by then. It names the agents that the team needs and nobody is.
     """
     first = team if isinstance(team, Team) else team[0]
     async with running_team(team, agents, settings=settings) as client:
         workflow = await client.submit(first.name, request)
-        return await workflow.outcome(timeout)
+        try:
+            return await workflow.outcome(timeout)
+        except TimeoutError as error:
+            cards = await client.bus.registry.cards()
+            missing = [name for name in first.needs() if name not in {card.name for card in cards}]
+            hint = f"nobody here is called {' or '.join(missing)}" if missing else "an agent may still be at work"
+            raise TimeoutError(
+                f"{first.name} had no outcome within {timeout} s: {hint}. Pass the agents it needs to run_team, or a "
+                "longer timeout"
+            ) from error

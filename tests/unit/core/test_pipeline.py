@@ -155,6 +155,11 @@ def test_the_deadline_is_named_with_the_stage_it_came_in() -> None:
     assert "the stage decide of 3 could not be done: the deadline of 10 s was reached" in story.outcome.reason
 
 
+def test_a_stage_given_as_a_text_is_told_how_to_be_written() -> None:
+    with pytest.raises(ValidationError, match=r"write Stage\(agent='write'\)"):
+        Pipeline.model_validate({"stages": ["write"]})
+
+
 def test_two_stages_of_one_agent_need_names() -> None:
     with pytest.raises(ValidationError, match="two stages are called write"):
         Pipeline(stages=(Stage(agent="write"), Stage(agent="write")))

@@ -20,7 +20,7 @@ from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_te
 from pointsman.tools import tool
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
-from pointsman_schemas.team import ANY, Limits, Supervisor, Team
+from pointsman_schemas.team import ANY, FanOut, Limits, Supervisor, Team
 
 TEAM = Team(name="shop", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=20))
 REQUEST = ModelRequest(model="", instructions="", turns=(Turn("user", "hello"),))
@@ -130,3 +130,10 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
 
     assert "1 failed, 2 passed" in ran.stdout, ran.stdout
     assert "1 calls of real models were stopped: openai:x" in ran.stdout
+
+
+async def test_a_team_without_one_of_its_agents_says_whom_it_lacks_when_time_is_up() -> None:
+    team = Team(name="shop", agents=("seller", "smith"), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20))
+
+    with pytest.raises(TimeoutError, match=r"shop had no outcome within 0\.05 s: nobody here is called smith"):
+        await run_team(team, [seller(ScriptedModel(saying("4 euros")))], "What does tea cost?", timeout=0.05)
