@@ -8,11 +8,13 @@ an extra of this project.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import nats
 import pytest
 from support.docs import ROOT, alive, background, blocks_of, end, run, run_python
 from support.system import planner_of, running, synthesizer
@@ -51,6 +53,21 @@ async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
             yield connected
     finally:
         end(up)
+
+
+async def test_a_system_that_was_away_reads_the_outcomes_that_came_meanwhile(
+    client: Client, settings: Settings
+) -> None:
+    async with await nats.connect(settings.url) as before:
+        await before.jetstream().pull_subscribe("pointsman.outcome.customer-service.*", "shop", "POINTSMAN_LOG")
+
+    workflow = await client.submit("customer-service", "I was charged twice")
+    outcome = await workflow.outcome(30)
+
+    async with await nats.connect(settings.url) as after:
+        waiting = await after.jetstream().pull_subscribe_bind("shop", "POINTSMAN_LOG")
+        (missed,) = await waiting.fetch(1, timeout=10)
+    assert json.loads(missed.data)["answer"] == outcome.answer
 
 
 @pytest.mark.timeout(180)
