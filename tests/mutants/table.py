@@ -254,6 +254,10 @@ MUTANTS = (
         "unit/test_evaluation.py::test_an_agent_s_fields_are_compared_and_its_result_can_be_checked",
     ),
     _runtime(
+        "M23", "evaluation.py", "asyncio.Semaphore(parallel)", "asyncio.Semaphore(1)",
+        "unit/test_evaluation.py::test_as_many_cases_as_may_be_are_under_way_together_and_no_more",
+    ),
+    _runtime(
         "M24", "agent_factory.py", "            tools=[self._tools[name] for name in wanted],",
         "            tools=list(self._tools.values()),",
         "unit/llm/test_agent_factory.py::test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -119,6 +120,25 @@ async def test_an_agent_s_fields_are_compared_and_its_result_can_be_checked() ->
 
     assert good.passed
     assert bad.scored[0].problems == ("the answer's price is 5, expected 6",)
+
+
+async def test_as_many_cases_as_may_be_are_under_way_together_and_no_more() -> None:
+    met, running, most = asyncio.Barrier(2), 0, 0
+
+    @agent(name="pair", description="Answers when another one is asked, too")
+    async def pair(text: str) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await met.wait()
+        running -= 1
+        return "both"
+
+    cases = tuple(Case(input=f"case {number}", answer="both") for number in range(6))
+    async with running_team(TEAM, [planner, synthesizer, pair]) as client:
+        report = await evaluate(Suite(agent="pair", cases=cases, timeout=5), client, parallel=2)
+
+    assert (report.accuracy, most) == (1.0, 2)
 
 
 async def test_nobody_there_is_a_wrong_case_and_not_a_hanging_one() -> None:
