@@ -353,7 +353,8 @@ def _subjects_by_stream() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for channel in _CHANNELS:
         if channel.stream:
-            kind = ".".join(_address(channel.address).split(".")[:2]) + ".>"
+            namespace, name, *rest = _address(channel.address).split(".")
+            kind = f"{namespace}.{name}.{'>' if len(rest) > 1 else '*'}"
             kinds = found.setdefault(channel.stream, [])
             if kind not in kinds:
                 kinds.append(kind)

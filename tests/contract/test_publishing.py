@@ -89,6 +89,12 @@ async def test_a_subject_no_stream_takes_is_refused(place: Place, bus: Bus) -> N
         await bus.publish(f"{place.ns}.nowhere.x", b"", {})
 
 
+async def test_a_request_that_no_team_would_read_is_refused(place: Place, bus: Bus) -> None:
+    with pytest.raises(BusUnavailable):
+        await bus.publish(f"{place.ns}.request.shop.x", b'{"input": "hello"}', {})
+    assert await bus.publish(f"{place.ns}.request.shop", b'{"input": "hello"}', {}) == 1
+
+
 @pytest.mark.parametrize("token", [
     "x 0\r\n\r\nPUB evil 1\r\nz\r\n", "a b", "a\tb", "a\x00b", "*", ">", "a>", "a*", "", "a..b", "\x7f", "\ud800",
     "a\u2028b", "y" * 2000,

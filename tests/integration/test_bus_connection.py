@@ -13,9 +13,11 @@ from support.waiting import until
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.streams import stream_configs
 from pointsman.bus.wire import Arrival
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.settings import Settings
+from pointsman_schemas.subjects import Subjects
 
 
 async def test_a_broker_that_is_away_at_the_start_is_waited_for_within_bounds(
@@ -124,3 +126,17 @@ async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: Je
     await asyncio.wait({asking}, timeout=SOON)
 
     assert asking.cancelled()
+
+
+async def test_a_work_stream_that_takes_requests_nobody_reads_fits_as_it_did(
+    settings: Settings, namespace: str
+) -> None:
+    bus = await connect(settings, name="test", wait=SOON)
+    work = next(iter(stream_configs(Subjects(namespace), settings)))
+    former = [f"{namespace}.request.>" if ".request." in each else each for each in work["subjects"]]
+    await bus.api(f"STREAM.CREATE.{work['name']}", {**work, "subjects": former})
+
+    await bus.set_up()
+
+    assert (await bus.api(f"STREAM.INFO.{work['name']}"))["config"]["subjects"] == former
+    await bus.close()

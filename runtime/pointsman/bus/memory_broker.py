@@ -98,8 +98,9 @@ class Broker:
         if subject.startswith(self._objects):
             return "artifacts"
         prefix = self.namespace + "."
-        kind = _STREAM_OF.get(subject[len(prefix) :].split(".")[0]) if subject.startswith(prefix) else None
-        if kind is None or subject.count(".") < 2:
+        name, *rest = subject[len(prefix) :].split(".") if subject.startswith(prefix) else [""]
+        kind = _STREAM_OF.get(name)
+        if kind is None or not rest or (name == "request" and len(rest) > 1):
             raise BusUnavailable(
                 f"no stream takes {subject}; its streams begin with {prefix} and one of {', '.join(_STREAM_OF)}"
             )

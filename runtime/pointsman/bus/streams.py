@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ _ONE_NODE = (
 )
 
 _API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
+
+_FORMER = re.compile(r"(.*\.request\.)>")  # a work stream that was made so does all it did
 
 _MUST_FIT = (
     "subjects",
@@ -151,13 +154,14 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         "allow_msg_schedules": True,
         "allow_msg_ttl": True,
         "allow_rollup_hdrs": True,
-        "subjects": [f"{ns}.{kind}.>" for kind in ("request", "handoff", "step", "inbox", "schedule")],
+        # A request of more tokens would be stored and answered, and no team would read it.
+        "subjects": [subjects.requests, *(f"{ns}.{kind}.>" for kind in ("handoff", "step", "inbox", "schedule"))],
     }
     working = [work]
     if apart:
         timers = f"{ns}.schedule.*.*"
         # What a schedule produces is stored where the schedule was: the two kinds of them go different ways.
-        work["subjects"] = [*(f"{ns}.{kind}.>" for kind in ("request", "step", "inbox")), timers]
+        work["subjects"] = [subjects.requests, f"{ns}.step.>", f"{ns}.inbox.>", timers]
         theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
         working.append({**work, "name": subjects.handoffs_stream, "subjects": theirs, "persist_mode": _ASYNC})
     return [
@@ -231,7 +235,7 @@ def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
             continue
         have = found.get(key) or type(want)()  # the server leaves out what is false or empty
         if isinstance(want, list):
-            want, have = sorted(want), sorted(have)
+            want, have = sorted(want), sorted(_FORMER.sub(r"\1*", each) for each in have)
         if have != want:
             raise ConfigurationError(
                 f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "
