@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pointsman.bus.clock import SystemClock
-from pointsman.cli.output import Code, complain, console, emit, one_line
+from pointsman.cli.output import Code, complain, console, emit, lay_out, one_line
 from pointsman.cli.render import NARROW, keep_whole
 from pointsman.cli.session import session
 from pointsman.client import Client
@@ -43,7 +43,7 @@ def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, 
                       "left_running": left, "card": cards[0]})  # fmt: skip
         elif grouped:
             terminal = console()
-            terminal.print(_table(grouped, queues, circuits, terminal.width))
+            lay_out(terminal, _table(grouped, queues, circuits, terminal.width))
         else:
             print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
         return Code.OK
@@ -117,8 +117,9 @@ def _table(
         waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
         wrong = [circuit_state(circuits[name]) if name in circuits else "", difference(cards), left_running(cards)]
         told = "".join(f"{each}; " for each in wrong if each)
-        described = Text(told, style="red", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
-        described.append(one_line(card.description, limit=80), style="default")
+        cut = narrow or not told  # what is wrong is whole where there is room for it
+        described = Text(told, style="red", no_wrap=cut, overflow="ellipsis" if cut else "fold")
+        described.append(one_line(card.description, limit=400 if cut else 80), style="default")
         cells = {
             "agent": name,
             "role": card.role.value,

@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, complain, console, emit
+from pointsman.cli.output import Code, complain, console, emit, lay_out
 from pointsman.cli.session import session, who
 from pointsman_schemas.strict_json import parse_json
 
@@ -22,7 +22,7 @@ def approvals(workflow: str | None, *, url: str | None, namespace: str | None, j
             for approval in found:
                 emit(approval)
         elif found:
-            console().print(render.approvals(found, datetime.now(UTC)))
+            lay_out(console(), render.approvals(found, datetime.now(UTC)))
         else:
             print("Nothing waits for approval.")
         return Code.OK

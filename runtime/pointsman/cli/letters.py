@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from pointsman.cli import render
-from pointsman.cli.output import Code, clean, code_for, complain, console, emit, hint, prose
+from pointsman.cli.output import Code, clean, code_for, complain, console, emit, hint, lay_out, prose
 from pointsman.cli.session import session
 from pointsman.client import Client
 from pointsman.engine.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
@@ -71,7 +71,7 @@ def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool)
                 emit(letter.content)
         elif found:
             terminal = console()
-            terminal.print(render.letters(found, terminal.width))
+            lay_out(terminal, render.letters(found, terminal.width))
         else:
             print(none)
         return Code.OK
@@ -99,7 +99,7 @@ def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Co
             emit(_whole(letter))
         else:
             terminal, it = console(), letter.content
-            terminal.print(render.letters([letter], terminal.width))
+            lay_out(terminal, render.letters([letter], terminal.width))
             prose(terminal, f"\n{it.cause.kind}: {clean(it.cause.message)}", style="red")
             prose(terminal, f"\nSubject  {clean(it.subject)}")
             for header, value in it.headers.items():

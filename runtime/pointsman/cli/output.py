@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
     from pointsman_schemas.events import Outcome
@@ -38,6 +38,7 @@ __all__ = [
     "emit",
     "ending",
     "hint",
+    "lay_out",
     "one_line",
     "outcome_code",
     "prose",
@@ -171,6 +172,17 @@ def say(terminal: Console, line: Text) -> None:
         for part in rest.wrap(terminal, terminal.width - TOLD_FROM):
             terminal.print(first + part, no_wrap=True)
             first.plain = " " * TOLD_FROM
+
+
+def lay_out(terminal: Console, table: RenderableType) -> None:
+    """A table: in a file or a pipe without the blanks that make every row as long as the longest."""
+    if terminal.is_terminal:
+        terminal.print(table)
+        return
+    with terminal.capture() as printed:
+        terminal.print(table)
+    for line in printed.get().splitlines():
+        print(line.rstrip())
 
 
 def prose(terminal: Console, text: str, style: str = "") -> None:

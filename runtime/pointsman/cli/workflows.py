@@ -15,7 +15,7 @@ from pointsman.cli import render
 from pointsman.cli.fitting import within
 from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.growing import Growing
-from pointsman.cli.output import Code, complain, console, emit, outcome_code, write
+from pointsman.cli.output import Code, complain, console, emit, lay_out, outcome_code, write
 from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
 from pointsman.client import WAITING, Client, Workflow
@@ -61,7 +61,7 @@ def list_(team: str | None, *, limit: int, url: str | None, namespace: str | Non
                 emit({"workflow_id": summary.id, **asdict(summary)})
         elif found:
             terminal = console()
-            terminal.print(render.summaries(found, datetime.now(UTC), terminal.width))
+            lay_out(terminal, render.summaries(found, datetime.now(UTC), terminal.width))
         else:
             print(none)
         return Code.OK

@@ -266,6 +266,30 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
     assert told in handlers["seen"]
 
 
+def test_a_row_that_is_piped_is_as_long_as_what_it_says(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(bury(client, "d1", "handler_error", message="no bolts " * 30))
+    asyncio.run(bury(client, "d2", "handler_error", message="no nuts"))
+    asyncio.run(client.submit("shop", "no bolts " * 30))
+    asyncio.run(client.submit("shop", "no nuts"))
+
+    for rows in (dead(capsys), listed(capsys, None)):
+        (short,) = (row for row in rows.splitlines() if "no nuts" in row)
+        assert short.endswith("no nuts")
+        assert "bolts" in rows
+
+
+def test_what_an_agent_does_is_told_as_far_as_the_terminal_goes(client: Client) -> None:
+    card = echo("tea").card.model_copy(update={"description": "Makes tea, " * 9 + "and coffee"})
+    long = card.model_copy(update={"name": "long", "description": "Makes tea, " * 90})
+
+    terminal = Console(file=io.StringIO(), width=180)
+    terminal.print(agents._table({"tea": [card], "long": [long]}, [None, None], {}, 180))
+
+    _, tea, cut = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert tea.rstrip().endswith("and coffee")
+    assert len(cut.rstrip()) > 170
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, width: int) -> None:
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
