@@ -230,7 +230,9 @@ async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -
         doctor = await shell.json("doctor")
     nobody = await shell.json("doctor")
 
-    assert {line["name"]: line["instances"] for line in agents.lines} == {"a": 1, "planner": 1, "synthesizer": 1}
+    *alive, team = agents.lines
+    assert {line["name"]: line["instances"] for line in alive} == {"a": 1, "planner": 1, "synthesizer": 1}
+    assert (team["team"], team["supervisors"]) == ("crew", 1)
     queue = agents.lines[0]["queue"]
     assert (queue["pending"], queue["in_flight"]) == (0, 0)
     assert (doctor.code, nobody.code) == (0, 1)

@@ -1,4 +1,4 @@
-"""The command agents: who is alive, what waits for each, and what is wrong with it."""
+"""The command agents: which agents and teams are alive, what waits for each, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,25 @@ def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, 
             grouped = by_name(await client.agents())
             queues = await asyncio.gather(*(client.queue(name) for name in grouped))
             circuits = await client.circuits()
+            teams = by_name(await client.teams())
+            requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "work") for name in teams))
+        terminal = console()
         if json:
             for (name, cards), queue in zip(grouped.items(), queues, strict=True):
                 circuit = circuits.get(name)
                 left = sum(card.left_running for card in cards)
                 emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit,
                       "left_running": left, "card": cards[0]})  # fmt: skip
-        elif grouped:
-            terminal = console()
+            for (name, cards), queue in zip(teams.items(), requests, strict=True):
+                emit({"team": name, "supervisors": len(cards), "queue": queue, "card": cards[0]})
+            return Code.OK
+        if grouped:
             lay_out(terminal, _table(grouped, queues, circuits, terminal.width))
         else:
             print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
+        if teams:
+            print()
+            lay_out(terminal, _table_of_teams(teams, requests))
         return Code.OK
 
     return asyncio.run(run())
@@ -132,4 +140,15 @@ def _table(
         table.add_row(*(cells[column] for column in columns))
     if narrow:
         keep_whole(table, 0, 1, 2, 3)
+    return table
+
+
+def _table_of_teams(teams: Mapping[str, Sequence[AgentCard]], requests: Sequence[QueueDepth | None]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("team", "supervisors", "waiting", "what it does"):
+        table.add_column(column)
+    for (name, cards), queue in zip(teams.items(), requests, strict=True):
+        described = Text(one_line(cards[0].description, limit=400), no_wrap=True, overflow="ellipsis")
+        table.add_row(name, str(len(cards)), str(queue.pending) if queue else "?", described)
+    keep_whole(table, 0, 1, 2)
     return table

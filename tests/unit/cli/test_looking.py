@@ -278,6 +278,24 @@ def test_a_row_that_is_piped_is_as_long_as_what_it_says(client: Client, capsys: 
         assert "bolts" in rows
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_teams_are_listed_with_their_supervisors_below_the_agents(
+    client: Client, capsys: pytest.CaptureFixture[str], alone: bool
+) -> None:
+    tea = [] if alone else [echo("tea").card.model_copy(update={"instance": "i1"})]
+    for card in (*tea, team_card(Team(name="shop"), NOW, "s1"), team_card(Team(name="shop"), NOW, "s2")):
+        asyncio.run(client.bus.registry.announce(card))
+
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+
+    first, rest = capsys.readouterr().out.split("\n\n")
+    head, shop, *lines = rest.splitlines()
+    assert first.startswith("No agents alive" if alone else "agent ")
+    assert (head.split()[:3], shop.split()[:2]) == (["team", "supervisors", "waiting"], ["shop", "2"])
+    assert [json.loads(line).get("team") for line in lines] == [*([] if alone else [None]), "shop"]
+
+
 def test_what_an_agent_does_is_told_as_far_as_the_terminal_goes(client: Client) -> None:
     card = echo("tea").card.model_copy(update={"description": "Makes tea, " * 9 + "and coffee"})
     long = card.model_copy(update={"name": "long", "description": "Makes tea, " * 90})

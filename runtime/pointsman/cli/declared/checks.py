@@ -28,7 +28,7 @@ def agents(
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
-    """The agents alive now, and what waits for each."""
+    """The agents and teams alive now, and what waits for each."""
     from pointsman.cli import agents
 
     return agents.agents(wait or [], url=url, namespace=namespace, json=json)
