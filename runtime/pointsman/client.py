@@ -313,6 +313,10 @@ class Client:
         """The card of every live supervisor, sorted by its team's name and instance."""
         return [card for card in await self.bus.registry.cards() if card.team]
 
+    async def alive(self) -> frozenset[str]:
+        """The names of all that is alive and can be handed a task: agents and teams."""
+        return frozenset(card.name for card in await self.bus.registry.cards())
+
     async def circuits(self) -> Mapping[str, Circuit]:
         """The agents that keep failing and are sent no work before their time, by name."""
         from pointsman.engine.circuits import circuits_of

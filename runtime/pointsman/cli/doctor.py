@@ -19,8 +19,11 @@ from pointsman.cli.agents import by_name, circuit_state, difference, left_runnin
 from pointsman.cli.output import Code, console, emit, hint, one_line
 from pointsman.cli.session import session, settings_for
 from pointsman.client import WAITING, Client
+from pointsman.core.awaited import awaited, with_absent
+from pointsman.core.trace import build
 from pointsman.engine.continuity import bounds, lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
+from pointsman.engine.history import side_by_side
 from pointsman.engine.loading import installed_agents
 from pointsman.errors import ConfigurationError, NotFound, PointsmanError
 from pointsman.llm.selection import chosen_model
@@ -34,6 +37,7 @@ __all__ = ["Check", "doctor"]
 
 _SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
 _COUNTED = 1_000  # dead letters that are counted; more are "or more"
+_LATELY = 100  # workflows whose tasks are looked at
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
 
@@ -94,6 +98,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
             yield _schemas(alive)
             yield _handlers(alive)
             yield await _requests(client)
+            yield await _tasks(client, team)
             yield await _circuits(client)
             yield await _dead(client)
     except NotFound as error:
@@ -189,6 +194,20 @@ async def _requests(client: Client) -> Check:
     )
     advice = "start it: `pointsman supervisor MODULE`; or `pointsman cancel ID`, for each that `pointsman list` shows"
     return Check("requests", not alone, seen or "none waits for a supervisor", advice)
+
+
+async def _tasks(client: Client, team: Team | str | None) -> Check:
+    """Whether everybody is alive whom a task was handed to, of the workflows that run and were active last."""
+    summaries = await client.list(_name_of(team) if team else None, limit=_LATELY)
+    running = [each.id for each in summaries if each.status == "running"]
+    logs, alive = await side_by_side(client.entries(each) for each in running), await client.alive()
+    waiting = Counter(task.agent for log in logs for task in awaited(with_absent(build(log), alive)))
+    seen = "; ".join(
+        f"{count} wait{'s' if count == 1 else ''} for an agent named {name}: none is alive"
+        for name, count in sorted((str(name), count) for name, count in waiting.items())
+    )
+    advice = "start it: `pointsman worker module:name`; or `pointsman cancel ID`, for each that `pointsman list` shows"
+    return Check("tasks", not waiting, seen or "none waits for an agent that is not alive", advice)
 
 
 def _stands(depth: QueueDepth) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from pydantic import JsonValue
@@ -15,6 +15,7 @@ from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
 from pointsman.core.approvals import unanswered
+from pointsman.core.awaited import awaited, with_absent
 from pointsman.core.trace import TraceNode, build
 from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
@@ -171,13 +172,13 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
     return table
 
 
-def show(entries: Sequence[Entry], now: datetime) -> RenderableType:
-    """A workflow whole: how it stands, its request, every plan, its tasks as they are `now`, their results, its
-    outcome."""
+def show(entries: Sequence[Entry], now: datetime, alive: Collection[str]) -> RenderableType:
+    """A workflow whole: how it stands, its request, every plan, its tasks as they are `now` with the agents that are
+    `alive`, their results, its outcome."""
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
-    top = build(entries).children[0] if isinstance(entries[0], WorkflowStarted) else None
+    top = with_absent(build(entries), alive).children[0] if isinstance(entries[0], WorkflowStarted) else None
     status = "waiting for approval" if unanswered(entries) else top.status if top else ""
     for entry in entries:
         match entry:
@@ -223,6 +224,7 @@ def show(entries: Sequence[Entry], now: datetime) -> RenderableType:
                 parts.append(Text(f"{entry.approval}: the {entry.about} {entry.tool or entry.task_id or ''}"))
     else:
         parts.append(Text("\nIt is still running.", style="cyan"))
+        parts += [Text(f"{task.task_id} is {task.detail}", style="yellow") for task in awaited(top)] if top else []
     return Group(*parts)
 
 

@@ -13,15 +13,13 @@ from pydantic import JsonValue
 from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, emit, outcome_code
 from pointsman.cli.session import session
-from pointsman.cli.workflows import taken, teams_seen
+from pointsman.cli.workflows import PATIENCE, taken, teams_seen, tell_who_is_awaited
 from pointsman.client import WAITING, Client, Workflow
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["submit"]
-
-_PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
 
 
 def submit(
@@ -72,14 +70,18 @@ def submit(
 
 async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:
     async with asyncio.TaskGroup() as group:
-        hint = group.create_task(_explain_silence(client, workflow))
+        hints = [
+            group.create_task(_explain_silence(client, workflow)),
+            group.create_task(tell_who_is_awaited(client, workflow)),
+        ]
         outcome = await (follow(workflow, json=json) if watch else workflow.outcome())
-        hint.cancel()
+        for hint in hints:
+            hint.cancel()
     return outcome
 
 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
-    await asyncio.sleep(_PATIENCE)
+    await asyncio.sleep(PATIENCE)
     with suppress(BusUnavailable):  # whoever waits for the outcome goes on waiting, and says so in the end
         if await taken(client, workflow):
             return

@@ -126,6 +126,8 @@ def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: 
     if node.kind == "task" and node.children:
         drawn = dict.fromkeys(whole, ("─", "dim"))
         for attempt in node.children:
+            if attempt.status == "waiting":
+                continue
             drawn |= dict.fromkeys(cells(attempt), ("█", STYLE.get(attempt.status, "")))
     line = Text()
     for column in range(max(drawn) + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as json_module
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from time import monotonic
@@ -20,13 +21,17 @@ from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
 from pointsman.client import WAITING, Client, Workflow
 from pointsman.core.approvals import unanswered
-from pointsman.errors import ConfigurationError, NotFound
+from pointsman.core.awaited import awaited, with_absent
+from pointsman.core.trace import build
+from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
-__all__ = ["cancel", "list_", "show", "taken", "teams_seen", "trace", "watch"]
+__all__ = ["PATIENCE", "cancel", "list_", "show", "taken", "teams_seen", "tell_who_is_awaited", "trace", "watch"]
 
+PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
+_LOOK = 60.0  # seconds at most between two looks at whom it waits for: each reads the whole log
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
 _REST = 9  # times as long as drawing took, which for hundreds of tasks is not short
@@ -43,12 +48,30 @@ def watch(given: str, *, url: str | None, namespace: str | None, json: bool) -> 
             found = await client.workflow(workflow)
             if not await taken(client, found):
                 complain(f"waiting for admission by team {found.team}; {_WAITS}")
-            outcome = await follow(found, json=json)
+            async with asyncio.TaskGroup() as group:
+                telling = group.create_task(tell_who_is_awaited(client, found))
+                outcome = await follow(found, json=json)
+                telling.cancel()
             if not json:
                 await print_outcome(client, outcome, workflow)
             return outcome_code(outcome)
 
     return asyncio.run(run())
+
+
+async def tell_who_is_awaited(client: Client, workflow: Workflow) -> None:
+    """Say it once of each agent that a task waits for while none of its name is alive, and look ever less often."""
+    told: set[str] = set()
+    patience = PATIENCE
+    while True:
+        await asyncio.sleep(patience)
+        patience = min(2 * patience, _LOOK)
+        with suppress(BusUnavailable, NotFound):  # nobody has taken it yet; or the broker is away, which others tell
+            root = build(await client.entries(workflow.id))
+            for task in awaited(with_absent(root, await client.alive())):
+                if task.detail not in told:
+                    complain(f"{task.task_id} is {task.detail}; `pointsman worker module:name` starts one")
+                told.add(task.detail)
 
 
 def list_(team: str | None, *, limit: int, url: str | None, namespace: str | None, json: bool) -> Code:
@@ -100,6 +123,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 else:
                     print(f"{workflow} is waiting for admission by team {team}; {_WAITS}.")
                 return Code.OK
+            alive = await client.alive()
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
             ended = next((entry for entry in entries if isinstance(entry, WorkflowEnded)), None)
@@ -109,6 +133,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 "team": started.team if started else None,
                 "status": ended.outcome.status if ended else "running",
                 "waiting_for": sorted(unanswered(entries)) if not ended else [],
+                "waiting_for_agents": sorted({str(task.agent) for task in awaited(with_absent(build(entries), alive))}),
                 "request": started.input if started else None,
                 "plan": plans[-1] if plans else None,
                 "plans": plans,
@@ -116,7 +141,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 "entries": entries,
             })  # fmt: skip
         else:
-            console().print(render.show(entries, datetime.now(UTC)))
+            console().print(render.show(entries, datetime.now(UTC), alive))
         return Code.OK
 
     return asyncio.run(run())
@@ -129,7 +154,7 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
             terminal = console()
             if follow:
                 await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
-            root = await client.trace(workflow)
+            root = with_absent(await client.trace(workflow), await client.alive())
             where = client.subjects.namespace
         now = datetime.now(UTC)
         if otlp is not None:

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
-from support.history import WORKFLOW, at, planned, started, store
+from support.history import WORKFLOW, at, dispatched, planned, started, store
 from support.system import echo
 from support.waiting import until
 
 from pointsman.cli import agents, approvals, doctor, letters, workflows
 from pointsman.cli.following import print_outcome
-from pointsman.client import Answer, Client
+from pointsman.client import Answer, Client, Workflow
 from pointsman.engine.announcing import team_card
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.ports import QueueDepth
@@ -346,3 +346,52 @@ def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: 
     workflows.show(workflow.id[:12], **NOWHERE)  # type: ignore[arg-type]
 
     assert f"{workflow.id} is waiting for admission" in capsys.readouterr().out
+
+
+def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
+    log.append(dispatched("t1", "fitter", 1))
+    asyncio.run(store(client.bus, *log, team="shop"))  # type: ignore[arg-type]
+    said = "waiting for an agent named fitter: none is alive"
+
+    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    workflows.trace(WORKFLOW, follow=False, otlp=None, **NOWHERE)  # type: ignore[arg-type]
+    drawn = capsys.readouterr().out
+    gone = asyncio.run(doctor._tasks(client, "shop"))
+    asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
+    there = asyncio.run(doctor._tasks(client, "shop"))
+    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+
+    assert f"t1 is {said}" in shown
+    assert said in " ".join(drawn.split())
+    bar = next(line for line in drawn.splitlines() if "t1" in line and "fitter" in line)
+    assert "█" not in bar
+    assert "─" in bar
+    assert (gone.ok, gone.seen) == (False, "1 waits for an agent named fitter: none is alive")
+    assert there.ok
+    assert "waiting" not in capsys.readouterr().out
+
+
+async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "PATIENCE", 0.0)
+    log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
+    await store(client.bus, *log, dispatched("t1", "fitter", 1), team="shop")  # type: ignore[arg-type]
+    looks: list[None] = []
+    alive = client.alive
+
+    async def looked() -> frozenset[str]:
+        looks.append(None)
+        return await alive()
+
+    monkeypatch.setattr(client, "alive", looked)
+
+    telling = asyncio.create_task(workflows.tell_who_is_awaited(client, Workflow(client, WORKFLOW, "shop")))
+    await until(lambda: len(looks) > 2)
+    telling.cancel()
+
+    assert capsys.readouterr().err.count("t1 is waiting for an agent named fitter: none is alive") == 1

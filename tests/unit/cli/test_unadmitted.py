@@ -100,7 +100,7 @@ def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
 def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "_PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "PATIENCE", 0.0)
     announce(client, "shop")
     announce(client, "newsroom")
     workflow = asked(client)
@@ -113,7 +113,7 @@ def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
 def test_a_team_that_has_a_supervisor_is_not_doubted(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "_PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "PATIENCE", 0.0)
     announce(client, "shop")
 
     asyncio.run(submit._explain_silence(client, asked(client, "shop")))
