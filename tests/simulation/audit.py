@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from pointsman_schemas.log import (
     AttemptFailed,
     Commit,
     Entry,
+    LimitReached,
     PlanAccepted,
     RetryScheduled,
     ReviewAsked,
@@ -143,6 +144,17 @@ def _workflows(rest: Rest) -> Iterator[str]:
         for task_id, entry in last.items():
             if isinstance(entry, TaskFailed) and dead_letter_id(workflow, task_id, entry.attempts) not in letters:
                 yield f"{workflow}: {task_id} failed after {entry.attempts} attempts and has no dead letter"
+        yield from _given_up_at_a_limit(workflow, entries, letters)
+
+
+def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[str]) -> Iterator[str]:
+    """Of what was handed over and is waited for no longer."""
+    limit = next((place for place, entry in enumerate(entries) if isinstance(entry, LimitReached)), len(entries))
+    handed = {entry.task_id: entry.attempt for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled)}
+    given_up = {entry.task_id for entry in entries[limit:] if isinstance(entry, TaskAbandoned)}
+    for task_id in sorted(given_up & handed.keys()):
+        if dead_letter_id(workflow, task_id, handed[task_id]) not in letters:
+            yield f"{workflow}: {task_id} was given up on at a limit and has no dead letter"
 
 
 def _log(commits: Sequence[tuple[Stored, Commit]]) -> Iterator[str]:

@@ -35,6 +35,8 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield _handoff(state, task, subjects)
         elif task.team and task.status is TaskStatus.ABANDONED:
             yield cancellation(state, task, subjects)
+        if task.status is TaskStatus.ABANDONED and task.attempt and state.limit:
+            yield _dead_letter(state, task, subjects)
     for pending in state.approvals.values():
         if only is None or pending.id in only:
             yield _approval(state, pending, subjects)
@@ -151,13 +153,16 @@ def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:
     name = dead_letter_id(state.workflow_id, task.id, task.attempt)
     handoff = handoff_of(state, task, subjects)
     at = task.ended_at or state.started_at
+    cause = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
+    if task.status is TaskStatus.ABANDONED:  # an earlier attempt's error is not what ended this one
+        cause = AttemptError(kind=ErrorKind.LIMIT, message=task.cause or state.limit)
     letter = DeadLetter(
         id=name,
         origin=task.agent,
         workflow_id=state.workflow_id,
         team=state.team,
         task_id=task.id,
-        cause=task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known"),
+        cause=cause,
         attempts=task.attempt,
         subject=subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt),
         headers={"ce-id": _handoff_id(state, task), "ce-type": Handoff.event_type, "ce-subject": state.workflow_id},

@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
-from support.core import WORKFLOW, Story, failure, plan, task
+from support.core import WORKFLOW, Story, failure, messages, plan, task
 
 from pointsman.core.outcome import NOT_SERVED, not_served
-from pointsman_schemas.events import Usage
+from pointsman_schemas.events import DeadLetter, Usage
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
 from pointsman_schemas.team import Limits, Pipeline, Stage
 
@@ -365,3 +365,22 @@ def test_a_task_is_dispatched_once() -> None:
     dispatched = [entry.task_id for entry in story.of(TaskDispatched)]
 
     assert sorted(dispatched) == ["T1", "T2", "T3", "T4", "T5", "plan-1", "synthesis"]
+
+
+def test_what_was_handed_over_and_given_up_on_at_the_deadline_is_a_dead_letter_with_that_cause() -> None:
+    story = Story(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b", needs=["a"]))
+
+    story.wait(20).fire()
+
+    letters = [message.event for message in messages(story.state) if isinstance(message.event, DeadLetter)]
+    assert [(letter.task_id, letter.cause.kind, letter.cause.message) for letter in letters] == [
+        ("a", "limit", "the deadline of 20 s was reached")
+    ]
+
+
+def test_what_a_person_ended_is_no_dead_letter() -> None:
+    story = Story().planned(task("a"))
+
+    story.control("cancel")
+
+    assert not [message for message in messages(story.state) if isinstance(message.event, DeadLetter)]
