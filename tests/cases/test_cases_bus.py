@@ -282,11 +282,13 @@ def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_
             left.set()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        transport = _Tcp()  # type: ignore[no-untyped-call]
-        await transport.connect(urlparse(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), 1024, 5)
-        transport.close()  # type: ignore[no-untyped-call]
-        await transport.wait_closed()  # type: ignore[no-untyped-call]
-        server.close()
+        try:
+            transport = _Tcp(lambda data: data)
+            await transport.connect(urlparse(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), 1024, 5)
+            transport.close()  # type: ignore[no-untyped-call]
+            await transport.wait_closed()  # type: ignore[no-untyped-call]
+        finally:
+            server.close()  # or the loop never ends
         with pytest.raises(ConnectionError):
             transport.write(b"PING")
         with pytest.raises(ConnectionError):
