@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, add_role_task, end, free_id
-from pointsman.core.outcome import ASK_FOR_LESS, could_not, decisions, gaps, not_served
+from pointsman.core.outcome import ASK_FOR_LESS, GONE, START_IT, could_not, decisions, gaps, not_served
 from pointsman.core.state import State, report
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman.core.tree import used_up
@@ -53,7 +53,7 @@ def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | C
 def no_answer(state: State) -> str:
     """What who asked is told where the work came to nothing."""
     if state.limit:
-        return could_not(state.limit, ASK_FOR_LESS)
+        return could_not(state.limit, START_IT if GONE in state.limit else ASK_FOR_LESS)
     errors = [task.error for task in state.work() if task.error and task.status is TaskStatus.FAILED]
     return not_served(state.workflow_id, errors)
 

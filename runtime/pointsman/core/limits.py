@@ -12,7 +12,7 @@ from pointsman.core.attendance import missing, next_look
 from pointsman.core.budget import Shortage
 from pointsman.core.draft import LATE, Draft, abandon, end
 from pointsman.core.holding import kept_back
-from pointsman.core.outcome import START_IT, could_not
+from pointsman.core.outcome import START_IT, could_not, gone
 from pointsman.core.state import State, Task, bounds
 from pointsman.core.strategies import finish
 from pointsman.core.transitions import Phase, TaskStatus
@@ -127,7 +127,7 @@ def arm_timer(draft: Draft) -> None:
 def _overdue(draft: Draft, task: Task) -> AttemptError:
     waited = (draft.now - (task.not_before or task.since or draft.now)).total_seconds()
     if draft.around.card(task.agent) is None:
-        message = f"no worker took it: no agent named {task.agent} is alive; it waited {waited:.0f} s"
+        message = f"{gone(task.agent)}; it waited {waited:.0f} s"
         return AttemptError(kind=ErrorKind.NO_WORKER, message=message)
     message = f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed"
     return AttemptError(kind=ErrorKind.TIMEOUT, message=message, retryable=True)
@@ -162,5 +162,5 @@ def _lacking(draft: Draft, task: Task) -> str:
     if task.held:
         return f"{task.agent} kept failing and was sent no work"
     if task.live and draft.around.card(task.agent) is None:
-        return f"no worker took it: no agent named {task.agent} is alive"
+        return gone(task.agent)
     return ""

@@ -16,7 +16,18 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Conflict, ErrorKind, Gap, Outcome, TaskSummary
 from pointsman_schemas.roles import Ruling
 
-__all__ = ["ASK_FOR_LESS", "NOT_SERVED", "START_IT", "could_not", "decisions", "gaps", "not_served", "outcome_of"]
+__all__ = [
+    "ASK_FOR_LESS",
+    "GONE",
+    "NOT_SERVED",
+    "START_IT",
+    "could_not",
+    "decisions",
+    "gaps",
+    "gone",
+    "not_served",
+    "outcome_of",
+]
 
 NOT_SERVED: Final = "The request could not be served. Please try again later."
 """The answer where something failed that may pass. Why is for those who run it, and stands in the outcome's reason:
@@ -24,6 +35,7 @@ what an exception said may be nobody's business who only asked."""
 
 START_IT: Final = "Ask again once it runs; `pointsman agents` shows who does."
 ASK_FOR_LESS: Final = "Ask for less, or have more allowed."
+GONE: Final = "no result came, and no agent named"
 _NEXT: Final = {
     ErrorKind.REFUSED: "Say what is missing, or ask for something else.",
     ErrorKind.INVALID_INPUT: "Correct the request and publish it again under a new id.",
@@ -33,6 +45,11 @@ _NEXT: Final = {
 }
 """What failed for these is told to who asked: it is in words of ours, or of an agent that means them for the caller.
 Each has what can be done about it."""
+
+
+def gone(agent: str) -> str:
+    """Why there is no result of a task whose agent is not alive. Who takes a handoff says so only with its result."""
+    return f"{GONE} {agent} is alive: nobody took it, or who did has stopped"
 
 
 def could_not(reason: str, next_step: str) -> str:

@@ -234,10 +234,14 @@ def test_at_the_workflow_s_deadline_a_task_says_that_nobody_is_alive_who_could_h
     story.wait(20).fire()
 
     [gap] = story.outcome.gaps
-    said = "the deadline of 20 s was reached; no worker took it: no agent named ghost is alive"
+    said = (
+        "the deadline of 20 s was reached; no result came, and no agent named ghost is alive: nobody took it, or who "
+        "did has stopped"
+    )
     assert (gap.agent, gap.reason) == ("ghost", said)
     assert "no agent named ghost is alive" in story.outcome.reason
     assert "no agent named ghost is alive" in str(story.outcome.answer)
+    assert str(story.outcome.answer).endswith("Ask again once it runs; `pointsman agents` shows who does.")
 
 
 def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() -> None:
