@@ -203,7 +203,10 @@ def load_teams(target: str) -> tuple[Team, ...]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a service's `main` on the fastest loop there is. SIGTERM ends it as Ctrl-C does, unless `main` says how."""
+    """Run a service's `main` on the fastest loop there is. SIGTERM ends it as Ctrl-C does, unless `main` says how. So
+    does SIGINT in what a script has started with `&`, which inherits it as ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def guarded() -> T:
         task = asyncio.ensure_future(main)

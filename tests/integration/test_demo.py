@@ -146,8 +146,9 @@ async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
             out, _ = await submitting.communicate()
         page = await asyncio.to_thread(lambda: urlopen(ready["dashboard"], timeout=30).read())
         process.send_signal(signal.SIGINT)
-        await process.communicate()
+        told, _ = await process.communicate()
 
+    assert [json.loads(line)["event"] for line in told.splitlines()] == ["stopping", "stopped"]
     assert b"<title>Pointsman</title>" in page
     assert "the process billing was killed by signal 9" in ended["message"]
     assert "the process broker was killed by signal 9" in lost["message"]

@@ -16,7 +16,7 @@ from rich.text import Text
 from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
 from pointsman.cli.agents import by_name, circuit_state, difference, left_running
-from pointsman.cli.output import Code, console, emit, hint, one_line
+from pointsman.cli.output import Code, console, emit, hint, one_line, say
 from pointsman.cli.session import session, settings_for
 from pointsman.client import WAITING, Client
 from pointsman.core.awaited import awaited, with_absent
@@ -35,6 +35,7 @@ from pointsman_schemas.team import ANY, Team
 
 __all__ = ["Check", "doctor"]
 
+_TOLD_FROM = 18  # the column in which what was seen begins: behind ok or BAD, and the name
 _SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
 _COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _LATELY = 100  # workflows whose tasks are looked at
@@ -63,11 +64,11 @@ def doctor(target: str | None, *, url: str | None, namespace: str | None, json: 
                 if json:
                     emit(replace(check, advice="") if check.ok else check)
                     continue
-                line = Text("ok   " if check.ok else "BAD  ", style="green" if check.ok else "red")
+                line = Text("ok   " if check.ok else "BAD  ", style="green" if check.ok else "red", no_wrap=False)
                 line.append(f"{check.name:<12} ", style="bold").append(one_line(check.seen, limit=400))
-                terminal.print(line)
+                say(terminal, line, _TOLD_FROM)
                 if check.advice and not check.ok:
-                    hint(terminal, f"     {'':<12} {one_line(check.advice, limit=400)}", "yellow")
+                    hint(terminal, f"{'':<{_TOLD_FROM}}{one_line(check.advice, limit=400)}", "yellow")
         return Code.OK if sound else Code.FAILED
 
     return asyncio.run(run())

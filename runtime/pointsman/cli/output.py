@@ -160,18 +160,18 @@ def console(*, stderr: bool = False) -> Console:
     return found
 
 
-def say(terminal: Console, line: Text) -> None:
+def say(terminal: Console, line: Text, told_from: int = TOLD_FROM) -> None:
     """One event, one line: cut at the edge of a terminal, whole in a file or a pipe. One with `no_wrap=False` is whole
-    on a terminal too, and goes on below where its text begins."""
+    on a terminal too, and goes on below where its text begins, at the column `told_from`."""
     if not terminal.is_terminal:
         terminal.print(line, soft_wrap=True)
-    elif line.no_wrap is not False or len(line) <= terminal.width or terminal.width < 2 * TOLD_FROM:
+    elif line.no_wrap is not False or len(line) <= terminal.width or terminal.width < 2 * told_from:
         terminal.print(line, no_wrap=True, overflow="ellipsis")
     else:
-        first, rest = line.divide([TOLD_FROM])
-        for part in rest.wrap(terminal, terminal.width - TOLD_FROM):
+        first, rest = line.divide([told_from])
+        for part in rest.wrap(terminal, terminal.width - told_from):
             terminal.print(first + part, no_wrap=True)
-            first.plain = " " * TOLD_FROM
+            first.plain = " " * told_from
 
 
 def lay_out(terminal: Console, table: RenderableType) -> None:

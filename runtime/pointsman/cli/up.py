@@ -8,8 +8,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 from rich.text import Text
@@ -42,6 +42,7 @@ def up(
         with stage.alone(home):
             return app.run(_up(cast, settings, home, port, kept=directory is not None, page=page, json=json))
     except KeyboardInterrupt:
+        _tell("stopped", json=json)
         return Code.OK  # the way it is meant to end
     finally:
         if directory is None:
@@ -71,6 +72,7 @@ async def _up(
             else:
                 complain(f"{end}; starting it again in {pause:g} s")
 
+        stack.enter_context(_told_of_its_end(json=json))
         async with asyncio.TaskGroup() as group:
             group.create_task(children.keep(told))
             group.create_task(_keep(broker, home / "broker" / "nats-server.log", told))
@@ -85,6 +87,19 @@ async def _up(
                 console().print(Text(f"\nReady.\n{shown}In another terminal:\n  pointsman submit {cast.team.name} "
                                      f"'...'{where}\n  pointsman agents{where}\nCtrl-C ends it."))  # fmt: skip
     return Code.OK
+
+
+@contextmanager
+def _told_of_its_end(*, json: bool) -> Iterator[None]:
+    try:
+        yield
+    except asyncio.CancelledError:
+        _tell("stopping", json=json)
+        raise
+
+
+def _tell(event: str, *, json: bool) -> None:
+    emit({"event": event}) if json else print(f"{event.capitalize()}.", flush=True)
 
 
 async def _start_dashboard(children: Processes, settings: Settings) -> str | None:

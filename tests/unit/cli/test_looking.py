@@ -190,6 +190,19 @@ def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(c
     assert [(check.ok, check.seen) for check in there] == [(True, "1 of shop alive")]
 
 
+def test_what_doctor_saw_goes_on_below_where_it_began(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "console", lambda: Console(force_terminal=True, color_system=None, width=60))
+
+    doctor.doctor(None, url=None, namespace=None, json=False)
+
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (index for index, line in enumerate(lines) if line.startswith("ok   streams"))
+    assert lines[at].startswith("ok   streams      the streams hold")
+    assert lines[at + 1].startswith(" " * 18 + "each other")
+
+
 def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     doctor.doctor("shop", url=None, namespace=None, json=True)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -75,6 +78,22 @@ def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
     ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60)
 
     assert (ended.returncode, ended.stderr) == (130, "pointsman: interrupted\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_script_starts_in_the_background_ends_on_a_signal_that_it_inherited_as_ignored(number: int) -> None:
+    async def main() -> None:
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(10):
+            await asyncio.Event().wait()
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            app.run(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
