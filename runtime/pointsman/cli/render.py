@@ -259,7 +259,7 @@ def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
     """The table of `dead list`. Where there is room for few columns, each has two lines, the second with the cause."""
     if width < NARROW:
         return Group(*(line for letter in of for line in _two_lines(letter.content)))
-    table = _table("dead letter", "workflow", "origin", "at", "task", "tries", "cause")
+    table = _table("dead letter", "workflow", "origin", "at", "task", "attempts", "cause")
     for letter in of:
         it = letter.content
         at, cause = (

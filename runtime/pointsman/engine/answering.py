@@ -244,12 +244,12 @@ class Answerer:
 
     async def _given_up(self, job: Job, attempt: Attempt) -> Result | None:
         """The answer to a handoff that is not to be started."""
-        deliveries, handoff = job.delivery.delivered, attempt.handoff
-        if deliveries > self._settings.deliveries:
+        handoff, most = attempt.handoff, self._settings.deliveries
+        if job.delivery.delivered > most:
             return await attempt.not_started(
                 ErrorKind.CRASHED,
-                f"the handoff was delivered {deliveries} times and no worker of "
-                f"{job.desk.name} lived to answer it; it was not started again",
+                f"no worker of {job.desk.name} lived to answer it in {most} deliver{'y' if most == 1 else 'ies'}, as "
+                "many as a handoff may have; it was not started again",
             )
         if (handoff.workflow_id, handoff.task_id) in self._cancelled:
             return attempt.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")

@@ -145,6 +145,7 @@ def test_why_when_and_by_whom_work_was_given_up_on_is_told_at_every_width(width:
     assert len(re.findall(r"fitter .*handler_error: out", dead)) == 2
     assert dead.count(f"{at(1).astimezone():%m-%d %H:%M:%S}") == 2
     assert all(len(line) <= width for line in dead.splitlines())
+    assert width < 140 or "attempts" in dead, "as `show` calls them"
 
 
 def test_an_outcome_without_an_answer_says_why() -> None:
