@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 from rich.text import Text
@@ -18,6 +19,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.cli.agents import by_name, circuit_state, difference, left_running
 from pointsman.cli.output import Code, console, emit, hint, one_line, say
 from pointsman.cli.session import session, settings_for
+from pointsman.cli.workflows import teams_seen
 from pointsman.client import WAITING, Client
 from pointsman.core.awaited import awaited, with_absent
 from pointsman.core.trace import build
@@ -189,8 +191,11 @@ async def _requests(client: Client) -> Check:
     """Whether every request that waits has a supervisor it waits for. One whose end is asked for needs no other."""
     waiting = Counter(each.team for each in await client.unadmitted() if each.status == WAITING)
     alone = set(waiting) - {card.name for card in await client.teams()}
+    known = await teams_seen(client) if alone else set[str]()
+    meant = {name: get_close_matches(name, known - {name}, 1) for name in alone - known}
     seen = "; ".join(
         f"{count} wait{'s' if count == 1 else ''} for {team}{', which has no supervisor' if team in alone else ''}"
+        + "".join(f", did you mean {name}?" for name in meant.get(team, ()))
         for team, count in sorted(waiting.items())
     )
     advice = "start it: `pointsman supervisor MODULE`; or `pointsman cancel ID`, for each that `pointsman list` shows"

@@ -77,7 +77,7 @@ def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client
 
     check = run(doctor._requests(client))
     assert not check.ok
-    assert check.seen == "1 waits for shop; 2 wait for shpo, which has no supervisor"
+    assert check.seen == "1 waits for shop; 2 wait for shpo, which has no supervisor, did you mean shop?"
     assert "`pointsman supervisor MODULE`" in check.advice
     assert "`pointsman cancel ID`" in check.advice
 
