@@ -115,7 +115,8 @@ async def processes_killed(folder: Path, amount: Amount) -> Report:
     report, chance = Report(f"{amount.supervisors} supervisors, {amount.workers} workers killed"), Random(amount.seed)
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))
-        async with System(folder / "processes", _settings(broker.url)) as system:
+        share = amount.running // amount.supervisors + 1  # all have some to do, and not the first alone
+        async with System(folder / "processes", _settings(broker.url, max_running=share)) as system:
             kinds = ["supervisor"] * amount.supervisors + ["worker"] * amount.workers
             alive = dict(enumerate(await asyncio.gather(*(_start(system, kind) for kind in kinds))))
             load = Load(system, report, running=amount.running, chance=chance)

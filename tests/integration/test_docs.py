@@ -8,6 +8,7 @@ an extra of this project.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -27,7 +28,7 @@ from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.cli.declared import app
 from pointsman.client import Client, connect
 from pointsman.settings import Settings
-from pointsman_schemas.team import Team
+from pointsman_schemas.team import Limits, Team
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = blocks_of(README)
@@ -154,7 +155,7 @@ def test_every_file_that_the_readme_links_to_is_there() -> None:
 
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
-    table = (ROOT / "docs" / "settings.md").read_text()
+    table = (ROOT / "docs" / "settings.md").read_text().partition("# Limits")[0]
     rows = dict(re.findall(r"^\| (`POINTSMAN_[^|]*) \|([^|]*)\|", table, re.MULTILINE))
     shown = {name: default for names, default in rows.items() for name in re.findall(r"POINTSMAN_\w+", names)}
 
@@ -164,3 +165,20 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
         expected = f"`{shown_as}`" if default is None else default
         assert shown.pop(f"POINTSMAN_{name.upper()}").strip() == expected, name
     assert not shown
+
+
+def test_every_limit_is_in_the_table_with_its_default() -> None:
+    _, _, tables = (ROOT / "docs" / "settings.md").read_text().partition("# Limits")
+    of_teams, _, of_agents = tables.partition("`@agent(...)`")
+    parameters = inspect.signature(inspect.unwrap(agent)).parameters
+    given = {name: parameters[name].default for name in _limits(of_agents)}
+
+    assert _limits(of_teams) == {name: field.default for name, field in Limits.model_fields.items()}
+    assert _limits(of_agents) == given
+    assert {"timeout", "concurrency", "max_in_flight"} == given.keys()
+
+
+def _limits(table: str) -> dict[str, float | None]:
+    rows = re.findall(r"^\| (`[^|]*`) \|([^|]*)\|", table, re.MULTILINE)
+    shown = {name: default.strip(" `") for names, default in rows for name in re.findall(r"\w+", names)}
+    return {name: float(default) if default else None for name, default in shown.items()}

@@ -60,6 +60,7 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
     settings: Settings, tmp_path: Path
 ) -> None:
     settings = settings.model_copy(update={"circuit_failures": 2, "circuit_open": 3.0, "log_level": "debug"})
+    settings = settings.model_copy(update={"max_running": 2})  # what the first has no room for, the second takes
     (tmp_path / "ill").touch()
     async with System(tmp_path, settings) as system:
         target = system.write("routes.py", CREW)

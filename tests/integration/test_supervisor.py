@@ -15,6 +15,7 @@ from pointsman.agent import agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.engine import workflow_log
 from pointsman.engine.sending import Ready, Sender
+from pointsman.engine.sharing import Sharing
 from pointsman.errors import BusUnavailable, TaskError
 from pointsman.ports import Stored
 from pointsman.settings import Settings
@@ -244,7 +245,12 @@ async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
     assert "reply_to" in refused.reason
 
 
-async def test_two_supervisors_dispatch_nothing_twice(settings: Settings) -> None:
+@pytest.mark.parametrize("spread", [False, True], ids=["the first has all", "each has some"])
+async def test_two_supervisors_dispatch_nothing_twice(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    if spread:
+        monkeypatch.setattr(Sharing, "spread", True)
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
     # All of it is one process here: while that is busy its cards must not expire, or plans go back for naming nobody.
     settings = settings.model_copy(update={"heartbeat": 5.0})

@@ -134,7 +134,8 @@ class Worker:
                     for desk in self._desks
                     if desk.consumer is not None
                 ]
-                _log.info("worker_started", agents=[desk.name for desk in self._desks], instance=self.instance)
+                agents, namespace = [desk.name for desk in self._desks], self._settings.namespace
+                _log.info("worker_started", agents=agents, instance=self.instance, namespace=namespace)
                 await stop.wait()
                 self._stopping = True
                 for task in pulls:

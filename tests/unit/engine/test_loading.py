@@ -49,8 +49,9 @@ def file(tmp_path: Path) -> Iterator[Path]:
     path.write_text(SOURCE.format(stem=stem))
     yield path
     sys.path[:] = before
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    for name in set(sys.modules) - modules:  # of others that were loaded meanwhile a second copy would be made
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def names(*specs: str) -> list[str]:
