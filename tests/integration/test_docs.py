@@ -8,14 +8,15 @@ an extra of this project.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import nats
 import pytest
 from support.docs import ROOT, alive, background, blocks_of, end, run, run_python
 from support.system import planner_of, running, synthesizer
@@ -56,19 +57,38 @@ async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
         end(up)
 
 
+AWAY = """
+import asyncio, sys
+import nats
+
+
+async def main() -> None:
+    async with await nats.connect(sys.argv[1]) as connection:
+        subject, stream = "pointsman.outcome.customer-service.*", "POINTSMAN_LOG"
+        outcomes = await connection.jetstream().pull_subscribe(subject, "shop", stream)
+        if sys.argv[2:]:
+            (missed,) = await outcomes.fetch(1, timeout=10)
+            print(missed.data.decode())
+
+
+asyncio.run(main())
+"""
+
+
 async def test_a_system_that_was_away_reads_the_outcomes_that_came_meanwhile(
     client: Client, settings: Settings
 ) -> None:
-    async with await nats.connect(settings.url) as before:
-        await before.jetstream().pull_subscribe("pointsman.outcome.customer-service.*", "shop", "POINTSMAN_LOG")
+    """It is a process of its own: nats-py by itself."""
 
+    async def shop(*arguments: str) -> str:
+        command = [sys.executable, "-c", AWAY, settings.url, *arguments]
+        return await asyncio.to_thread(subprocess.check_output, command, text=True, timeout=30)
+
+    await shop()
     workflow = await client.submit("customer-service", "I was charged twice")
     outcome = await workflow.outcome(30)
 
-    async with await nats.connect(settings.url) as after:
-        waiting = await after.jetstream().pull_subscribe_bind("shop", "POINTSMAN_LOG")
-        (missed,) = await waiting.fetch(1, timeout=10)
-    assert json.loads(missed.data)["answer"] == outcome.answer
+    assert json.loads(await shop("read"))["answer"] == outcome.answer
 
 
 @pytest.mark.timeout(180)
