@@ -25,6 +25,7 @@ async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_delete
 ) -> None:
     async with running(settings, team, CREW) as client:
         name = f"KV_{client.subjects.agents_bucket}"
+        await until(lambda: _as_many(client.bus, len(CREW) + 1), seconds=SOON)  # the supervisor has started, too
         before = await client.bus.registry.cards()
         with capture_logs() as lines:
             await bus.api(f"STREAM.DELETE.{name}")

@@ -179,6 +179,10 @@ class Worker:
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
+        if self._stopping:  # it came in the very turn of the loop: nobody would see that it runs, and end it
+            desk.vacate()
+            await delivery.nak()
+            return
         name = self._identity(delivery.message)
         if (running := self._jobs.get(name)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end

@@ -105,6 +105,25 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
     assert result.output == "done"
 
 
+async def test_a_handoff_that_comes_in_the_turn_in_which_the_worker_is_told_to_stop_does_not_keep_it() -> None:
+    @agent(name="long", description="d")
+    async def long() -> None:
+        await asyncio.sleep(3600)
+
+    took: list[float] = []
+    for turns in range(16):
+        desk = Desk(MemoryBus())
+        async with running(worker(desk.bus, long, settings=Settings(grace=0.0, ack_wait=60))) as stop:
+            await desk.hand("long")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            began = time.monotonic()
+            stop.set()
+        took.append(time.monotonic() - began)
+
+    assert max(took) < 5, took
+
+
 class Silent(MemoryBus):
     """Never answers a publish of a result."""
 
