@@ -1,0 +1,72 @@
+"""What a supervisor and its workers keep does not grow with the workflows they have ended. Entries are counted: of
+every container there is, but for the messages, which are the broker's, and for caches that have a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+from collections import deque
+
+import pytest
+from support.system import echo, planner_of, synthesizer
+from support.waiting import until
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBroker
+from pointsman.client import Client
+from pointsman.engine import supervisor
+from pointsman.engine.continuity import LogWatch
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.settings import Settings
+from pointsman_schemas.team import Team
+
+_TASKS = [
+    {"id": "t1", "agent": "a", "intent": "first"},
+    {"id": "t2", "agent": "a", "intent": "then", "depends_on": ["t1"]},
+]
+_SPARE = 10
+"""Entries that one count may have and another not, whatever was done between: what a timer or a task has at hand."""
+
+
+async def test_three_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_ENDED_KEPT", 5)
+    monkeypatch.setattr(LogWatch, "run", _forever)  # the messages are removed under the supervisor, which it would see
+    stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=30)
+    client = Client(broker.connect())
+    engine = SupervisorEngine(broker.connect(), Team(name="crew"), settings, SystemClock())
+    worker = Worker(broker.connect(), [planner_of(*_TASKS), echo("a"), synthesizer], settings)
+    running = [asyncio.create_task(part.run(stop)) for part in (engine, worker)]
+
+    async def kept_after(count: int) -> int:
+        for _ in range(count):
+            assert (await (await client.submit("crew", "hello")).outcome(10)).status == "completed"
+        await until(lambda: not engine._heads and not engine._waiting)
+        return entries_without_messages(broker)
+
+    few, more, most = [await kept_after(count) for count in (10, 10, 30)]
+    stop.set()
+    await asyncio.gather(*running)
+
+    assert more - few <= _SPARE
+    assert most - more <= _SPARE
+
+
+async def _forever(self: LogWatch) -> None:
+    await asyncio.Event().wait()
+
+
+def entries_without_messages(broker: MemoryBroker) -> int:
+    for kind in ("work", "log", "handoffs", "dead"):
+        broker.purge(kind, ">")
+        broker.stream(kind)._message_ids.clear()
+    broker._schedules.clear()
+    gc.collect()
+    for each in gc.get_objects():
+        if isinstance(each, functools._lru_cache_wrapper) and each.cache_parameters()["maxsize"] is not None:
+            each.cache_clear()
+    gc.collect()
+    timers = getattr(asyncio.get_running_loop(), "_scheduled", ())  # cancelled ones, too, of which it keeps a hundred
+    kept = (each for each in gc.get_objects() if isinstance(each, dict | list | set | deque | tuple))
+    return sum(len(each) for each in kept if each is not timers)
