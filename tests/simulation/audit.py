@@ -148,13 +148,18 @@ def _workflows(rest: Rest) -> Iterator[str]:
 
 
 def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[str]) -> Iterator[str]:
-    """Of what was handed over and is waited for no longer."""
+    """Of what was handed over and is waited for no longer; what a person ended is nothing to be mended."""
     limit = next((place for place, entry in enumerate(entries) if isinstance(entry, LimitReached)), len(entries))
     handed = {entry.task_id: entry.attempt for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled)}
-    given_up = {entry.task_id for entry in entries[limit:] if isinstance(entry, TaskAbandoned)}
-    for task_id in sorted(given_up & handed.keys()):
-        if dead_letter_id(workflow, task_id, handed[task_id]) not in letters:
-            yield f"{workflow}: {task_id} was given up on at a limit and has no dead letter"
+    ends = [entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)]
+    cancelled = {outcome.reason for outcome in ends if outcome.status == "cancelled"}
+    for entry in entries[limit:]:
+        if isinstance(entry, TaskAbandoned) and entry.task_id in handed:
+            has_one = dead_letter_id(workflow, entry.task_id, handed[entry.task_id]) in letters
+            if has_one and entry.reason in cancelled:
+                yield f"{workflow}: {entry.task_id} was cancelled and has a dead letter"
+            elif not has_one and entry.reason not in cancelled:
+                yield f"{workflow}: {entry.task_id} was given up on at a limit and has no dead letter"
 
 
 def _log(commits: Sequence[tuple[Stored, Commit]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from pointsman.core.message import Message
 from pointsman.core.nesting import cancellation, result_for
 from pointsman.core.state import Pending, State, Task, input_of, report, reviewed_by
-from pointsman.core.transitions import TaskStatus
+from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
 from pointsman_schemas.ids import dead_letter_id, derived_id
@@ -35,7 +35,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield _handoff(state, task, subjects)
         elif task.team and task.status is TaskStatus.ABANDONED:
             yield cancellation(state, task, subjects)
-        if task.status is TaskStatus.ABANDONED and task.attempt and state.limit:
+        if _given_up_at_a_limit(state, task):
             yield _dead_letter(state, task, subjects)
     for pending in state.approvals.values():
         if only is None or pending.id in only:
@@ -147,6 +147,13 @@ def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
         commit=state.commits,
         span_id=(task.span_id if task else "") or state.trace.span_id,
     )
+
+
+def _given_up_at_a_limit(state: State, task: Task) -> bool:
+    """Whether a limit ended it after it was handed over, and not who cancelled the workflow while it was answered."""
+    if task.status is not TaskStatus.ABANDONED or not task.attempt or not state.limit:
+        return False
+    return not (state.phase is Phase.CANCELLED and state.outcome is not None and task.cause == state.outcome.reason)
 
 
 def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:

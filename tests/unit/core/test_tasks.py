@@ -388,3 +388,15 @@ def test_what_a_person_ended_is_no_dead_letter() -> None:
     story.control("cancel")
 
     assert not [message for message in messages(story.state) if isinstance(message.event, DeadLetter)]
+
+
+def test_what_a_person_ended_while_the_answer_was_written_at_a_limit_is_no_dead_letter() -> None:
+    story = Story(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b"))
+    story.succeed("a")
+    story.wait(20).fire()
+
+    story.control("cancel")
+
+    letters = [message.event for message in messages(story.state) if isinstance(message.event, DeadLetter)]
+    assert story.state.tasks["synthesis"].status == "abandoned"
+    assert [letter.task_id for letter in letters] == ["b"]
