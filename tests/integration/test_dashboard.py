@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 from support.asgi import events
-from support.history import WORKFLOW, dispatched, planned, started, store, succeeded
+from support.history import WORKFLOW, at, dispatched, planned, started, store, succeeded
 from support.system import planner_of, running, synthesizer
 
 from pointsman.agent import agent
@@ -33,6 +33,8 @@ from pointsman.web.dashboard import Dashboard
 from pointsman.web.server import serve
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import RetryScheduled
 from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, Team
@@ -264,6 +266,24 @@ async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_
     assert first == then == ["plan-1", *names]
     assert kept, "the graph was not built anew"
     assert (lanes, lines) == (501, 1005)
+
+
+async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(browser: Browser) -> None:
+    bus = MemoryBus()
+    first = dispatched("t1", "crew-a", 1).model_copy(update={"team": True})
+    await store(bus, started(), *planned(PlannedTask(id="t1", agent="crew-a", intent="fit")), first)
+    again = RetryScheduled(
+        at=at(2), task_id="t1", attempt=2, agent="crew-b", not_before=at(2), deadline=at(63), team=True
+    )
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto(f"/workflows/{WORKFLOW}")
+        await shown(page, "crew-a · t1").to_be_visible()
+        await store(bus, again, number=2)
+        theirs = f"/workflows/{child_id_for('crew-b', WORKFLOW, 't1', 2)}"
+        await expect(page.get_by_role("link", name="crew-b · t1, attempt 2")).to_have_attribute("href", theirs)
+        await expect(page.locator(".below a")).to_have_count(2)
+        await page.locator(".node[data-task=t1]").click()
+        await expect(page.get_by_role("link", name="Open the team's workflow")).to_have_attribute("href", theirs)
 
 
 async def bury(client: Client, count: int) -> None:

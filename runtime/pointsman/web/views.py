@@ -19,6 +19,7 @@ from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import (
     Entry,
     PlanAccepted,
+    RetryScheduled,
     TaskDispatched,
     WorkflowEnded,
     WorkflowStarted,
@@ -31,7 +32,7 @@ _CAUSE = 400  # characters of a cause in the list; the whole stands in the lette
 
 def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str, Any]:
     """One workflow: how it stands, its tasks with their attempts and calls, what each needs, its outcome. `children`
-    are the workflows of tasks that were handed to teams.
+    are the workflows of attempts that were handed to teams, in the order of the log.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
@@ -61,11 +62,16 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str,
         "tasks": [_node(node) for node in top.children],
         "needs": _needs(plans, top),
         "asked": len(unanswered(entries)),
-        "children": {
-            entry.task_id: child_id_for(entry.agent, started.workflow_id, entry.task_id, entry.attempt)
+        "children": [
+            {
+                "task_id": entry.task_id,
+                "attempt": entry.attempt,
+                "agent": entry.agent,
+                "workflow": child_id_for(entry.agent, started.workflow_id, entry.task_id, entry.attempt),
+            }
             for entry in entries
-            if isinstance(entry, TaskDispatched) and entry.team
-        },
+            if isinstance(entry, TaskDispatched | RetryScheduled) and entry.team
+        ],
         "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
         "now": datetime.now(UTC),
     }

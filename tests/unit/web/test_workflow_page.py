@@ -9,6 +9,8 @@ from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, fa
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.archive import Archive, read
 from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import RetryScheduled
 
 
 async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
@@ -87,6 +89,22 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
             absent = await page.until("absent")
 
     assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
+
+
+async def test_a_workflow_leads_to_those_of_its_teams_also_of_a_team_that_is_handed_a_task_when_it_is_tried_again() -> None:
+    bus = MemoryBus()
+    first = dispatched("t1", "crew-a", 1).model_copy(update={"team": True})
+    again = RetryScheduled(
+        at=at(2), task_id="t1", attempt=2, agent="crew-b", not_before=at(3), deadline=at(63), team=True
+    )
+    await store(bus, started(), first, again)
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        view = await page.until("view")
+
+    assert view.data["children"] == [
+        {"task_id": "t1", "attempt": 1, "agent": "crew-a", "workflow": child_id_for("crew-a", WORKFLOW, "t1", 1)},
+        {"task_id": "t1", "attempt": 2, "agent": "crew-b", "workflow": child_id_for("crew-b", WORKFLOW, "t1", 2)},
+    ]
 
 
 async def test_a_workflow_is_taken_along_as_the_file_that_the_command_line_writes() -> None:

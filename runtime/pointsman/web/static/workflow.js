@@ -122,13 +122,10 @@ export function workflowPage(main, id, go) {
   }
 
   function showTeams() {
-    const asked = Object.entries(view.children);
+    const asked = view.children;
     teams.hidden = !asked.length;
-    if (below.childElementCount === asked.length) return;
-    below.replaceChildren(...asked.map(([task, child]) => {
-      const by = view.tasks.find((one) => one.task_id === task);
-      return h("a", { href: `/workflows/${child}`, text: by ? whose(by.agent, task) : task });
-    }));
+    below.append(...asked.slice(below.childElementCount).map(({ task_id: of, attempt, agent, workflow }) =>
+      h("a", { href: `/workflows/${workflow}`, text: `${whose(agent, of)}${attempt > 1 ? `, attempt ${attempt}` : ""}` })));
   }
 
   function showAnswer() {
@@ -150,8 +147,9 @@ export function workflowPage(main, id, go) {
     const found = chosen && view && view.tasks.find((one) => one.task_id === chosen);
     task.hidden = !found;
     if (!found) return;
+    const child = view.children.findLast((one) => one.task_id === chosen);
     task.replaceChildren(h("span", { class: `status ${tone(found.status)}`, text: word(found.status) }), h("b", { text: ` ${whose(found.agent, found.task_id)} ` }), found.detail || "",
-      view.children[chosen] ? h("a", { href: `/workflows/${view.children[chosen]}`, text: " Open the team's workflow" }) : "");
+      child ? h("a", { href: `/workflows/${child.workflow}`, text: " Open the team's workflow" }) : "");
   }
 
   follow(`/api/live/workflows/${id}`, {
