@@ -114,7 +114,8 @@ async def served(client: Client, *, port: int = 0, token: str | None = None) -> 
     )
     try:
         async with asyncio.timeout(20):
-            yield await address
+            started_at = await address
+        yield started_at
     finally:
         stop.set()
         async with asyncio.timeout(20):

@@ -91,7 +91,7 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
     assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
 
 
-async def test_a_workflow_leads_to_those_of_its_teams_also_of_a_team_that_is_handed_a_task_when_it_is_tried_again() -> None:
+async def test_a_workflow_leads_to_those_of_its_teams_also_when_a_team_is_handed_what_failed() -> None:
     bus = MemoryBus()
     first = dispatched("t1", "crew-a", 1).model_copy(update={"team": True})
     again = RetryScheduled(
