@@ -101,7 +101,7 @@ def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
     async def blind(*_: object, **__: object) -> None:
         return None
 
-    patch.setattr("pointsman.engine.supervisor.request_for", blind)
+    patch.setattr("pointsman.engine.receiving.request_for", blind)
 
 
 @pytest.mark.parametrize(

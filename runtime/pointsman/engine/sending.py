@@ -54,7 +54,7 @@ class Sender:
         self._subjects = subjects
         self._clock = clock
         self._source = subjects.source("team", team)
-        self.ahead = timedelta()  # the broker's clock, by which schedules fire, before the one here
+        self._ahead = timedelta()  # the broker's clock, by which schedules fire, before the one here
 
     def prepare(self, state: State, entries: Sequence[Entry]) -> Sequence[Ready]:
         """What `entries` have added to the outbox of `state`, which they lead to: for `send_new`, once they are
@@ -83,6 +83,16 @@ class Sender:
     async def take_back(self, state: State) -> None:
         """Nothing that `state` has abandoned is left to start."""
         await self._take_back(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
+
+    async def broker_was_set(self) -> bool:
+        """Whether the broker's clock is another one than it was: what waits for its time is to be sent by it again."""
+        ahead = await self._bus.time() - self._clock.now()
+        if abs(ahead - self._ahead) <= EARLY:
+            return False
+        self._ahead = ahead
+        hint = "deadlines are kept by the time that passes; processes that start now take the new time"
+        _log.warning("broker_clock_was_set", seconds=round(ahead.total_seconds(), 1), hint=hint)
+        return True
 
     async def reschedule(self, state: State) -> None:
         """Send what waits for its time again, for a broker whose clock has been set."""
@@ -135,7 +145,7 @@ class Sender:
     def _begin(self, ready: Ready) -> Coroutine[Any, Any, object]:
         message, headers, body = ready.message, ready.headers, ready.body
         if message.schedule is not None and message.due is not None:
-            return self._bus.schedule(message.schedule, message.due + self.ahead, message.subject, body, headers)
+            return self._bus.schedule(message.schedule, message.due + self._ahead, message.subject, body, headers)
         if isinstance(message.event, DeadLetter):
             return store_letter(self._bus, message.subject, message.event, headers)
         return self._bus.publish(message.subject, body, headers, expect=0)
@@ -155,7 +165,7 @@ class Sender:
         # workflow that took it for its own wake-up would never get that.
         target = ready.message.subject
         there = await self._bus.last("work", target)
-        if there is not None and due + self.ahead - there.at <= EARLY:
+        if there is not None and due + self._ahead - there.at <= EARLY:
             return False
         _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
         await self._bus.purge("work", target)

@@ -15,32 +15,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from pointsman.core.inputs import EARLY, ControlReceived, RequestReceived, RequestRefused, TimerFired
-from pointsman.core.nesting import FROM_PARENT
+from pointsman.core.inputs import TimerFired
 from pointsman.core.state import State
 from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
-from pointsman.engine.arrivals import Arrival, are_new, begins, cancels, taken_id, too_early
+from pointsman.engine.arrivals import Arrival, are_new, begins, taken_id, too_early
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
-from pointsman.engine.intake import addressee, read_child, read_inbox, read_request, request_for, unreadable_result
+from pointsman.engine.intake import addressee
 from pointsman.engine.loads import Loads
 from pointsman.engine.mending import Mender
 from pointsman.engine.queues import show_queues
+from pointsman.engine.receiving import Receiver, Unreadable
 from pointsman.engine.sending import Sender
 from pointsman.engine.settling import Settler
 from pointsman.engine.sharing import Sharing
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.steady import SteadyClock
 from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
-from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, InvariantError
+from pointsman.errors import BusUnavailable, ConfigurationError, InvariantError
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, tracing
-from pointsman_schemas.events import AttemptError
 from pointsman_schemas.log import Entry, WorkflowEnded
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
@@ -93,6 +92,7 @@ class SupervisorEngine:
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, float] = OrderedDict()  # when, by the clock's `monotonic`, the oldest first
         self._waiting: dict[str, list[Arrival]] = {}
+        self._receiver = Receiver(bus, self._subjects, clock, team)
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
         self._sharing = Sharing(bus, clock, team.name, self.instance, settings.heartbeat)
         self._consumers: dict[str, Consumer] = {}
@@ -144,7 +144,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(self._mender.run()),
                 asyncio.create_task(keep_announced(self._bus, lambda: [card], self._settings.heartbeat, self._clock)),
-                asyncio.create_task(self._keep_time()),
+                asyncio.create_task(self._keep_up()),
             ]
             if metrics.measuring():
                 endless.append(asyncio.create_task(show_queues(self._bus, self._clock, name)))
@@ -177,28 +177,19 @@ class SupervisorEngine:
             if not self._bus.forgets:  # else it begins with that
                 await self._mender.mend()
 
-    async def _keep_time(self) -> None:
-        """Schedules fire by the broker's clock. Should it be set, what waits there is scheduled anew, to come when it
-        was to come."""
+    async def _keep_up(self) -> None:
+        """What is done at each heartbeat. Schedules fire by the broker's clock: should it be set, what waits there is
+        scheduled anew, to come when it was to come."""
         while True:
             await self._clock.sleep(self._settings.heartbeat)
             self._forget_old_ends()
             self._sharing.measure()
             with contextlib.suppress(BusUnavailable):
                 await self._look_around()
-                if await self._broker_was_set():
+                if await self._sender.broker_was_set():
                     for head in list(self._heads.values()):
                         if head.state is not None and not head.state.ended:
                             await self._sender.reschedule(head.state)
-
-    async def _broker_was_set(self) -> bool:
-        ahead = await self._bus.time() - self._clock.now()
-        if abs(ahead - self._sender.ahead) <= EARLY:
-            return False
-        self._sender.ahead = ahead
-        hint = "deadlines are kept by the time that passes; processes that start now take the new time"
-        _log.warning("broker_clock_was_set", seconds=round(ahead.total_seconds(), 1), hint=hint)
-        return True
 
     # Taking
 
@@ -240,58 +231,24 @@ class SupervisorEngine:
         self._take(delivery, turns)
 
     def _take(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        kind = delivery.message.subject.split(".", 2)[1]
-        taken = {"request": self._take_request, "handoff": self._take_handoff}.get(kind, self._take_input)
         try:
-            taken(delivery, turns)
+            received = self._receiver.read(delivery)
         except Exception as error:  # it must not end the process, which would find it again
             _log.exception("input_not_read", subject=delivery.message.subject)
             turns.create_task(self._put_off(delivery, None, error))
-
-    def _take_request(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        received = read_request(delivery.message, self._team, self._settings.namespace)
-        admission = received.admission
-        if admission.workflow_id not in self._ended:  # it may have been cancelled while it waited
-            self._room.take(admission.workflow_id)
-        refusal = received.error if isinstance(received, RequestRefused) else None
-        self._arrived(admission.workflow_id, Arrival(received, delivery, admission.request_id, refusal), turns)
-
-    def _take_handoff(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        try:
-            received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
-        except ContractError as error:
-            turns.create_task(self._settler.bury(delivery, self._workflow_of(delivery), error.kind, str(error)))
             return
-        admission = received.admission
-        self._arrived(admission.workflow_id, Arrival(received, delivery, admission.request_id), turns)
-
-    def _workflow_of(self, delivery: Delivery) -> str | None:
-        """The parent's workflow that a handoff is of, as its subject says."""
-        try:
-            return self._subjects.parse_handoff(delivery.message.subject).workflow
-        except ContractError:
-            return None
+        if isinstance(received, Unreadable):
+            kind, why = received.error.kind, str(received.error)
+            turns.create_task(self._settler.bury(delivery, received.workflow, kind, why))
+            return
+        workflow, arrival = received
+        # It may have been cancelled while it waited. What another team hands over needs no room.
+        if delivery.message.subject.split(".", 2)[1] == "request" and workflow not in self._ended:
+            self._room.take(workflow)
+        self._arrived(workflow, arrival, turns)
 
     async def _heard_outcome(self, stored: Stored) -> None:
         self._remember_end(stored.subject.rpartition(".")[2])
-
-    def _take_input(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        try:
-            address = self._subjects.parse_inbox(delivery.message.subject)
-        except ContractError as error:
-            turns.create_task(self._settler.bury(delivery, None, error.kind, str(error)))
-            return
-        refusal = None
-        try:
-            received = read_inbox(delivery.message, address)
-        except ContractError as error:
-            if address.kind != "result":
-                turns.create_task(self._settler.bury(delivery, address.workflow, error.kind, str(error)))
-                return
-            received = unreadable_result(delivery.message, address, error)
-            refusal = AttemptError(kind=error.kind, message=str(error))
-        event_id = address.name if isinstance(received, TimerFired) else received.event_id
-        self._arrived(address.workflow, Arrival(received, delivery, event_id, refusal), turns)
 
     def _arrived(self, workflow: str, arrival: Arrival, turns: asyncio.TaskGroup) -> None:
         """Inputs of one workflow are dealt with one after the other, and together when several are there."""
@@ -367,15 +324,15 @@ class SupervisorEngine:
             # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
             head = Head() if fresh else replace(await self._logs.load(workflow), others=True)
         unknown = head.state is None and not any(begins(arrival.input) for arrival in arrivals)
-        if unknown and not await self._cancelled_in_the_queue(workflow, arrivals):
+        if unknown and not await self._receiver.cancelled_in_the_queue(workflow, arrivals):
             # Another supervisor may have admitted it since the log was read here, and have settled its request.
             head = replace(await self._logs.load(workflow), others=True)
             if head.state is None:
                 return await self._settler.bury_strangers(workflow, arrivals)
         if head.state is None:
-            await self._look_for_cancellation(workflow, arrivals)
+            await self._receiver.look_for_cancellation(workflow, arrivals)
         if head.state is not None and too_early(head.state, arrivals, self._clock.now):
-            await self._broker_was_set()
+            await self._sender.broker_was_set()
         head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
@@ -403,29 +360,6 @@ class SupervisorEngine:
         passed("supervisor.acked")
         self._note(head.state, entries)
         return None
-
-    async def _cancelled_in_the_queue(self, workflow: str, arrivals: Sequence[Arrival]) -> bool:
-        """Whether somebody has cancelled a workflow whose request waits for its admission. It then begins and ends in
-        one commit; the request finds that when its turn comes."""
-        for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and cancels(workflow, arrival.input):
-                team = self._team.name
-                depth = await self._bus.depth(f"request-{team}", "work")
-                after = depth.settled if depth else 0  # what waits is not settled, however long the queue
-                request = await request_for(self._bus, self._subjects.request(team), workflow, after=after)
-                if request is not None:
-                    arrival.also = (read_request(request, self._team, self._settings.namespace),)
-                return request is not None
-        return False
-
-    async def _look_for_cancellation(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
-        """A parent may have given up before its child began: what it said then has found nobody."""
-        for arrival in arrivals:
-            if not isinstance(arrival.input, RequestReceived) or arrival.input.admission.parent is None:
-                continue
-            subject = self._subjects.control(self._team.name, workflow, FROM_PARENT)
-            if (said := await self._bus.last("work", subject)) is not None:
-                arrival.also = (read_inbox(said, self._subjects.parse_inbox(subject)),)
 
     # Noting
 

@@ -171,15 +171,12 @@ class Worker:
                     await self._clock.sleep(_AGAIN)
                 continue
             for delivery in taken:
-                if self._stopping:  # it came while the pull was being given up
-                    await delivery.nak()
-                else:
-                    desk.occupy()
-                    group.create_task(self._handle(desk, delivery))
+                desk.occupy()
+                group.create_task(self._handle(desk, delivery))
 
     async def _handle(self, desk: Desk, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        if self._stopping:  # it came in the very turn of the loop: nobody would see that it runs, and end it
+        if self._stopping:  # it came while the pull was being given up: nobody would see that it runs, and end it
             desk.vacate()
             await delivery.nak()
             return

@@ -20,7 +20,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
 from pointsman.core.state import State
-from pointsman.engine import sharing, supervisor
+from pointsman.engine import receiving, sharing, supervisor
 from pointsman.engine.history import commit_of
 from pointsman.engine.sending import Sender
 from pointsman.engine.sharing import Sharing
@@ -154,14 +154,14 @@ async def test_nothing_that_lies_on_the_inbox_ends_the_process(place: str) -> No
 async def test_an_input_whose_reading_fails_by_a_bug_of_ours_ends_in_a_dead_letter_and_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
-    read, marked = getattr(supervisor, reader), b"marked"
+    read, marked = getattr(receiving, reader), b"marked"
 
     def stumble(stored: Stored, *more: Any) -> Any:
         if marked in stored.body:
             raise RuntimeError("what nobody has thought of")
         return read(stored, *more)
 
-    monkeypatch.setattr(supervisor, reader, stumble)
+    monkeypatch.setattr(receiving, reader, stumble)
     monkeypatch.setattr(supervisor, "_PATIENCE", 2)
     broker = MemoryBroker()
     client = Client(broker.connect())
