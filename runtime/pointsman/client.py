@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
@@ -34,7 +35,7 @@ from pointsman.settings import Settings
 from pointsman.telemetry.messages import watcher
 from pointsman.telemetry.names import publish_request
 from pointsman.telemetry.traces import span, tracing
-from pointsman.workflow import Workflow, WorkflowEvent, admitting_team, newest_of, progress_of
+from pointsman.workflow import Workflow, WorkflowEvent, newest_of, progress_of
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Budget, Progress, Request
@@ -42,6 +43,9 @@ from pointsman_schemas.ids import digest_of, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
+
+if TYPE_CHECKING:
+    from pointsman.engine.unadmitted import Unadmitted
 
 __all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
@@ -211,9 +215,12 @@ class Client:
         team, _ = await newest_of(self.bus, self.subjects, workflow)
         return Workflow(self, workflow, team)
 
-    async def waiting(self, workflow: str) -> str | None:
-        """The team that has yet to admit a workflow, whose request is among the last that were published; else None."""
-        return await admitting_team(self.bus, self.subjects, workflow)
+    async def waiting(self, workflow: str) -> WorkflowSummary | None:
+        """A workflow that its team has yet to admit, whose request is among the last that were published; else None."""
+        from pointsman.engine.unadmitted import unadmitted_as
+
+        found = await unadmitted_as(self.bus, self.subjects, workflow)
+        return None if found is None else _waiting(found)
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
         """The workflows that were active last, of `team` or of all, newest first, with those of `unadmitted`.
@@ -235,17 +242,7 @@ class Client:
         looked at."""
         from pointsman.engine.unadmitted import unadmitted
 
-        return [
-            WorkflowSummary(
-                id=each.workflow,
-                team=each.team,
-                status=_ASKED_TO_END if each.cancelled else WAITING,
-                started_at=each.request.at,
-                ended_at=None,
-                input=_input(each.request),
-            )
-            for each in await unadmitted(self.bus, self.subjects, team, limit)
-        ]
+        return [_waiting(each) for each in await unadmitted(self.bus, self.subjects, team, limit)]
 
     async def beginning(self, text: str) -> Sequence[str]:
         """The ids that begin with `text`, of the workflows that were active last and of those that wait, newest first.
@@ -362,6 +359,17 @@ class Client:
             ended_at=ended.at if ended else None,
             input=started.input,
         )
+
+
+def _waiting(of: Unadmitted) -> WorkflowSummary:
+    return WorkflowSummary(
+        id=of.workflow,
+        team=of.team,
+        status=_ASKED_TO_END if of.cancelled else WAITING,
+        started_at=of.request.at,
+        ended_at=None,
+        input=_input(of.request),
+    )
 
 
 def _input(request: Stored) -> str | dict[str, JsonValue]:

@@ -21,7 +21,7 @@ from pointsman_schemas.subjects import Subjects
 if TYPE_CHECKING:
     from pointsman.client import Client
 
-__all__ = ["Workflow", "WorkflowEvent", "admitting_team", "newest_of", "progress_of"]
+__all__ = ["Workflow", "WorkflowEvent", "newest_of", "progress_of"]
 
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
@@ -108,20 +108,11 @@ async def newest_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, C
     """The team of a workflow and its newest commit; None while it waits for its admission. Raises `NotFound`."""
     with suppress(NotFound):
         return await newest_commit(bus, subjects, workflow)
-    if (team := await admitting_team(bus, subjects, workflow)) is not None:
-        return team, None
+    from pointsman.engine.unadmitted import unadmitted_as
+
+    if (waits := await unadmitted_as(bus, subjects, workflow)) is not None:
+        return waits.team, None
     return await newest_commit(bus, subjects, workflow)  # it may have been admitted meanwhile
-
-
-async def admitting_team(bus: Bus, subjects: Subjects, workflow: str) -> str | None:
-    """The team that has yet to admit a workflow, whose request is among the last that were published; else None."""
-    from pointsman.engine.intake import request_for
-
-    if (request := await request_for(bus, subjects.requests, workflow)) is None:
-        return None
-    team = request.subject.rpartition(".")[2]
-    admitted = await bus.last("log", subjects.log(team, workflow))
-    return None if admitted else team
 
 
 def progress_of(stored: Stored) -> Progress | None:

@@ -19,7 +19,7 @@ from pointsman.cli.growing import Growing
 from pointsman.cli.output import Code, complain, console, emit, lay_out, outcome_code, write
 from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
-from pointsman.client import WAITING, Client, Workflow
+from pointsman.client import Client, Workflow
 from pointsman.core.approvals import unanswered
 from pointsman.core.awaited import awaited, with_absent
 from pointsman.core.trace import build
@@ -115,13 +115,12 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
             try:
                 entries = await client.entries(workflow)
             except NotFound:
-                if (team := await client.waiting(workflow)) is None:
+                if (waits := await client.waiting(workflow)) is None:
                     raise
                 if json:
-                    found = (each.status for each in await client.unadmitted(team) if each.id == workflow)
-                    emit({"workflow_id": workflow, "team": team, "status": next(found, WAITING)})
+                    emit({"workflow_id": workflow, "team": waits.team, "status": waits.status})
                 else:
-                    print(f"{workflow} is waiting for admission by team {team}; {_WAITS}.")
+                    print(f"{workflow} is waiting for admission by team {waits.team}; {_WAITS}.")
                 return Code.OK
             alive = await client.alive()
         if json:

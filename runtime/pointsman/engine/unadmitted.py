@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pointsman.engine.history import side_by_side
-from pointsman.engine.intake import lately, workflow_of
+from pointsman.engine.intake import lately, request_for, workflow_of
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.errors import ContractError, InvalidToken
@@ -16,7 +16,7 @@ from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Unadmitted", "unadmitted"]
+__all__ = ["Unadmitted", "unadmitted", "unadmitted_as"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,13 @@ async def unadmitted(
     is among the last messages of the stream is looked at, as for a cancellation."""
     teams = [team] if team else await _asked(bus, subjects)
     return [each for name in teams for each in await _of_team(bus, subjects, name, limit)]
+
+
+async def unadmitted_as(bus: Bus, subjects: Subjects, workflow: str) -> Unadmitted | None:
+    """The one that will be `workflow`, if it is among the last messages of the stream. No other is looked at."""
+    if (request := await request_for(bus, subjects.requests, workflow)) is None:
+        return None
+    return await _look(bus, subjects, request.subject.rpartition(".")[2], workflow, request)
 
 
 async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:

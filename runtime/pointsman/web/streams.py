@@ -134,10 +134,9 @@ class Streams:
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.log_anywhere(name)) is None:
-            team = await self._client.waiting(name)
-            waits = await self._client.unadmitted(team) if team else ()
-            asked = next((each.input for each in waits if each.id == name), None)
-            yield sse("absent", {"id": name, "team": team, "input": asked, **await self._status()})
+            waits = await self._client.waiting(name)
+            told = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
+            yield sse("absent", {"id": name, **told, **await self._status()})
         story, pause = Story(), _TICK / 2
         entries: list[Entry] = []
         reports: list[Progress] = []

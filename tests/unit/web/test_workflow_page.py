@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from support.asgi import ask, events
 from support.dashboard import NASTY, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.archive import Archive, read
+from pointsman.ports import Stored, StreamKind
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import RetryScheduled
@@ -89,6 +91,26 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
             absent = await page.until("absent")
 
     assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
+
+
+async def test_the_page_of_a_request_that_waits_looks_at_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = MemoryBus()
+    looked: list[str] = []
+    last = bus.last
+
+    async def noted(stream: StreamKind, subject: str) -> Stored | None:
+        looked.append(subject)
+        return await last(stream, subject)
+
+    async with watching(bus) as dashboard:
+        waiting = [await dashboard.client.submit("shpo", f"mend pump {number}") for number in range(20)]
+        monkeypatch.setattr(bus, "last", noted)
+        async with events(dashboard.app, f"/api/live/workflows/{waiting[7].id}") as page:
+            absent = await page.until("absent")
+
+    assert absent.data["input"] == "mend pump 7"
+    assert any(waiting[7].id in subject for subject in looked)
+    assert not [subject for subject in looked for each in waiting if each != waiting[7] and each.id in subject]
 
 
 async def test_a_workflow_leads_to_those_of_its_teams_also_when_a_team_is_handed_what_failed() -> None:
