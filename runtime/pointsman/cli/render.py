@@ -179,7 +179,8 @@ def show(entries: Sequence[Entry], now: datetime, alive: Collection[str]) -> Ren
     results: dict[str, JsonValue] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
     top = with_absent(build(entries), alive).children[0] if isinstance(entries[0], WorkflowStarted) else None
-    status = "waiting for approval" if unanswered(entries) else top.status if top else ""
+    waiting = unanswered(entries)
+    status = "waiting for approval" if waiting else top.status if top else ""
     for entry in entries:
         match entry:
             case WorkflowStarted():
@@ -217,7 +218,7 @@ def show(entries: Sequence[Entry], now: datetime, alive: Collection[str]) -> Ren
     last = entries[-1]
     if isinstance(last, WorkflowEnded):
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
-    elif waiting := unanswered(entries):
+    elif waiting:
         parts.append(Text("\nIt is waiting for approval.", style="bold yellow"))
         for entry in entries:
             if isinstance(entry, ApprovalRequested) and entry.approval in waiting:
