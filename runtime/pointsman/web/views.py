@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pointsman.core import trace
 from pointsman.core.approvals import unanswered
+from pointsman.core.awaited import with_absent
 from pointsman.core.circuits import Circuit
 from pointsman.engine.dead_letters import Letter
 from pointsman.errors import ContractError
@@ -30,14 +31,14 @@ __all__ = ["agents", "letter", "letter_row", "workflow"]
 _CAUSE = 400  # characters of a cause in the list; the whole stands in the letter
 
 
-def workflow(entries: Sequence[Entry], reports: Sequence[Progress]) -> dict[str, Any]:
-    """One workflow: how it stands, its tasks with their attempts and calls, what each needs, its outcome. `children`
-    are the workflows of attempts that were handed to teams, in the order of the log.
+def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
+    """One workflow: how it stands with the agents that are `alive`, its tasks with their attempts and calls, what each
+    needs, its outcome. `children` are the workflows of attempts that were handed to teams, in the order of the log.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
-    root = trace.build(entries, reports)
+    root = with_absent(trace.build(entries, reports), alive)
     (top,) = root.children
     started, last = entries[0], entries[-1]
     assert isinstance(started, WorkflowStarted)

@@ -10,6 +10,7 @@ from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, fa
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.archive import Archive, read
 from pointsman.ports import Stored, StreamKind
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import RetryScheduled
@@ -91,6 +92,19 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
             absent = await page.until("absent")
 
     assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
+
+
+async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.web.live.IDLE", 0.05)
+    bus = MemoryBus()
+    await store(bus, started(), dispatched("t1", "fitter", 1))
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        (absent,) = (await page.until("view")).data["tasks"]
+        await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
+        (present,) = (await page.until("view")).data["tasks"]
+
+    assert (absent["status"], absent["detail"]) == ("waiting", "waiting for an agent named fitter: none is alive")
+    assert (present["status"], present.get("detail")) == ("running", None)
 
 
 async def test_the_page_of_a_request_that_waits_looks_at_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
