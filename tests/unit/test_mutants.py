@@ -9,7 +9,7 @@ from mutants.__main__ import ROOT, copied, planted
 from mutants.table import MUTANTS, Mutant
 
 MECHANISMS = {f"M{number}" for number in range(1, 25)}
-QUICK = ("runtime/pointsman/core/load.py", "a late result counts for nothing")
+QUICK = ("M3", "a late result counts for nothing")
 
 
 def test_every_fault_can_be_planted_and_breaks_something() -> None:
@@ -39,7 +39,7 @@ def test_every_test_that_is_to_notice_a_fault_exists() -> None:
 def test_every_mechanism_has_a_fault_and_the_protocol_has_some() -> None:
     broken = {mutant.what for mutant in MUTANTS}
 
-    assert broken >= MECHANISMS
+    assert broken >= MECHANISMS | set(QUICK)
     assert len(broken - MECHANISMS) > 10
 
 
@@ -48,7 +48,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copied(tmp_path_factory.mktemp("tree"))
 
 
-@pytest.mark.parametrize("mutant", [each for each in MUTANTS if {each.file, each.what} & set(QUICK)][1:])
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.what in QUICK])
 def test_a_planted_fault_is_noticed(mutant: Mutant, tree: Path) -> None:
     assert planted(mutant, tree, 1) == ""
 
