@@ -175,7 +175,7 @@ async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Cons
         while True:
             began = monotonic()
             root = growing.trace()
-            shown = within(root, terminal.height - _AROUND) if root else None
+            shown = with_absent(within(root, terminal.height - _AROUND), await client.alive()) if root else None
             live.update(tree(shown, datetime.now(UTC), terminal.width) if shown else "", refresh=True)
             await asyncio.sleep(max(_FRAME, _REST * (monotonic() - began)))
 

@@ -71,6 +71,18 @@ async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> No
         await asyncio.wait_for(drawing, 20)
 
 
+async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it() -> None:
+    client, screen = Client(MemoryBus()), Screen()
+    await store(client.bus, started(), dispatched("t1", "fitter", 1))  # type: ignore[arg-type]
+    workflow = Workflow(client, WORKFLOW, "crew")
+    drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+
+    await until(lambda: screen.shows("\u00b7 invoke_agent fitter", "waiting for an agent named fitter"))
+
+    await store(client.bus, ended("cancelled", 3), number=2)  # type: ignore[arg-type]
+    await asyncio.wait_for(drawing, 20)
+
+
 def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_what_goes_on() -> None:
     plan = [PlannedTask(id=f"t{n}", agent="fitter", intent="fit") for n in range(60)]
     log = [started(), *planned(*plan)]
