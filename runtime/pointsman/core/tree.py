@@ -67,8 +67,10 @@ def allowances(state: State, asking: Task | None = None) -> Sequence[Budget]:
 
 
 def tasks_left(state: State) -> int:
-    """How many tasks a new plan may have. What has not started of the present one gives way to it."""
-    giving_way = sum(1 for task in state.work() if not (task.attempt or task.event or task.status is TaskStatus.FAILED))
+    """How many tasks a new plan may have. What has not started of the present one gives way to it, but what a person
+    is asked about counts: it may be allowed, and start, before there is a new plan."""
+    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)
+    giving_way = sum(1 for task in state.work() if not (task.attempt or task.event or task.status in staying))
     return max(may_plan(state).tasks - taken(state).tasks + giving_way + _asked_about(state), 0)
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.core import SUBJECTS, T0, Story, card, failure, plan, task
@@ -149,6 +150,21 @@ def test_a_planner_may_plan_what_the_teams_have_left() -> None:
     assert asked["max_tasks"] == 5
     again: Any = story.handoff("plan-3").input
     assert again["problems"] == ["the plan has 6 tasks; at most 5 are allowed"]
+
+
+@pytest.mark.parametrize("verdict", ["approve", "reject"])
+def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it(verdict: Any) -> None:
+    cards = (card("worker"), card("guarded", approval="required"))
+    story = Story(limits=Limits(tasks=4, replans=1), cards=cards, strategy=BARE)
+    story.planned(task("look"), task("pay", "guarded"), task("last", needs=["look", "pay"]))
+
+    story.succeed("look", replan_hint="there is a better way")
+    asked: Any = story.handoff("plan-2").input
+    story.control(verdict, approval=next(iter(story.state.approvals)))
+    story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(asked["max_tasks"]))))
+
+    assert asked["max_tasks"] == 2
+    assert planned_so_far(story.state).tasks == 4
 
 
 def test_fixed_stages_that_are_more_than_there_may_be_end_it_with_the_limit() -> None:
