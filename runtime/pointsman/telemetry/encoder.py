@@ -15,7 +15,8 @@ from typing import Any, Final
 __all__ = ["request", "span"]
 
 _PAIRS: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
-_KEPT: Final = 64  # characters of a value that is kept: what is longer is not said twice
+_KEPT: Final = 24  # characters of a value that is kept: what is longer is an id, as a rule, and not said twice
+_HEADS: Final = 4096  # of texts that are not kept: what stands before one follows from its key and its length
 _INTEGERS: Final = 1 << 63  # below this, and not below its negative
 _UTF8: Final = ("utf-8", "backslashreplace")
 
@@ -53,53 +54,70 @@ def span(
     """One span as a field of its scope. Ids are hexadecimal, times in nanoseconds since 1970, `kind` and `status` have
     OTLP's numbers; events are a name, a time and attributes; links are a trace's and a span's id, whether that is of
     another process, and attributes. `dropped` is how many attributes, events and links had no room."""
-    return _field(0x12, b"".join((
-        b"\x0a\x10", bytes.fromhex(trace_id), b"\x12\x08", bytes.fromhex(span_id),
-        _text(0x1A, tracestate),
-        b"\x22\x08" + bytes.fromhex(parent_id) if parent_id else b"",
-        _text(0x2A, name),
-        b"\x30", _ONE[kind],
-        _times(0x39, started, 0x41, ended),
-        _attributes(0x4A, attributes),
-        _number(0x50, dropped[0]),
-        *[_field(0x5A, _time(0x09, at) + _text(0x12, what) + _attributes(0x1A, about)) for what, at, about in events],
-        _number(0x60, dropped[1]),
-        *[_field(0x6A, b"\x0a\x10" + bytes.fromhex(trace) + b"\x12\x08" + bytes.fromhex(to)
-                 + _attributes(0x22, about) + _link_flags[elsewhere])
-          for trace, to, elsewhere, about in links],
-        _number(0x70, dropped[2]),
-        _field(0x7A, _text(0x12, status[1]) + _number(0x18, status[0])),
-        _flags[remote and parent_id is not None],
-    )))  # fmt: skip
+    parents = f"2208{parent_id}" if parent_id else ""
+    if tracestate:
+        parts = [bytes.fromhex(f"0a10{trace_id}1208{span_id}"), _text(0x1A, tracestate), bytes.fromhex(parents)]
+    else:
+        parts = [bytes.fromhex(f"0a10{trace_id}1208{span_id}{parents}")]
+    parts += (_named(name, kind), _times(0x39, started, 0x41, ended))
+    _add(parts, 0x4A, attributes)
+    if dropped[0]:
+        parts.append(_number(0x50, dropped[0]))
+    for what, at, about in events:
+        parts.append(_field(0x5A, _time(0x09, at) + _text(0x12, what) + _attributes(0x1A, about)))
+    if dropped[1]:
+        parts.append(_number(0x60, dropped[1]))
+    for trace, to, elsewhere, about in links:
+        place = bytes.fromhex(f"0a10{trace}1208{to}")
+        parts.append(_field(0x6A, place + _attributes(0x22, about) + _link_flags[elsewhere]))
+    if dropped[2]:
+        parts.append(_number(0x70, dropped[2]))
+    code, message = status
+    parts.append(_field(0x7A, _text(0x12, message) + _number(0x18, code)) if message or code else b"\x7a\0")
+    parts.append(_flags[remote and parent_id is not None])
+    return _field(0x12, b"".join(parts))
+
+
+@lru_cache(_PAIRS)
+def _named(name: str, kind: int) -> bytes:
+    return _text(0x2A, name) + b"\x30" + _ONE[kind]
 
 
 def _attributes(tag: int, attributes: Mapping[str, Any]) -> bytes:
-    if not attributes:
-        return b""
-    head = _ONE[tag]
-    pairs: list[bytes] = []
+    parts: list[bytes] = []
+    _add(parts, tag, attributes)
+    return b"".join(parts)
+
+
+def _add(parts: list[bytes], tag: int, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
         kind = type(value)
-        if (kind is str and len(value) <= _KEPT) or kind is int:
-            pair = _kept_pair(key, value)
+        if kind is str and len(value) > _KEPT:
+            text = value.encode() if value.isascii() else value.encode(*_UTF8)
+            parts += (_head(tag, key, len(text)), text)
+        elif kind is str or kind is int:
+            parts.append(_kept_pair(tag, key, value))
         elif value is not None:
-            pair = _pair(key, value)
-        else:
-            continue
-        if pair:
-            pairs += (head, pair)
-    return b"".join(pairs)
+            parts.append(_pair(tag, key, value))
 
 
-def _pair(key: str, value: Any) -> bytes:
-    """With its length; nothing where there is no way to write it."""
+def _pair(tag: int, key: str, value: Any) -> bytes:
+    """A key and its value as a field; nothing where there is no way to write it."""
     try:
-        return _sized(_field(0x0A, key.encode(*_UTF8)) + _field(0x12, _value(value)))
+        return _field(tag, _field(0x0A, key.encode(*_UTF8)) + _field(0x12, _value(value)))
     except (TypeError, ValueError):
         return b""
 
 
 _kept_pair: Final = lru_cache(_PAIRS)(_pair)  # of texts and integers, which no two are equal of but the same
+
+
+@lru_cache(_HEADS)
+def _head(tag: int, key: str, size: int) -> bytes:
+    """A pair whose value is a text of `size` bytes, up to the text."""
+    value = b"\x0a" + _varint(size)
+    pair = _field(0x0A, key.encode(*_UTF8)) + b"\x12" + _varint(len(value) + size) + value
+    return _ONE[tag] + _varint(len(pair) + size) + pair
 
 
 def _value(value: Any) -> bytes:
