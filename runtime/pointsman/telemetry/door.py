@@ -63,13 +63,13 @@ class Door:
 
     def is_open(self) -> bool:
         """Whether one that is ready would be let in now. Ask before making it, and `refuse` what is not made."""
-        return self._inside < self._limit()
+        return self._inside < (self._limit() if self._has_failed else self.room)
 
     def is_away(self) -> bool:
         """Whether what begins now would be made for nobody: the collector is away, and has its next try already or is
         not to be tried yet; or it holds on to a batch, and all has been filled meanwhile. A queue that is full before
         one that answers may have room when it ends."""
-        return not self.is_open() and (self._has_failed or self._is_stuck())
+        return (self._has_failed or (self._began is not None and self._is_stuck())) and not self.is_open()
 
     def refuse(self) -> None:
         """One was not even made, because nobody would have been let in."""
@@ -81,7 +81,7 @@ class Door:
         """Whether there is room for one more, who is then taken to go in."""
         with self._lock:
             self.offered += 1
-            admitted = self._inside < self._limit()
+            admitted = self.is_open()
             self._inside += admitted
         if not admitted:
             self._turned_away()
@@ -125,9 +125,7 @@ class Door:
             self._exporter.shutdown()
 
     def _limit(self) -> int:
-        """How many may be inside."""
-        if not self._has_failed:
-            return self.room
+        """How many may be inside after a failure."""
         return int(self._monotonic() >= self._tried_again)
 
     def _is_stuck(self) -> bool:

@@ -165,10 +165,11 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
 
-    def take(span: Written) -> bool:
+    def take_all(span: Written) -> bool:
         taken = [one.take(span) for one in batching]
         return any(taken)
 
+    take = batching[0].take if len(batching) == 1 else take_all
     lean = use_written(exporters, resource, (traces.SCOPE, _version(), traces.SCHEMA))
     traces.use(provider, _version(), ways, Recorder(take) if lean else None)
 

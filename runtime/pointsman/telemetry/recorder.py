@@ -81,7 +81,7 @@ class Recorder:
     ) -> LeanSpan:
         """A span below `parent`, which is sampled; `remote` when that was made in another process."""
         place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
-        said = {key: value for key, value in (attributes or {}).items() if value is not None}
+        said = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
         return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
 
     def write(
@@ -90,7 +90,7 @@ class Recorder:
         kind: int,
         place: TraceContext,
         parent_id: str | None,
-        attributes: Mapping[str, Any] | None,
+        attributes: Mapping[str, Any],
         *,
         links: Sequence[TraceContext] = (),
         **more: Any,
@@ -99,7 +99,7 @@ class Recorder:
         if links:
             more["links"] = _linked(links)
             more["dropped"] = (0, 0, len(links) - len(more["links"]))
-        self.put(name, kind, place, parent_id, attributes or {}, more)
+        self.put(name, kind, place, parent_id, attributes, more)
 
     def put(
         self,

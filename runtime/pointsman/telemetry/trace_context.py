@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry.trace.span import SpanContext, TraceFlags, TraceState
 
@@ -17,8 +16,7 @@ _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-(
 _TRACESTATE_LENGTH: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
+class TraceContext(NamedTuple):
     """A place in a trace, as W3C trace context has it: 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
 
     trace_id: str

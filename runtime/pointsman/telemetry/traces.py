@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from opentelemetry import context as otel_context
@@ -148,17 +148,7 @@ def current() -> TraceContext | None:
     return _place(otel.get_current_span())
 
 
-@contextmanager
-def span(
-    name: str,
-    *,
-    kind: Kind = "internal",
-    parent: TraceContext | None = None,
-    span_id: str | None = None,
-    attributes: Attributes | None = None,
-    links: Sequence[TraceContext] = (),
-    alone: bool = False,
-) -> Iterator[Span]:
+class span:
     """A span around the block, under `parent` or, without one, under the innermost open span.
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
@@ -166,66 +156,87 @@ def span(
     block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
     made, and it counts as lost: what is below it hangs on what is above.
     """
-    tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
-    before = within = otel_context.get_current()
-    around = otel.get_current_span(before)
-    above = parent if parent is not None or way is None else _place(around)
-    lost_to = way if way is not None and _is_in_vain(way, above) else None
-    tracer = tracer if lost_to is None else None
-    if tracer is not None and recorder is not None and above is not None and above.sampled:
-        inner: otel.Span = recorder.begin(
-            name,
-            _NUMBERS[kind],
-            above,
-            remote=parent is not None or around.get_span_context().is_remote,
-            span_id=span_id,
-            attributes=attributes,
-            links=links,
-        )
-        within = otel.set_span_in_context(inner, before)
-    elif tracer is not None:
-        within = _under(parent) if parent is not None else before
-        token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
-        try:
-            inner = tracer.start_span(
-                writable(name),
-                within,
-                _KINDS[kind],
-                _attributes(attributes),
-                [otel.Link(to_otel(link)) for link in links],
-                record_exception=False,
-                set_status_on_exception=False,
+
+    __slots__ = ("_before", "_inner", "_lost_to", "_opened", "_tracer", "_wanted", "_within")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kind: Kind = "internal",
+        parent: TraceContext | None = None,
+        span_id: str | None = None,
+        attributes: Attributes | None = None,
+        links: Sequence[TraceContext] = (),
+        alone: bool = False,
+    ) -> None:
+        self._wanted = (name, kind, parent, span_id, attributes, links, alone)
+
+    def __enter__(self) -> Span:
+        name, kind, parent, span_id, attributes, links, alone = self._wanted
+        tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
+        before = within = otel_context.get_current()
+        around = otel.get_current_span(before)
+        above = parent if parent is not None or way is None else _place(around)
+        self._lost_to = lost_to = way if way is not None and _is_in_vain(way, above) else None
+        self._tracer = tracer = tracer if lost_to is None else None
+        if tracer is not None and recorder is not None and above is not None and above.sampled:
+            inner: otel.Span = recorder.begin(
+                name,
+                _NUMBERS[kind],
+                above,
+                remote=parent is not None or around.get_span_context().is_remote,
+                span_id=span_id,
+                attributes=attributes,
+                links=links,
             )
+            within = otel.set_span_in_context(inner, before)
+        elif tracer is not None:
+            within = _under(parent) if parent is not None else before
+            token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
+            try:
+                inner = tracer.start_span(
+                    writable(name),
+                    within,
+                    _KINDS[kind],
+                    _attributes(attributes),
+                    [otel.Link(to_otel(link)) for link in links],
+                    record_exception=False,
+                    set_status_on_exception=False,
+                )
+            finally:
+                _chosen.reset(token)
+            within = otel.set_span_in_context(inner, within)
+        else:
+            within = _under(parent) if parent is not None else before
+            inner = otel.get_current_span(within)
+        if alone and _tracer is not None:
+            for key in _SUPPRESSING:
+                within = otel_context.set_value(key, True, within)
+        self._inner, self._before, self._within = inner, before, within
+        self._opened = Span(inner) if tracer is not None else _Passing(inner)
+        if within is not before:
+            otel_context.attach(within)
+        return self._opened
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, Exception):
+                _note(self._opened, self._inner, error)
+            elif isinstance(error, asyncio.CancelledError):
+                self._opened.fail("cancelled", "the work was cancelled")
         finally:
-            _chosen.reset(token)
-        within = otel.set_span_in_context(inner, within)
-    else:
-        within = _under(parent) if parent is not None else before
-        inner = otel.get_current_span(within)
-    if alone and _tracer is not None:
-        for key in _SUPPRESSING:
-            within = otel_context.set_value(key, True, within)
-    opened = Span(inner) if tracer is not None else _Passing(inner)
-    if within is not before:
-        otel_context.attach(within)
-    try:
-        yield opened
-    except Exception as error:
-        _note(opened, inner, error)
-        raise
-    except asyncio.CancelledError:
-        opened.fail("cancelled", "the work was cancelled")
-        raise
-    finally:
-        # Not detach(token): a generator that is left early is closed in another context, where the token does not fit
-        # and OpenTelemetry logs an error. There, what is current is not ours, and there is nothing to restore.
-        if within is not before and otel_context.get_current() is within:
-            otel_context.attach(before)
-        if not opened._left:
-            if tracer is not None:
-                inner.end()
-            elif lost_to is not None:
-                lost_to.refuse()
+            # Not detach(token): a generator that is left early is closed in another context, where the token does not
+            # fit and OpenTelemetry logs an error. There, what is current is not ours: there is nothing to restore.
+            if self._within is not self._before and otel_context.get_current() is self._within:
+                otel_context.attach(self._before)
+            if not self._opened._left:
+                if self._tracer is not None:
+                    self._inner.end()
+                elif self._lost_to is not None:
+                    self._lost_to.refuse()
 
 
 def reserve(parent: TraceContext | None = None) -> TraceContext:
@@ -265,18 +276,14 @@ def record(
         way.refuse()
         return
     if recorder is not None:
-        recorder.write(
-            name,
-            _NUMBERS[kind],
-            context,
-            parent_span_id,
-            {**(attributes or {})} if error is None else {**(attributes or {}), ERROR_TYPE: error[0]},
-            links=links,
-            started=_nanoseconds(started),
-            ended=_nanoseconds(max(started, ended)),
-            events=[(each.name, _nanoseconds(each.at), each.attributes) for each in happenings],
-            status=(0, "") if error is None else (otel.StatusCode.ERROR.value, scrub(error[1])),
-        )
+        said = dict(attributes) if attributes else {}
+        more: dict[str, Any] = {"started": _nanoseconds(started), "ended": _nanoseconds(max(started, ended))}
+        if error is not None:
+            said[ERROR_TYPE] = error[0]
+            more["status"] = (otel.StatusCode.ERROR.value, scrub(error[1]))
+        if happenings:
+            more["events"] = [(each.name, _nanoseconds(each.at), each.attributes) for each in happenings]
+        recorder.write(name, _NUMBERS[kind], context, parent_span_id, said, links=links, **more)
         return
     if parent_span_id is not None:
         within = _under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
