@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, expect
 from support.asgi import events
+from support.browser import page_of, served, shown
 from support.history import WORKFLOW, at, dispatched, planned, started, store, succeeded
 from support.system import planner_of, running, synthesizer
 
@@ -30,7 +30,6 @@ from pointsman.engine.archive import Archive, read
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
-from pointsman.web.server import serve
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.ids import child_id_for
@@ -42,34 +41,12 @@ from pointsman_schemas.team import Limits, Team
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE = 20_000  # milliseconds an element may take to appear
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 TEAM = Team(name="crew", limits=Limits(deadline=60, attempts=1))
 TASKS = [
     {"id": "look", "agent": "looker", "intent": "look at it"},
     {"id": "mend", "agent": "mender", "intent": "mend it", "depends_on": ["look"]},
 ]
-
-
-@pytest.fixture
-def chromium() -> str:
-    """Where it is. Without one there is nothing to test here, which is a failure where one is said to be."""
-    if CHROMIUM is None:
-        reason = "there is no chromium here (apt-get install chromium)"
-        if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return CHROMIUM
-
-
-@pytest.fixture
-async def browser(chromium: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        # As root there is no sandbox to be had.
-        launched = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield launched
-        await launched.close()
 
 
 class Crew:
@@ -103,46 +80,6 @@ async def dashboard(settings: Settings, *, port: int = 0, token: str | None = No
             yield address
     finally:
         await bus.close()
-
-
-@asynccontextmanager
-async def served(client: Client, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
-    stop: asyncio.Event = asyncio.Event()
-    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(
-        serve(client, host="127.0.0.1", port=port, token=token, hosts=(), stop=stop, ready=address.set_result)
-    )
-    try:
-        async with asyncio.timeout(20):
-            started_at = await address
-        yield started_at
-    finally:
-        stop.set()
-        async with asyncio.timeout(20):
-            await serving
-
-
-@asynccontextmanager
-async def page_of(browser: Browser, address: str, **options: Any) -> AsyncIterator[Page]:
-    """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy."""
-    context = await browser.new_context(base_url=address, **options)
-    context.set_default_timeout(PATIENCE)
-    page = await context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    try:
-        yield page
-    finally:
-        await context.close()
-    assert not complaints
-
-
-def shown(page: Page, text: str) -> Any:
-    return expect(page.get_by_text(text).first)
-
-
-expect.set_options(timeout=PATIENCE)
 
 
 async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(

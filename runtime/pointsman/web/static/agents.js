@@ -16,32 +16,48 @@ export function agentsPage(main) {
   const nothing = h("div", {});
   main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost of all that the log kept." })), table, nothing);
   const total = h("tr", { class: "total" });
+  const rows = new Map();
 
   follow("/api/live/agents", {
     agents: ({ agents }) => {
       table.hidden = !agents.length;
       nothing.replaceChildren(...(agents.length ? [] : [empty("No agents yet.", "Start one, and it appears here:", command("pointsman worker module:name"))]));
       const sum = (of) => agents.reduce((all, one) => all + (of(one) || 0), 0);
-      total.replaceChildren(h("td"), h("th", { scope: "row", text: "All" }), cell(number(sum((one) => one.instances))), cell(number(sum((one) => one.waiting))), cell(number(sum((one) => one.working))),
-        h("td"), h("td"), h("td"), h("td"), cell(compact(sum((one) => one.record && one.record.tokens))), cell(money(sum((one) => one.record && one.record.cost))), h("td"));
-      arrange(list, [...agents.map(agentRow), ...(agents.length > 1 ? [total] : [])].map(named));
+      renewed(total, [h("td"), h("th", { scope: "row", text: "All" }), cell(number(sum((one) => one.instances))), cell(number(sum((one) => one.waiting))), cell(number(sum((one) => one.working))),
+        h("td"), h("td"), h("td"), h("td"), cell(compact(sum((one) => one.record && one.record.tokens))), cell(money(sum((one) => one.record && one.record.cost))), h("td")]);
+      const names = new Set(agents.map(({ name }) => name));
+      for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
+      const shown = agents.map((one) => {
+        if (!rows.has(one.name)) rows.set(one.name, h("tr", {}));
+        return renewed(rows.get(one.name), cells(one));
+      });
+      arrange(list, [...shown, ...(agents.length > 1 ? [total] : [])]);
     },
   });
 }
 
-// On a phone the head of the table is gone, and each number says what it is.
-function named(row) {
-  [...row.children].forEach((one, at) => { one.dataset.name = COLUMNS[at][0]; });
+const cell = (text, tone = "") => h("td", { class: `number ${tone}`, text: text ?? "" });
+
+// The row with these cells. Those that say the same stay, and a focus in them does.
+function renewed(row, now) {
+  now.forEach((one, at) => {
+    const before = row.children[at];
+    one.dataset.name = COLUMNS[at][0]; // on a phone the head of the table is gone
+    if (!before) row.append(one);
+    else if (!before.isEqualNode(one)) {
+      const focused = before.contains(document.activeElement);
+      before.replaceWith(one);
+      if (focused) one.querySelector("a").focus({ preventScroll: true });
+    }
+  });
   return row;
 }
 
-const cell = (text, tone = "") => h("td", { class: `number ${tone}`, text: text ?? "" });
-
-function agentRow(agent) {
+function cells(agent) {
   const record = agent.record || {};
   const [tone, word] = HEALTH[agent.health];
   const failed = record.failed ? `${number(record.failed)} of ${number(record.failed + record.succeeded)}` : "";
-  return h("tr", {},
+  return [
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
     h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows it had a part in" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
       agent.circuit ? h("span", { class: "tag", title: "It keeps failing. One task at a time is sent to find out whether it is well again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
@@ -51,5 +67,6 @@ function agentRow(agent) {
     cell(agent.working === null ? "" : `${number(agent.working)}${agent.slots ? ` of ${number(agent.slots)}` : ""}`),
     cell(seconds(record.median)), cell(seconds(record.slow)), cell(seconds(record.wait)),
     cell(failed, record.failing >= 0.5 ? "bad" : ""), cell(record.tokens ? compact(record.tokens) : ""), cell(money(record.cost)),
-    h("td", { class: "number", text: agent.versions.join(", ") }));
+    h("td", { class: "number", text: agent.versions.join(", ") }),
+  ];
 }

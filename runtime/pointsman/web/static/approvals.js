@@ -1,7 +1,7 @@
 // What waits for a person: the task, the call or the plan that is asked about, a yes (edited or not) or a no.
 
-import { arrange, empty, h, note } from "./dom.js";
-import { clock, pretty, seconds, span } from "./format.js";
+import { arrange, empty, h, note, once, setText } from "./dom.js";
+import { clock, pretty, until } from "./format.js";
 import { follow, post } from "./live.js";
 
 const ABOUT = { task: "is to start a task", tool: "wants to use a tool", plan: "is to follow a plan" };
@@ -34,11 +34,13 @@ function approvalElement(one) {
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const left = h("span", { class: "muted number", title: clock(one.expires_at) });
   const buttons = [
-    h("button", { type: "button", class: "primary", text: "Approve", "aria-label": `Approve ${one.id}`, onclick: () => answer("approve") }),
-    h("button", { type: "button", class: "danger", text: "Reject", "aria-label": `Reject ${one.id}`, onclick: () => answer("reject") }),
+    h("button", { type: "button", class: "primary", text: "Approve", "aria-label": `Approve ${one.id}`, onclick: once(() => answer("approve")) }),
+    h("button", { type: "button", class: "danger", text: "Reject", "aria-label": `Reject ${one.id}`, onclick: once(() => answer("reject")) }),
   ];
 
+  let answering = false; // with one button or the other
   async function answer(action) {
+    if (answering) return;
     let body = { reason: reason.value };
     if (action === "approve") {
       body = {};
@@ -46,15 +48,15 @@ function approvalElement(one) {
         try { body.input = JSON.parse(input.value); } catch (error) { fail(`What it is done with is no JSON: ${error.message}`); return; }
       }
     }
-    for (const button of buttons) button.disabled = true;
+    answering = true;
     const done = await post(`/api/approvals/${one.id}/${action}`, body);
-    for (const button of buttons) button.disabled = false;
+    answering = false;
     if (done.ok) note(done.said, done.counted === false ? "bad" : "plain");
     else fail(done.error);
   }
   const fail = (said) => { problem.textContent = said; problem.hidden = false; };
 
-  const element = h("li", { class: "letter" },
+  const element = h("li", { class: "letter", tabindex: "-1" },
     h("div", { class: "letter-head" },
       h("span", { class: "status warn", text: one.tool ? `${one.agent} wants to use ${one.tool}` : `${one.agent || one.team} ${ABOUT[one.about]}` }),
       left, h("a", { href: `/workflows/${one.workflow_id}`, class: "number", text: one.workflow_id })),
@@ -62,7 +64,7 @@ function approvalElement(one) {
     h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Look, and change it if need be" }), input),
     problem,
     h("div", { class: "letter-foot" }, reason, h("p", { class: "buttons" }, buttons)));
-  element.tick = () => { left.textContent = `${seconds(Math.max(0, -span(one.expires_at)))} left`; };
+  element.tick = () => setText(left, until(one.expires_at));
   element.tick();
   return element;
 }

@@ -22,18 +22,39 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Children in this order, moving only what moved: focus and open details survive.
+// Children in this order, moving only what moved: focus and open details survive. A focus on a child that is gone goes to
+// the one after it, else to the one before it: whoever works without a mouse goes on from there.
 export function arrange(parent, children) {
+  const kept = new Set(children);
+  const next = heir(parent, kept);
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove(); // else those behind it would move
   let at = parent.firstChild;
   for (const child of children) {
     if (child === at) at = at.nextSibling;
     else parent.insertBefore(child, at);
   }
-  while (at) {
-    const next = at.nextSibling;
-    at.remove();
-    at = next;
-  }
+  if (next) (next.matches("[tabindex]") ? next : next.querySelector("a, button") || next).focus({ preventScroll: true });
+}
+
+function heir(parent, kept) {
+  let had = document.activeElement;
+  if (had === parent || !parent.contains(had)) return null;
+  while (had.parentElement !== parent) had = had.parentElement;
+  if (kept.has(had)) return null;
+  const old = [...parent.children];
+  const at = old.indexOf(had);
+  return [...old.slice(at), ...old.slice(0, at).reverse()].find((one) => kept.has(one)) || document.getElementById("main");
+}
+
+// A press while `act` is under way does nothing. `disabled` would say so, too, and take the focus away.
+export function once(act) {
+  return async (event) => {
+    const button = event.currentTarget;
+    if (button.ariaDisabled) return;
+    button.ariaDisabled = "true";
+    await act();
+    button.ariaDisabled = null;
+  };
 }
 
 export function setText(element, text) {

@@ -61,6 +61,11 @@ const exact = (iso) => Date.parse(iso) + Number(`0.${(/\.\d{3}(\d+)/.exec(iso) |
 
 export const span = (start, end) => (start ? Math.max(0, (end ? exact(end) : now()) - exact(start)) / 1000 : null);
 
+export function until(iso) {
+  const left = (exact(iso) - now()) / 1000;
+  return left > 0 ? `${seconds(Math.ceil(left))} left` : "The time is up";
+}
+
 export function ago(iso) {
   const past = Math.max(0, (now() - Date.parse(iso)) / 1000);
   if (past < 5) return "just now";

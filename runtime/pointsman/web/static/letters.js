@@ -1,6 +1,6 @@
 // What nobody could process: why, what it was, and the two ways out of here.
 
-import { arrange, empty, h, note, setText } from "./dom.js";
+import { arrange, empty, h, note, once, setText } from "./dom.js";
 import { ago, clock, number, pretty, whose } from "./format.js";
 import { follow, get, post } from "./live.js";
 import { pager } from "./pager.js";
@@ -9,21 +9,35 @@ const CAUSES = {
   handler_error: "The agent failed",
   invalid_input: "Input did not fit",
   invalid_output: "Output did not fit",
+  invalid_plan: "No plan that fits",
   insufficient: "Output would not do",
   oversize: "Too large",
+  context_overflow: "Too long for the model",
   timeout: "Took too long",
+  limit: "A limit was reached",
   worker_crashed: "The worker crashed",
   no_worker: "No worker took it",
+  circuit_open: "The agent keeps failing",
   refused: "Refused",
+  rejected: "A person said no",
+  needs_approval: "Needs approval",
+  cancelled: "Cancelled",
+  outcome_unknown: "What came of it is unknown",
+  team_failed: "The team failed",
+  rate_limited: "Asked too often",
   undecodable: "Unreadable",
+  unknown_type: "Of an unknown type",
+  unknown_workflow: "Of no known workflow",
+  request_id_taken: "Request id is taken",
+  lost_body: "Its body is gone",
 };
 
 export function lettersPage(main) {
   document.title = "Dead letters · Pointsman";
   const asked = new URLSearchParams(location.search);
   const search = h("input", { type: "search", "aria-label": "Search cause, origin, workflow", placeholder: "Search cause, origin, workflow  ( / )", value: asked.get("text") || "" });
-  const replayAll = h("button", { type: "button", onclick: () => all("Replay") });
-  const discardAll = h("button", { type: "button", class: "danger", onclick: () => all("Discard") });
+  const replayAll = h("button", { type: "button", onclick: once(() => all("Replay")) });
+  const discardAll = h("button", { type: "button", class: "danger", onclick: once(() => all("Discard")) });
   const list = h("ol", { class: "letters", "aria-label": "Dead letters, newest first" });
   const nothing = h("div", {});
   const tools = h("div", { class: "filters" }, search, replayAll, discardAll);
@@ -52,9 +66,7 @@ export function lettersPage(main) {
     const count = shown.count;
     const chosen = { text, until: shown.until };
     if (!(await agree(`${word} ${number(count)} dead letters${text ? ` that fit “${text}”` : ""}?`, word, word === "Discard"))) return;
-    replayAll.disabled = discardAll.disabled = true;
     const done = await post(`/api/dead-letters/${word.toLowerCase()}`, chosen);
-    replayAll.disabled = discardAll.disabled = false;
     if (!done.ok) { note(done.error, "bad"); return; }
     const whole = done.done === done.of;
     note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done.done)} of ${number(done.of)}.${whole || word !== "Replay" ? "" : " The workflows of the others have ended: Replay on one of them asks whether to send its request anew."}`, whole ? "plain" : "bad");
@@ -103,14 +115,8 @@ function letterElement(letter, replay, discard) {
     const whole = await get(`/api/dead-letters/${letter.id}`);
     body.textContent = whole ? pretty(whole) : "";
   });
-  const busy = (act) => async (event) => {
-    const button = event.currentTarget;
-    button.disabled = true;
-    await act(letter);
-    button.disabled = false;
-  };
   const when = h("time", { class: "muted number", datetime: letter.at, title: clock(letter.at) });
-  const element = h("li", { class: "letter" },
+  const element = h("li", { class: "letter", tabindex: "-1" },
     h("div", { class: "letter-head" },
       h("span", { class: "status bad", title: letter.kind, text: CAUSES[letter.kind] || letter.kind }),
       h("b", { text: whose(letter.origin, letter.task) }),
@@ -120,8 +126,8 @@ function letterElement(letter, replay, discard) {
     h("p", { class: "cause", text: letter.message }),
     h("div", { class: "letter-foot" }, facts,
       h("p", { class: "buttons" },
-        h("button", { type: "button", text: "Replay", "aria-label": `Replay ${letter.id}`, onclick: busy(replay) }),
-        h("button", { type: "button", class: "danger", text: "Discard", "aria-label": `Discard ${letter.id}`, onclick: busy(discard) }))));
+        h("button", { type: "button", text: "Replay", "aria-label": `Replay ${letter.id}`, onclick: once(() => replay(letter)) }),
+        h("button", { type: "button", class: "danger", text: "Discard", "aria-label": `Discard ${letter.id}`, onclick: once(() => discard(letter)) }))));
   element.tick = () => setText(when, ago(letter.at));
   element.tick();
   return element;
@@ -132,7 +138,11 @@ function agree(question, word, danger = false) {
     const dialog = h("dialog", { "aria-labelledby": "agree" },
       h("form", { method: "dialog" }, h("h2", { id: "agree", text: question }),
         h("p", { class: "buttons" }, h("button", { value: "", text: "Keep it" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
-    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // what asked is gone
+      resolve(dialog.returnValue === "yes");
+    });
     document.body.append(dialog);
     dialog.showModal();
   });

@@ -1,6 +1,6 @@
 // One workflow: how it stands, its answer, its plan, its time, and everything that happened.
 
-import { command, copyable, empty, h, note, setText } from "./dom.js";
+import { command, copyable, empty, h, note, once, setText } from "./dom.js";
 import { eventList } from "./events.js";
 import { clock, money, number, readable, seconds, setNow, span, tone, whose, word } from "./format.js";
 import { planGraph } from "./graph.js";
@@ -32,7 +32,7 @@ export function workflowPage(main, id, go) {
   const ids = h("dl", { class: "ids" });
   const below = h("dd", { class: "below" });
   const teams = h("div", { hidden: true }, h("dt", { text: "Handed to" }), below);
-  const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: cancel });
+  const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: once(cancel) });
   const again = h("button", { type: "button", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
   const take = h("a", { class: "button", href: `/api/workflows/${id}/export`, download: `${id}.json`, text: "Export", hidden: true,
     title: "The whole workflow in a file, for pointsman import and pointsman replay" });
@@ -50,9 +50,7 @@ export function workflowPage(main, id, go) {
     h("div", { class: "title" }, state, title), ask, facts, ids, waiting, whole);
 
   async function cancel() {
-    stopIt.disabled = true;
     const done = await post(`/api/workflows/${id}/cancel`, { reason: "cancelled in the dashboard" });
-    stopIt.disabled = false;
     note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
   }
 

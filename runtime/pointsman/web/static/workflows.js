@@ -1,7 +1,7 @@
 // The list: newest first, live, filtered by the server.
 
 import { courseOf } from "./course.js";
-import { arrange, command, empty, h, note, setText } from "./dom.js";
+import { arrange, command, empty, h, note, once, setText } from "./dom.js";
 import { ago, clock, compact, money, number, seconds, span, tone, word } from "./format.js";
 import { follow, post, teams } from "./live.js";
 import { pager } from "./pager.js";
@@ -137,7 +137,7 @@ function rowElement(first) {
   const link = h("a", { href: `/workflows/${row.id}`, class: "request" });
   const bar = h("span", { class: "bar" }, h("i"), h("b"));
   const count = h("span", { class: "number" });
-  const stopIt = h("button", { type: "button", text: "Cancel", onclick: cancel });
+  const stopIt = h("button", { type: "button", text: "Cancel", onclick: once(cancel) });
   const tasks = h("span", { class: "tasks" }, bar, count, stopIt);
   const started = h("time", { class: "number", datetime: row.started_at, title: clock(row.started_at) });
   const took = h("span", { class: "number" });
@@ -149,9 +149,7 @@ function rowElement(first) {
     setText(took, seconds(span(row.started_at, row.ended_at)));
   };
   async function cancel() {
-    stopIt.disabled = true;
     const done = await post(`/api/workflows/${row.id}/cancel`, { reason: "cancelled in the dashboard" });
-    stopIt.disabled = false;
     note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
   }
   element.update = (now) => {

@@ -1,0 +1,172 @@
+"""The dashboard without a mouse: what is decided by Tab and Enter, and the focus through what changes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+from support.browser import page_of, served
+from support.dashboard import letter, publish
+from support.history import completed, dispatched, started, store, succeeded
+from support.memory import on_memory
+from support.system import planner_of
+from support.waiting import until
+
+from pointsman.agent import agent
+from pointsman.bus.memory import MemoryBus
+from pointsman.client import Client
+from pointsman.engine.dead_letters import DeadLetters
+from pointsman.errors import TaskError
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+
+FOCUSED = """() => {
+  const here = document.activeElement, style = getComputedStyle(here);
+  const seen = here.matches(":focus-visible") && style.outlineStyle !== "none";
+  return [here.getAttribute("aria-label") || here.textContent, here.tagName, seen];
+}"""
+
+
+async def focused(page: Page) -> tuple[str, str, bool]:
+    """What has the focus: its name, its element, and whether it can be seen there."""
+    name, element, seen = await page.evaluate(FOCUSED)
+    return name, element, seen
+
+
+async def tab_to(page: Page, name: str) -> None:
+    """Press Tab until what is called `name` has the focus, which is seen at every step on the way."""
+    for _ in range(30):
+        await page.keyboard.press("Tab")
+        here, element, seen = await focused(page)
+        assert seen, f"the focus on {element} {here!r} cannot be seen"
+        if here == name:
+            return
+    pytest.fail(f"Tab does not lead to {name!r}")
+
+
+async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus_goes_on_to_the_next(
+    browser: Browser,
+) -> None:
+    broken, go = [True], asyncio.Event()
+
+    @agent(name="mender", description="Mends")
+    async def mend(request: str) -> str:
+        if broken[0]:
+            raise TaskError("out of bolts")
+        return "mended"
+
+    @agent(name="looker", description="Holds the workflow open")
+    async def look(request: str) -> str:
+        await go.wait()
+        return "seen"
+
+    plan = planner_of(
+        {"id": "mend", "agent": "mender", "intent": "mend it"}, {"id": "look", "agent": "looker", "intent": "look"}
+    )
+    team = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(attempts=1))
+    async with (
+        on_memory(team, [plan, mend, look]) as client,
+        served(client) as address,
+        page_of(browser, address) as page,
+    ):
+        letters = DeadLetters(client.bus, client.subjects)
+        await publish(client.bus, client.subjects.dead("crew", None, "old"), letter("old", "came long ago"))
+        workflow = await client.submit("crew", "mend it")
+        await until(lambda: letters.list(workflow=workflow.id))
+        (mine,) = [each.content.id for each in await letters.list(workflow=workflow.id)]
+        await publish(client.bus, client.subjects.dead("crew", None, "new"), letter("new", "came last"))
+        shown = page.locator(".letter")
+
+        await page.goto("/dead-letters")
+        await expect(shown).to_have_count(3)
+        await tab_to(page, f"Replay {mine}")
+        await publish(client.bus, client.subjects.dead("crew", None, "newer"), letter("newer", "came meanwhile"))
+        await expect(shown).to_have_count(4)
+        assert (await focused(page))[0] == f"Replay {mine}"
+        await letters.discard(await letters.get("new"))
+        await letters.discard(await letters.get("newer"))
+        await expect(shown).to_have_count(2)
+        assert (await focused(page))[0] == f"Replay {mine}"
+
+        broken[0] = False
+        await page.keyboard.press("Enter")
+        await expect(shown).to_have_count(1)
+        name, _, seen = await focused(page)
+        assert "came long ago" in name
+        assert seen
+        await tab_to(page, "Discard old")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await page.keyboard.press("Escape")
+        assert await focused(page) == ("Discard old", "BUTTON", True)
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        assert await focused(page) == ("Discard", "BUTTON", True)
+        await page.keyboard.press("Enter")
+        await expect(shown).to_have_count(0)
+        await expect(page.locator("main")).to_be_focused()
+
+        go.set()
+        outcome = await workflow.outcome(timeout=20)
+
+    assert (outcome.status, outcome.gaps) == ("completed", ())
+
+
+async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_answered(browser: Browser) -> None:
+    paid: list[Any] = []
+
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(request: dict[str, Any]) -> str:
+        paid.append(request["amount"])
+        return "paid"
+
+    plan = planner_of(*({"id": f"pay-{number}", "agent": "payer", "intent": f"pay bill {number}"} for number in (1, 2)))
+    team = Team(name="bank", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=600))
+    async with on_memory(team, [plan, pay]) as client, served(client) as address, page_of(browser, address) as page:
+        workflow = await client.submit("bank", {"amount": 900})
+
+        async def both() -> bool:
+            return len(await client.approvals()) == 2
+
+        await until(both)
+        first, second = [each.id for each in await client.approvals()]
+
+        await page.goto("/approvals")
+        await expect(page.locator(".letter")).to_have_count(2)
+        await expect(page.locator(".letter").first).to_contain_text("m ")  # a time is left, in minutes and seconds
+        await tab_to(page, f"Approve {first}")
+        await tab_to(page, "What it is done with")
+        await page.keyboard.press("Control+a")
+        await page.keyboard.insert_text('{"amount": 90')
+        await client.approve(first)
+        await expect(page.locator(".letter")).to_have_count(1)
+        await page.keyboard.insert_text("}")  # it has its text and the focus still
+        await tab_to(page, f"Approve {second}")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".letter")).to_have_count(0)
+        await expect(page.locator("main")).to_be_focused()
+        outcome = await workflow.outcome(timeout=20)
+
+    assert outcome.status == "completed"
+    assert sorted(paid) == [90, 900]
+
+
+async def test_the_focus_on_an_agent_stays_while_its_numbers_change(browser: Browser) -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto("/agents")
+        await tab_to(page, "fitter")
+        tries = page.locator("tr", has_text="fitter").locator("td[data-name='Tokens']")
+        await expect(tries).to_have_text("120")
+        other = "wf_" + "9" * 24
+        await store(
+            bus, started(other), dispatched("t9", "fitter", 1), succeeded("t9", "fitter", 1, 2), workflow=other
+        )  # fmt: skip
+        await expect(tries).to_have_text("240")
+        here = await focused(page)
+
+    assert here == ("fitter", "A", True)

@@ -1,0 +1,55 @@
+"""A page of the dashboard in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from playwright.async_api import Browser, Page, expect
+
+from pointsman.client import Client
+from pointsman.web.server import serve
+
+__all__ = ["page_of", "served", "shown"]
+
+PATIENCE = 20_000  # milliseconds an element may take to appear
+expect.set_options(timeout=PATIENCE)
+
+
+@asynccontextmanager
+async def served(client: Client, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
+    stop: asyncio.Event = asyncio.Event()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve(client, host="127.0.0.1", port=port, token=token, hosts=(), stop=stop, ready=address.set_result)
+    )
+    try:
+        async with asyncio.timeout(20):
+            started_at = await address
+        yield started_at
+    finally:
+        stop.set()
+        async with asyncio.timeout(20):
+            await serving
+
+
+@asynccontextmanager
+async def page_of(browser: Browser, address: str, **options: Any) -> AsyncIterator[Page]:
+    """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy."""
+    context = await browser.new_context(base_url=address, **options)
+    context.set_default_timeout(PATIENCE)
+    page = await context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    try:
+        yield page
+    finally:
+        await context.close()
+    assert not complaints
+
+
+def shown(page: Page, text: str) -> Any:
+    return expect(page.get_by_text(text).first)
