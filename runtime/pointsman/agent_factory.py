@@ -104,7 +104,7 @@ class AgentFactory(Agent):
         self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
         # Never asked anything: it has the models, checks the definition, and is most of the card.
         self._standing = LLMAgent(
-            name=name, description=description, instructions="", tools=tools, model=model, skills=skills,
+            name=name, description=description, instructions=description, tools=tools, model=model, skills=skills,
             fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,
         )  # fmt: skip
 

@@ -109,26 +109,29 @@ class LLMAgent(Agent):
             reacts_to=reacts_to,
             approval=approval,
             input_schema=self._input.input_schema if self._input else {},
-            output_schema=_schema(output) or {"type": "string"},
+            output_schema=_schema(output, name) or {"type": "string"},
         )
-        if isinstance(model, Sequence) and not model:
-            raise ConfigurationError(f"agent {name} has model={model!r}; name at least one, or None for the default")
         if turns < 1:
             raise ConfigurationError(f"agent {name} has turns={turns}; expected at least 1 model call")
-        self._own_tools = _by_name([tool for tool in tools if isinstance(tool, Tool)], name)
-        self._sources = [source for source in tools if not isinstance(source, Tool)]
+        if tokens is not None and tokens < 1:
+            raise ConfigurationError(f"agent {name} has tokens={tokens}; expected at least 1, or None for no limit")
+        if max_tokens < 1:
+            raise ConfigurationError(f"agent {name} has max_tokens={max_tokens}; expected at least 1")
+        usable = _usable(tools, name)
+        self._own_tools = _by_name([tool for tool in usable if isinstance(tool, Tool)], name)
+        self._sources = [source for source in usable if not isinstance(source, Tool)]
         self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
         self._output = output
-        self._output_schema = _schema(output)
+        self._output_schema = _schema(output, name)
         self._output_name = output_name
-        self._specs = tuple(model) if isinstance(model, Sequence) and not isinstance(model, str) else (model,)
+        self._specs = _specs(model, name)
         self._turns = turns
         self._tokens = tokens
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._durable = durable
         self._stream = stream
-        self._deps = tuple(deps)
+        self._deps = _listed(deps, "deps", name)
         self._clock = clock or SystemClock()
 
     @cached_property
@@ -289,14 +292,59 @@ def _told_apart(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     )
 
 
-def _schema(output: type[BaseModel] | None) -> dict[str, JsonValue] | None:
-    return output.model_json_schema() if output is not None else None
+# Reading a definition: what is wrong with it is told to who writes it, not to who hands it its first task
 
 
-def _text(instructions: str | Path, agent: str) -> str:
-    if isinstance(instructions, str):
-        return instructions.strip()
+def _usable(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:
+    for each in (listed := _listed(tools, "tools", agent)):
+        if not isinstance(each, Tool) and not (hasattr(each, "tools") and hasattr(each, "close")):
+            what = getattr(each, "__name__", None) or repr(each)
+            raise ConfigurationError(
+                f"agent {agent} has {what} among its tools, which is no tool; write @tool above its def, or give a "
+                "source of tools, such as mcp_tools(...)"
+            )
+    return listed
+
+
+def _specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
+    if isinstance(model, Sequence) and not model:
+        raise ConfigurationError(f"agent {agent} has model={model!r}; name at least one, or None for the default")
+    specs = tuple(model) if isinstance(model, Sequence) and not isinstance(model, str) else (model,)
+    for each in specs:
+        if not (each is None or isinstance(each, str) or (hasattr(each, "complete") and not isinstance(each, type))):
+            raise ConfigurationError(
+                f"agent {agent} has model={each!r}; expected openai:NAME, openai-responses:NAME, anthropic:NAME, "
+                "offline, or an object with `complete` such as a ScriptedModel"
+            )
+    return specs
+
+
+def _listed(given: Any, what: str, agent: str) -> tuple[Any, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(given)
+    raise ConfigurationError(f"agent {agent} has a {type(given).__name__} as its {what}; expected a list, {what}=[...]")
+
+
+def _schema(output: Any, agent: str) -> dict[str, JsonValue] | None:
+    if output is None:
+        return None
+    if not (isinstance(output, type) and issubclass(output, BaseModel)):
+        raise ConfigurationError(
+            f"agent {agent} has output={output!r}; expected a pydantic model, or None for text: what is no model, put "
+            "it into a field of one"
+        )
+    return output.model_json_schema()
+
+
+def _text(instructions: Any, agent: str) -> str:
+    if not isinstance(instructions, str | Path):
+        raise ConfigurationError(
+            f"agent {agent} has instructions={instructions!r}; expected its prompt as text, or the Path of a file"
+        )
     try:
-        return instructions.read_text(encoding="utf-8").strip()
+        text = instructions if isinstance(instructions, str) else instructions.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"the instructions of agent {agent} cannot be read: {error}") from None
+    if not text.strip():
+        raise ConfigurationError(f"agent {agent} has no instructions; say what it is to do and how")
+    return text.strip()

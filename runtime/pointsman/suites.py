@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from pointsman.engine.loading import load
 from pointsman.errors import ConfigurationError, ContractError
 from pointsman_schemas.ids import AgentName, TeamName
+from pointsman_schemas.options import no_such
 from pointsman_schemas.strict_json import describe, parse_json
 
 __all__ = ["Case", "Check", "Suite", "load_suite"]
@@ -46,10 +47,12 @@ class Case(BaseModel):
         module, _, name = self.check.partition(":")
         try:
             found: Check = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:  # `./checks.py` is a TypeError
             raise ConfigurationError(
                 f"the check {self.check!r} is not there: {error}; expected module:function"
             ) from None
+        if not callable(found):
+            raise ConfigurationError(f"the check {self.check!r} is a {type(found).__name__}; expected a function")
         return found
 
 
@@ -94,6 +97,8 @@ def load_suite(path: Path) -> Suite:
     text = path.read_bytes()
     try:
         value = parse_json(text) if path.suffix == ".json" else _yaml(text, path)
+        if unknown := _unknown(value):
+            raise ConfigurationError(f"the suite {path} does not fit: {unknown}")
         suite = Suite.model_validate(value)
     except (ContractError, ValidationError) as error:
         said = describe(error) if isinstance(error, ValidationError) else str(error)
@@ -101,6 +106,18 @@ def load_suite(path: Path) -> Suite:
     for case in suite.cases:
         case.check_function()  # a check that is not there is told before anything is paid for
     return suite
+
+
+def _unknown(value: object) -> str:
+    """The first name in a suite's data that it does not know, and what may have been meant; nothing when there is
+    none."""
+    cases = value.get("cases") if isinstance(value, dict) else None
+    parts = [(f"cases.{place}", Case, case) for place, case in enumerate(cases if isinstance(cases, list) else ())]
+    for place, model, part in (("it", Suite, value), *parts):
+        for name in part if isinstance(part, dict) else ():
+            if name not in model.model_fields:
+                return f"{place} {no_such(name, model.model_fields)}"
+    return ""
 
 
 def _yaml(text: bytes, path: Path) -> object:

@@ -293,6 +293,8 @@ def tool(
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
     """
+    if isinstance(function, str):
+        raise ConfigurationError(f"@tool({function!r}) takes its name by keyword; write @tool(name={function!r})")
     namespace = sys._getframe(1).f_locals
 
     def make(function: Callable[P, R]) -> Tool[P, R]:

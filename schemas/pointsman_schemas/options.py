@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Options", "nearest"]
+__all__ = ["Options", "nearest", "no_such"]
 
 
 class Options:
@@ -21,10 +21,14 @@ class Options:
             fields = cls.model_fields
             for name in given:
                 if name not in fields:
-                    meant = nearest(name, fields)
-                    hint = f"did you mean {meant}?" if meant else f"it has {', '.join(fields)}"
-                    raise TypeError(f"{cls.__name__} has no {name!r}; {hint}")
+                    raise TypeError(f"{cls.__name__} {no_such(name, fields)}")
             return super().__new__(cls)
+
+
+def no_such(name: str, names: Iterable[str]) -> str:
+    """That there is no `name`, and what may have been meant, or what there is."""
+    meant = nearest(name, names)
+    return f"has no {name!r}; " + (f"did you mean {meant}?" if meant else f"it has {', '.join(names)}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -122,7 +122,10 @@ def dump(model: BaseModel) -> bytes:
 
 def describe(error: ValidationError) -> str:
     """The first three problems of `error` in one line, without the offending values: they may be secret or huge."""
-    problems = error.errors(include_url=False, include_input=False)
+    found = error.errors(include_url=False, include_input=False)
+    # Of a list whose members do not fit, pydantic says that it is too short as well.
+    unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
+    problems = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in unfit]
     shown = "; ".join(
         f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {_plainly(problem)[:300]}"
         for problem in problems[:3]
@@ -134,6 +137,8 @@ def _plainly(problem: ErrorDetails) -> str:
     """What is wrong, in words for who has written it."""
     if problem["type"] == "string_pattern_mismatch" and problem.get("ctx", {}).get("pattern") == TOKEN_PATTERN:
         return "a name is expected, of 1 to 64 letters, digits, - and _"
+    if problem["type"] in ("tuple_type", "list_type"):
+        return "a list is expected"
     return "an object is expected" if "valid dictionary" in problem["msg"] else problem["msg"]
 
 

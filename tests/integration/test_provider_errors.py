@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -9,7 +10,11 @@ import pytest
 from support.adapters import KEY, Connect, asking, every, openai, responses, talking
 from support.providers import Answer, FakeProvider
 
-from pointsman.errors import ModelError
+from pointsman.errors import ConfigurationError, ModelError
+from pointsman.llm.anthropic import AnthropicModel
+from pointsman.llm.failures import from_connection
+from pointsman.llm.openai import OpenAIModel
+from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.ports import Model
 from pointsman_schemas.events import Usage
 
@@ -74,13 +79,14 @@ async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answe
 
 
 @every
-async def test_a_call_that_never_reached_its_provider_is_none(connect: Connect) -> None:
+async def test_a_call_that_never_reached_its_provider_is_none_and_says_where_it_should_be(connect: Connect) -> None:
     async with FakeProvider.saying() as provider:
-        model: Model = connect(provider)
-    with pytest.raises(ModelError, match="no answer") as caught:
+        model, url = connect(provider), provider.url
+    with pytest.raises(ModelError, match=f"cannot be reached at {url}.*: .*; check the base URL") as caught:
         await model.complete(asking())
     await model.close()
 
+    assert caught.value.retryable
     assert caught.value.usage is None
 
 
@@ -131,3 +137,23 @@ async def test_a_response_that_failed_has_its_error_s_class() -> None:
             await model.complete(asking())
 
     assert (caught.value.status, caught.value.retryable) == (429, True)
+
+
+class ConnectError(Exception):
+    """As the HTTP client of either SDK calls it."""
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+    error = from_connection("openai", ConnectError("refused"), "https://me:secret@proxy.local:8443/v1")
+
+    assert "https://proxy.local:8443/v1: refused" in str(error)
+    assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("model", [OpenAIModel, OpenAIResponsesModel, AnthropicModel])
+@pytest.mark.parametrize("url", ["127.0.0.1:9/v1", "localhost", "localhost:8000", "ftp://host", "http://"])
+def test_a_base_url_that_is_none_is_refused_at_once(model: Callable[..., Model], url: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"base URL of (openai|anthropic) is '{url}'; expected http://HOST:PORT"
+    ):
+        model("m", api_key=KEY, base_url=url)

@@ -170,6 +170,24 @@ MUTANTS = (
         "        if False",
         "test_retry.py::test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again",
     ),
+    _runtime(
+        "M14", "engine/attempt.py", "        limit = min(left, self._agent.card.timeout)", "        limit = left",
+        "unit/engine/test_worker_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
+    ),
+    _runtime(
+        "M14", "engine/attempt.py", "        limit = min(left, self._agent.card.timeout)",
+        "        limit = self._agent.card.timeout",
+        "unit/engine/test_worker_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
+    ),
+    _runtime(
+        "M14", "engine/attempt.py", "                self._context.cancel()", "                pass",
+        "unit/engine/test_worker_slots.py::test_the_hard_deadline_ends_an_attempt_and_frees_its_slot",
+    ),
+    _runtime(
+        "M14", "engine/attempt.py", "            execution.cancel()\n            await asyncio.wait(",
+        "            await asyncio.wait(",
+        "unit/engine/test_worker_slots.py::test_a_handler_that_could_not_be_stopped_is_said_to_run_on",
+    ),
     _core(
         "M15", "metering.py", "    if wait > 0:", "    if False:",
         "test_metering.py::test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused",
@@ -230,6 +248,34 @@ MUTANTS = (
     _core(
         "M20", "trace.py", "            children=tuple(calls),", "            children=(),",
         "test_trace.py::test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other",
+    ),
+    _runtime(
+        "M20", "engine/spans.py", "            case TaskSucceeded() | TaskFailed() | TaskAbandoned():\n"
+        "                task = state.tasks[entry.task_id]\n                if task.started_at",
+        "            case TaskFailed() | TaskAbandoned():\n"
+        "                task = state.tasks[entry.task_id]\n                if task.started_at",
+        "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
+    ),
+    _runtime(
+        "M20", "engine/spans.py", "        context=trace_context(trace, task.span_id),",
+        '        context=trace_context(trace, "0123456789abcdef"),',
+        "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
+    ),
+    _runtime(
+        "M20", "engine/spans.py", "                _workflow_ended(state, entry.at, _of_workflow(history))",
+        "                pass",
+        "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
+    ),
+    _runtime(
+        "M20", "engine/spans.py",
+        "                found.append(Happening(names.RETRIED, entry.at, retry))", "                pass",
+        "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
+    ),
+    _runtime(
+        "M20", "engine/spans.py", "if any(cause is not None and cause in event_ids for cause in causes):",
+        "if False:",
+        "unit/telemetry/test_conformance.py::"
+        "test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_none_twice",
     ),
     _core(
         "M21", "outcome.py", "sum(task.busy for task in state.tasks.values()),", "0.0,",
@@ -351,6 +397,11 @@ MUTANTS = (
         "        if draft.state is not None and draft.state.ended:\n            break",
         "        if False:\n            break",
         "test_tasks.py::test_nothing_is_recorded_after_the_end",
+    ),
+    _core(
+        "a plan gives no way to what a person is asked about", "tree.py",
+        "    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)", "    staying = (TaskStatus.FAILED,)",
+        "test_tree.py::test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it",
     ),
     _core(
         "what runs is set aside of a budget", "budget.py", "        room = bound - used - aside[name] - kept",

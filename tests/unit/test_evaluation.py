@@ -179,6 +179,13 @@ def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
         ("cases: [{input: x}]\n", "give one of them"),
         ("team: shop\ncases: [{input: x, agnts: [a]}]\n", "agnts"),
         ("team: shop\ncases: [{input: x, check: 'nowhere:fine'}]\n", "module:function"),
+        ("team: shop\ncases: [{input: x, check: './checks.py:fine'}]\n", "module:function"),
+        ("team: shop\ncases: [{input: x, check: 'fine'}]\n", "module:function"),
+        ("team: shop\ncases: [{input: x, check: ':fine'}]\n", "module:function"),
+        ("team: shop\ncases: [{input: x, check: 'json:decoder'}]\n", "json:decoder.* is a module; expected a function"),
+        ("team: shop\ncases: [{input: x, agent: a}]\n", r"fit: cases\.0 has no 'agent'; did you mean agents\?$"),
+        ("team: shop\nsize: 1\ncases: [{input: x}]\n", "fit: it has no 'size'; it has team, agent, target, threshold,"),
+        ("team: shop\ncases: [{input: x, agents: a}]\n", r"fit: cases\.0\.agents: a list is expected$"),
         ("a: [", "no YAML"),
     ],
 )

@@ -302,6 +302,7 @@ def test_a_wrong_definition_says_what_to_change() -> None:
         """Is fine."""
 
     for wrong, advice in (
+        (lambda: tool("search")(fine), r"@tool\('search'\).*write @tool\(name='search'\)"),  # type: ignore[call-overload]
         (lambda: tool(undescribed), "docstring"),
         (lambda: tool(bare), "annotate it"),
         (lambda: tool(unwritable), "no JSON form"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 from pointsman.errors import ModelError
 from pointsman_schemas.events import LONGEST_WAIT, ErrorKind, Usage
@@ -79,14 +80,19 @@ def from_event(provider: str, error: object, secret: str = "") -> ModelError:
     return from_status(provider, status, f"{said} ({named[0]})" if named else said, {}, secret)
 
 
-def from_connection(provider: str, error: Exception) -> ModelError:
+def from_connection(provider: str, error: Exception, base_url: str | None = None) -> ModelError:
     """The error for a call that got no whole answer. Unless there was no connection nothing is known of what the
     provider did, so it counts as a call."""
-    unreached = any(type(each).__name__ in _UNREACHED for each in (error, error.__cause__))
+    chain = (error, error.__cause__)
+    if (unreached := next((each for each in chain if type(each).__name__ in _UNREACHED), None)) is not None:
+        at = f" at {_without_password(base_url)}" if base_url else ""
+        why = str(unreached) or type(unreached).__name__
+        message = f"{provider} cannot be reached{at}: {why}; check the base URL, and that its server runs"
+        return ModelError(message, retryable=True)
     return ModelError(
         f"{provider} gave no answer: {type(error).__name__}; the connection was dropped or timed out",
         retryable=True,
-        usage=None if unreached else Usage(calls=1),
+        usage=Usage(calls=1),
     )
 
 
@@ -124,6 +130,11 @@ def _number(text: str | None) -> float | None:
         return float(text) if text is not None and text.strip().lower() not in ("nan", "inf", "-inf") else None
     except ValueError:
         return None
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _without_keys(text: str, secret: str) -> str:

@@ -14,6 +14,7 @@ from pointsman.llm.failures import from_connection, from_event, from_status, fro
 from pointsman.llm.guard import check
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.llm.reading import strict_json
+from pointsman.llm.selection import server_of
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derived_id
@@ -49,7 +50,7 @@ class OpenAIServer:
         self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
     ) -> None:
         self.name = name
-        self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
+        self._base_url = server_of("openai", base_url)
         self._key = api_key or os.environ.get("OPENAI_API_KEY") or ("none" if self._base_url else "")
         self._timeout = timeout
         self.account = derived_id("account", self._base_url or "", self._key)[:12]
@@ -83,7 +84,7 @@ class OpenAIServer:
                 failure.retryable = False
             raise failure from None
         except (sdk.APIConnectionError, TimeoutError) as error:
-            raise from_connection(self.provider, error) from None
+            raise from_connection(self.provider, error, self._base_url) from None
         except sdk.APIError as error:
             if error.body:
                 raise from_event(self.provider, error.body, self._key) from None

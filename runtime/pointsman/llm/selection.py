@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from pointsman.errors import ConfigurationError
 from pointsman.ports import Model
 
-__all__ = ["DEFAULT_MODELS", "chosen_model", "model_from"]
+__all__ = ["DEFAULT_MODELS", "chosen_model", "model_from", "server_of"]
 
 DEFAULT_MODELS: Mapping[str, str] = {
     "openai": "gpt-4.1-mini",
@@ -63,6 +64,22 @@ def chosen_model(spec: str | None = None) -> str:
         )
     name = name.strip() or DEFAULT_MODELS.get(provider, "")
     return f"{provider}:{name}" if name else provider
+
+
+def server_of(provider: str, base_url: str | None) -> str | None:
+    """The base URL to call `provider` at: the one given, or that of the environment; None for its own.
+
+    Raises:
+        ConfigurationError: it is no URL of HTTP.
+    """
+    variable = f"{provider.upper()}_BASE_URL"
+    url = base_url or os.environ.get(variable) or None
+    if url is not None and not (urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname):
+        raise ConfigurationError(
+            f"the base URL of {provider} is {url!r}{'' if base_url else f', by {variable}'}; expected "
+            "http://HOST:PORT/v1 or the like"
+        )
+    return url
 
 
 def _by_key() -> str:

@@ -194,16 +194,19 @@ async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own
         await until(lambda: counted(0))
 
 
-async def test_the_tasks_deadline_counts_when_it_is_nearer() -> None:
+@pytest.mark.parametrize(("timeout", "deadline"), [(100, 30), (30, 100)])
+async def test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer(
+    timeout: float, deadline: float
+) -> None:
     clock = VirtualClock()
     desk = Desk(MemoryBus(clock=clock), clock=clock)
 
-    @agent(name="hung", description="d", timeout=100)
+    @agent(name="hung", description="d", timeout=timeout)
     async def hung() -> None:
         await asyncio.Event().wait()
 
     async with running(worker(desk.bus, hung, clock=clock, settings=Settings(grace=0))):
-        handoff = await desk.hand("hung", deadline=clock.now() + timedelta(seconds=30))
+        handoff = await desk.hand("hung", deadline=clock.now() + timedelta(seconds=deadline))
         await clock.advance(29)
         before = await desk.find(handoff)
         await clock.advance(2)

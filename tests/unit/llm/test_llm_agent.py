@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.loops import Place, double, run
@@ -54,13 +55,44 @@ def test_the_card_says_what_the_agent_is_and_which_model_it_has(monkeypatch: pyt
     assert LLMAgent(name="a", description="d", instructions="i", model="offline").card.model == "offline"
 
 
-def test_definitions_that_do_not_fit_are_refused_with_what_to_change(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        LLMAgent(name="a", description="d", instructions=tmp_path / "missing.md")
-    with pytest.raises(ConfigurationError, match="several tools named double"):
-        LLMAgent(name="a", description="d", instructions="i", tools=[double, double])
-    with pytest.raises(ConfigurationError, match="turns=0"):
-        LLMAgent(name="a", description="d", instructions="i", turns=0)
+def _plain(n: int) -> int:
+    """Is no tool."""
+    return n
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"instructions": Path("missing.md")}, "cannot be read"),
+        ({"instructions": "  "}, "has no instructions; say what it is to do"),
+        ({"instructions": None}, "instructions=None; expected its prompt as text, or the Path of a file"),
+        ({"tools": [double, double]}, "several tools named double"),
+        ({"tools": [_plain]}, "_plain among its tools, which is no tool; write @tool above its def"),
+        ({"tools": ["search"]}, "'search' among its tools, which is no tool"),
+        ({"tools": double}, r"a Tool as its tools; expected a list, tools=\[\.\.\.\]"),
+        ({"tools": lambda: 1}, r"a function as its tools; expected a list, tools=\[\.\.\.\]"),
+        ({"deps": Place(city="Oslo")}, r"a Place as its deps; expected a list, deps=\[\.\.\.\]"),
+        ({"deps": {"place": 1}}, r"a dict as its deps; expected a list, deps=\[\.\.\.\]"),
+        ({"output": str}, "output=<class 'str'>; expected a pydantic model, or None for text"),
+        ({"output": list[Place]}, r"output=list\[.*Place\]; expected a pydantic model, .*put it into a field of one"),
+        ({"output": Place(city="Oslo")}, "output=.*; expected a pydantic model"),
+        ({"turns": 0}, "turns=0"),
+        ({"tokens": 0}, "tokens=0; expected at least 1, or None for no limit"),
+        ({"max_tokens": 0}, "max_tokens=0; expected at least 1"),
+        ({"model": []}, "name at least one"),
+        ({"model": 42}, r"model=42; expected openai:NAME, .* or an object with `complete`"),
+        ({"model": ["offline", 42]}, "model=42; expected openai:NAME"),
+        ({"model": ScriptedModel}, "expected openai:NAME, .* or an object with `complete`"),
+    ],
+)
+def test_a_definition_that_does_not_fit_says_what_to_change(given: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice) as caught:
+        LLMAgent(**{"name": "clerk", "description": "d", "instructions": "i", **given})
+
+    assert "agent clerk" in str(caught.value)
+
+
+def test_a_model_that_there_is_not_is_named_when_it_is_first_used() -> None:
     with pytest.raises(ConfigurationError, match="mystery"):
         _ = LLMAgent(name="a", description="d", instructions="i", model="mystery:1").card
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pointsman.settings import Settings
 from pointsman_schemas.events import Budget
@@ -72,5 +72,25 @@ def test_options_are_copied_as_any_value_is() -> None:
 def test_what_does_not_fit_is_said_in_words_and_not_in_those_of_the_library(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Team(**{"name": "t", **given})
+
+    assert describe(caught.value) == said
+
+
+class _Suite(BaseModel):
+    cases: Annotated[tuple[int, ...], Field(min_length=1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cases": 5}, "cases: a list is expected"),
+        ({"cases": []}, "cases: Tuple should have at least 1 item after validation, not 0"),
+        ({"cases": ["x"]}, "cases.0: Input should be a valid integer, unable to parse string as an integer"),
+    ],
+    ids=str,
+)
+def test_a_list_whose_members_do_not_fit_is_not_called_too_short_as_well(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        _Suite(**given)
 
     assert describe(caught.value) == said
