@@ -112,8 +112,9 @@ def _unknown(value: object) -> str:
     """The first name in a suite's data that it does not know, and what may have been meant; nothing when there is
     none."""
     cases = value.get("cases") if isinstance(value, dict) else None
-    parts = [(f"cases.{place}", Case, case) for place, case in enumerate(cases if isinstance(cases, list) else ())]
-    for place, model, part in (("it", Suite, value), *parts):
+    parts: list[tuple[str, type[BaseModel], object]] = [("it", Suite, value)]
+    parts += [(f"cases.{place}", Case, case) for place, case in enumerate(cases if isinstance(cases, list) else ())]
+    for place, model, part in parts:
         for name in part if isinstance(part, dict) else ():
             if name not in model.model_fields:
                 return f"{place} {no_such(name, model.model_fields)}"
