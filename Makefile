@@ -11,7 +11,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos bench bench-smoke constraints pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos cases bench bench-smoke constraints pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -57,6 +57,10 @@ mutants: $(STAMP)  ## plant faults in copies of the source, JOBS=processes; a te
 
 chaos: $(STAMP)  ## kill brokers, nodes, supervisors and workers, break networks, for ten minutes; nothing may be lost
 	PYTHONPATH=tests $(BIN)/python -m chaos $(FORMS)
+
+# One after the other: what they measure is CPU time and memory, and most of them fill the machine.
+cases: $(STAMP)  ## the faults that others had, as large as they were reported: an hour, and 20 GB of disk
+	POINTSMAN_CASES=reported $(BIN)/pytest -m sized -s -v
 
 bench: $(STAMP)  ## the benchmark, whole
 	$(BIN)/python -m benchmarks

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from chaos.forms import FORMS, Amount
+from support.sizes import SIZE, sized
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(max(180, SIZE.patience))
 
 SHORT = {
     "broker": Amount(blows=3, running=60, pause=0.8),
@@ -31,8 +32,9 @@ async def test_nothing_is_lost_and_nothing_happens_twice(form: str, tmp_path: Pa
     assert report.kills == amount.blows
 
 
+@sized
 async def test_a_wide_plan_over_a_slow_broker_is_done_once(tmp_path: Path) -> None:
-    report = await FORMS["slow"](tmp_path / "slow", Amount(blows=0, running=100))
+    report = await FORMS["slow"](tmp_path / "slow", Amount(blows=0, running=SIZE.tasks))
 
     assert report.problems == []
     assert report.statuses == {"completed": 1}

@@ -18,6 +18,7 @@ import pytest
 from support.broker import remove_streams
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import System, found
+from support.sizes import SIZE, sized
 from support.system import running
 
 from pointsman.bus.embedded import EmbeddedBroker
@@ -30,7 +31,7 @@ from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Entry, PlanAccepted, TaskDispatched, TaskSucceeded, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.team import Supervisor, Team
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(max(180, SIZE.patience))
 
 
 def journal(path: Path) -> list[dict[str, Any]]:
@@ -225,32 +226,41 @@ async def _idle(bus: Bus, *consumers: str) -> bool:
     return all(depth is not None and depth.pending == depth.in_flight == 0 for depth in depths)
 
 
-async def test_the_same_ids_from_many_callers_cross_no_answers(broker: EmbeddedBroker, namespace: str) -> None:
-    tenants = [Settings(url=broker.url, namespace=f"{namespace}{letter}") for letter in "abcd"]
-    teams = [Team(name=f"team-{number}", strategy=Supervisor(synthesizer=None)) for number in range(5)]
-    ids = ["1", "2", "3", "4", "5"]
+@sized
+@pytest.mark.parametrize(("tenants", "teams"), [(4, 5), (1, 5), (1, 1)], ids=["tenants", "teams", "callers alone"])
+async def test_the_same_ids_from_many_callers_cross_no_answers(
+    broker: EmbeddedBroker, namespace: str, tenants: int, teams: int
+) -> None:
+    """Twenty callers: in four namespaces with five teams each, in one with five, or all of one team."""
+    spaces = [Settings(url=broker.url, namespace=f"{namespace}{letter}") for letter in "abcd"[:tenants]]
+    every = [Team(name=f"team-{number}", strategy=Supervisor(synthesizer=None)) for number in range(teams)]
+    ids, callers = [str(number) for number in range(1, SIZE.ids + 1)], 20 // tenants
 
-    async def ask(client: Client, name: str, request_id: str) -> tuple[str, Any, Any]:
+    async def ask(caller: Client, name: str, request_id: str) -> tuple[str, Any, Any]:
         nonce = secrets.token_hex(8)
         request = steps(request_id)["tasks"][0] | {"input": {"say": nonce}}
-        first, again = [await client.submit(name, {"tasks": [request]}, request_id=request_id) for _ in range(2)]
+        first, again = [await caller.submit(name, {"tasks": [request]}, request_id=request_id) for _ in range(2)]
         assert first.id == again.id
-        outcome = await first.outcome(45)
+        outcome = await first.outcome(SIZE.patience)
         return nonce, outcome.answer, outcome.correlation_id
 
     async def serve(settings: Settings) -> list[tuple[str, Any, Any]]:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(running(settings, None, [planner, worker]))
-            clients = [await stack.enter_async_context(running(settings, each)) for each in teams]
-            return await asyncio.gather(
-                *(ask(client, each.name, name) for client, each in zip(clients, teams, strict=True) for name in ids)
-            )
+            client = await stack.enter_async_context(running(settings, None, [planner, worker]))
+            for each in every:
+                await stack.enter_async_context(running(settings, each))
+            asking = []
+            for number in range(callers):
+                caller = Client(client.bus, namespace=settings.namespace)
+                caller.source = caller.subjects.source("client", f"caller-{number}")
+                asking += [ask(caller, every[number % teams].name, name) for name in ids]
+            return await asyncio.gather(*asking)
 
-    answers = [answer for tenant in await asyncio.gather(*map(serve, tenants)) for answer in tenant]
-    for settings in tenants:
+    answers = [answer for tenant in await asyncio.gather(*map(serve, spaces)) for answer in tenant]
+    for settings in spaces:
         await remove_streams(settings)
 
-    assert len(answers) == 100
+    assert len(answers) == 20 * len(ids)
     assert [said for _, said, _ in answers] == [nonce for nonce, _, _ in answers]
     assert Counter(correlation for _, _, correlation in answers) == dict.fromkeys(ids, 20)
 

@@ -1,0 +1,77 @@
+"""How large the reported faults are tried: small enough for every run of the tests or, by `make cases`, as reported."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pytest
+
+__all__ = ["SIZE", "sized"]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Times are in seconds."""
+
+    outages: tuple[float, ...]
+    """The broker is away that long: each a run of its own."""
+    flood: int
+    """Requests of 900 kB that are sent as fast as can be, when `flood_agents` take `flood_work` for each of them: all
+    of those after the first come when the first has done a twentieth."""
+    flood_agents: int
+    flood_work: float
+    half_done: int
+    """Workflows that five supervisors find as they start, one of which hears and says everything `late`."""
+    late: float
+    ids: int
+    """Requests of each of twenty callers, who number them alike."""
+    growth: int
+    """Workflows between two looks at what a process holds, of which there are three."""
+    together: int
+    """Those of them that are under way at a time."""
+    slow: float
+    """Delay of each piece of data to and from the broker meanwhile."""
+    forgotten: int
+    """Bytes of memory that each of them may leave behind."""
+    tasks: int
+    """Of one plan, over a network that takes 25 ms there and as long back."""
+    patience: float
+    """In which one test has to be through."""
+
+
+_SHORT = Size(
+    outages=(3.0,),
+    flood=40,
+    flood_agents=3,
+    flood_work=0.05,
+    half_done=40,
+    late=0.5,
+    ids=5,
+    growth=80,  # the interpreter's own caches come to some 20 kB either way
+    together=20,
+    slow=0.0,
+    forgotten=1024,  # an id is remembered of each: that it has ended
+    tasks=100,
+    patience=120,
+)
+_REPORTED = Size(
+    outages=(30.0, 180.0),  # the client library gives up after 60 times 2 s unless told otherwise
+    flood=3_000,
+    flood_agents=20,
+    flood_work=1.0,
+    half_done=100,
+    late=3.0,
+    ids=100,
+    growth=6_700,
+    together=200,
+    slow=0.025,
+    forgotten=512,
+    tasks=2_000,
+    patience=3_000,
+)
+
+SIZE = _REPORTED if os.environ.get("POINTSMAN_CASES") == "reported" else _SHORT
+
+sized = pytest.mark.sized
+"""Marks a test whose size is of `SIZE`: what `make cases` runs."""
