@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
-from pointsman.engine.history import arrival, closeable, commit_of, newest_commit, publish
+from pointsman.engine.history import arrival, closeable, commit_of, is_outcome, newest_commit, publish
 from pointsman.errors import ContractError, NotFound
 from pointsman.ports import Bus, Stored
 from pointsman_schemas.envelope import Envelope, decode, encode
@@ -46,7 +46,7 @@ class Workflow:
         subject = self._subjects.outcome(self.team, self.id)
         try:
             async with asyncio.timeout(timeout):
-                stored = await arrival(self._bus, "log", subject)
+                stored = await arrival(self._bus, "log", subject, is_outcome)
         except TimeoutError as error:
             raise TimeoutError(
                 f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on: "

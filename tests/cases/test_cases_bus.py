@@ -220,7 +220,8 @@ async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_
     settings = settings.model_copy(update={"ack_wait": 1.0, "request_timeout": 10.0})
     gate = tmp_path / "gate"
 
-    async with running(settings, None, [planner, synthesizer, worker]) as client:
+    two_workers = running(settings, None, [worker])  # there are tasks that wait for more than the slots of one
+    async with running(settings, None, [planner, synthesizer, worker]) as client, two_workers:
         async with running(settings, team):
             request: dict[str, Any] = {"tasks": [*steps("a")["tasks"], *steps("b", after=str(gate))["tasks"]]}
             workflows = [await client.submit("crew", request) for _ in range(SIZE.half_done)]

@@ -39,6 +39,8 @@ class Outsiders:
             yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
         for _ in range(chance.choice([0, 1, 6])):
             yield self._stray(chance.uniform(0.2, 17.0))
+        if Random(f"{self.world.seed}/forestalled").random() < 0.3:
+            yield self._forestall(Random(f"{self.world.seed}/forestall"))
         for number in range(chance.choice([0, 0, 2, 4])):
             yield self._replay(number, chance.uniform(2.0, 19.0))
         for number in range(self.world.cuts):
@@ -115,6 +117,15 @@ class Outsiders:
                 body = dump(self._result(workflow, task, attempt, agent))
         self.world.note(f"stray {kind}")
         self._inject(subject, body, headers)
+
+    async def _forestall(self, chance: Random) -> None:
+        """Something stands where an outcome will be."""
+        await asyncio.sleep(chance.uniform(0.2, 12.0))
+        subjects, team = self.world.subjects, self.world.team.name
+        places = sorted({subjects.outcome(team, workflow) for _, workflow in self.world.requests()})
+        if free := [place for place in places if not self.world.broker.held("log", place)]:
+            self.world.note("stray outcome")
+            self._inject(chance.choice(free), b"{}", {})
 
     async def _replay(self, number: int, when: float) -> None:
         """An operator looks at the dead letters and replays one; his process may die over it."""

@@ -75,7 +75,7 @@ async def requests(bus: MemoryBus) -> list[tuple[Envelope, Request]]:
 
 
 async def publish(bus: MemoryBus, subject: str, event: Event) -> None:
-    envelope = Envelope(id="e", type=event.event_type, source="test", time=START)
+    envelope = Envelope(id="e", type=event.event_type, source="test", time=START, subject=WORKFLOW)
     await bus.publish(subject, dump(event), encode(envelope))
 
 

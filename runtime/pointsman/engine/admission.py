@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pointsman.engine.history import side_by_side
+from pointsman.engine.history import is_outcome, side_by_side
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Clock
 from pointsman_schemas.subjects import Subjects
@@ -56,5 +56,6 @@ class Room:
         with suppress(BusUnavailable):
             subjects = (self._subjects.outcome(self._team, workflow) for workflow in admitted)
             outcomes = await side_by_side(self._bus.last("log", subject) for subject in subjects)
-            return [workflow for workflow, outcome in zip(admitted, outcomes, strict=True) if outcome]
+            found = zip(admitted, outcomes, strict=True)
+            return [workflow for workflow, outcome in found if outcome and is_outcome(outcome)]
         return ()

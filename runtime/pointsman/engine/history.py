@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import islice
@@ -12,6 +12,7 @@ from typing import TypeVar
 from pointsman.errors import BusUnavailable, NotFound, UnknownEventType, UnknownOutcome
 from pointsman.ports import Bus, Stored, StreamKind
 from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Commit, Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
@@ -23,6 +24,7 @@ __all__ = [
     "commit_of",
     "entries_of",
     "is_imported",
+    "is_outcome",
     "newest_commit",
     "publish",
     "side_by_side",
@@ -60,6 +62,13 @@ def commit_of(stored: Stored) -> Commit:
 def is_imported(stored: Stored) -> bool:
     """Whether it only tells of a workflow that ran elsewhere."""
     return any(name.lower() == IMPORTED.lower() for name in stored.headers)
+
+
+def is_outcome(stored: Stored) -> bool:
+    """Whether it is the outcome of the workflow on whose outcome's subject it is. Whoever may publish in the namespace
+    may put something else there, before the end; its headers are looked at only, which costs next to nothing."""
+    headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
+    return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
 
 
 async def entries_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry, ...]:
@@ -115,14 +124,19 @@ async def publish(
     await once()
 
 
-async def arrival(bus: Bus, stream: StreamKind, subject: str) -> Stored:
-    """The message on `subject`, which is there or will be. Waits as long as it takes, for the broker, too."""
+async def arrival(
+    bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[Stored], bool] = lambda stored: True
+) -> Stored:
+    """The message on `subject`, which is there or will be, and is `wanted`. Waits as long as it takes, for the broker,
+    too."""
     arrived: asyncio.Queue[Stored] = asyncio.Queue()
     async with await bus.listen(subject, arrived.put):
-        while (stored := await _last(bus, stream, subject)) is None:
+        while (stored := await _stored(bus, stream, subject, wanted)) is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
-                    return await arrived.get()
+                    while not wanted(heard := await arrived.get()):
+                        pass
+                    return heard
         return stored
 
 
@@ -135,9 +149,13 @@ async def side_by_side(questions: Iterable[Awaitable[T]]) -> list[T]:
     return answers
 
 
-async def _last(bus: Bus, stream: StreamKind, subject: str) -> Stored | None:
+async def _stored(bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[Stored], bool]) -> Stored | None:
     try:
-        return await bus.last(stream, subject)
+        last = await bus.last(stream, subject)
+        if last is None or wanted(last):
+            return last
+        async with aclosing(closeable(bus.read(stream, subject))) as messages:
+            return await anext((stored async for stored in messages if wanted(stored)), None)
     except BusUnavailable:
         if bus.closed:
             raise

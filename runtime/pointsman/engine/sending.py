@@ -20,9 +20,10 @@ from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import RESENT
+from pointsman.engine.history import is_outcome
 from pointsman.engine.spans import log_ids, traceparent
 from pointsman.errors import Conflict, OversizeEvent, PointsmanError
-from pointsman.ports import Bus, Clock
+from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import get_logger, tracing
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result, Timer
@@ -70,8 +71,8 @@ class Sender:
     async def send_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
         """The whole outbox of `state`, because what was sent before is not known."""
         if state.ended and not entries:
-            ending = self._subjects.outcome(state.team, state.workflow_id)
-            if await self._bus.last("log", ending) is not None:
+            there = await self._bus.last("log", self._subjects.outcome(state.team, state.workflow_id))
+            if there is not None and _ends(there, state):
                 return
         await self.take_back(state)
         messages = self._ready(state, outbox(state, self._subjects))
@@ -126,10 +127,10 @@ class Sender:
         try:
             for each, sending in zip(messages, under_way, strict=True):
                 try:
-                    new.append(await sending is not False or await self._put_back(each))
+                    new.append(await sending is not False or await self._put_back(state, each))
                     passed("supervisor.sent")
                 except Conflict:  # sent before a crash, or by another supervisor
-                    new.append(await self._put_back(each))
+                    new.append(await self._put_back(state, each))
                 except OversizeEvent as error:
                     await self._fail_oversize(state, each.message, error)
                     new.append(True)
@@ -150,13 +151,15 @@ class Sender:
             return store_letter(self._bus, message.subject, message.event, headers)
         return self._bus.publish(message.subject, body, headers, expect=0)
 
-    async def _put_back(self, ready: Ready) -> bool:
+    async def _put_back(self, state: State, ready: Ready) -> bool:
         """Whether it had to be sent in place of what is no part of this workflow, where it is to come."""
         match ready.message.event:
             case Timer() if ready.message.due is not None:
                 return await self._put_back_timer(ready, ready.message.due)
             case Handoff() as handoff:
                 return await self._put_back_handoff(ready, handoff)
+            case Outcome():
+                return await self._put_back_outcome(state, ready)
             case _:
                 return False
 
@@ -182,6 +185,17 @@ class Sender:
         await self._bus.purge("work", handoff.return_to)
         await self._bus.purge("handoffs", target)
         _mark_resent([ready])
+        with contextlib.suppress(Conflict):  # by another supervisor, meanwhile
+            return await self._begin(ready) is not False
+        return False
+
+    async def _put_back_outcome(self, state: State, ready: Ready) -> bool:
+        target = ready.message.subject
+        there = await self._bus.last("log", target)
+        if there is None or _ends(there, state):
+            return False
+        _log.warning("outcome_replaced", subject=target, hint="somebody published it; only the team's supervisors may")
+        await self._bus.purge("log", target)
         with contextlib.suppress(Conflict):  # by another supervisor, meanwhile
             return await self._begin(ready) is not False
         return False
@@ -260,6 +274,11 @@ class Sender:
         await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
         queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
         await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
+
+
+def _ends(there: Stored, state: State) -> bool:
+    """Whether it is the outcome of `state`, and not of an earlier workflow of the same id whose log is gone."""
+    return is_outcome(there) and there.at - state.started_at >= -EARLY
 
 
 def _mark_resent(messages: Iterable[Ready]) -> None:

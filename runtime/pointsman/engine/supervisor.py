@@ -25,6 +25,7 @@ from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
+from pointsman.engine.history import is_outcome
 from pointsman.engine.intake import addressee
 from pointsman.engine.loads import Loads
 from pointsman.engine.mending import Mender
@@ -248,7 +249,8 @@ class SupervisorEngine:
         self._arrived(workflow, arrival, turns)
 
     async def _heard_outcome(self, stored: Stored) -> None:
-        self._remember_end(stored.subject.rpartition(".")[2])
+        if is_outcome(stored):
+            self._remember_end(stored.subject.rpartition(".")[2])
 
     def _arrived(self, workflow: str, arrival: Arrival, turns: asyncio.TaskGroup) -> None:
         """Inputs of one workflow are dealt with one after the other, and together when several are there."""

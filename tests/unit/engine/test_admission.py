@@ -8,6 +8,7 @@ from pointsman.bus.memory import MemoryBus
 from pointsman.engine.admission import Room
 from pointsman.ports import Stored, StreamKind
 from pointsman.testing import VirtualClock
+from pointsman_schemas.events import Outcome
 from pointsman_schemas.subjects import Subjects
 
 
@@ -30,8 +31,10 @@ async def test_those_whose_end_was_not_heard_are_found_with_few_round_trips_and_
     room = Room(bus, subjects, clock, "crew", 120)
     for number in range(120):
         room.take(f"wf_{number}")
-    await bus.publish(subjects.outcome("crew", "wf_7"), b"{}", {})
-    await bus.publish(subjects.outcome("crew", "wf_119"), b"{}", {})
+    for name in ("wf_7", "wf_119"):
+        headers = {"ce-type": Outcome.event_type, "ce-subject": name}
+        await bus.publish(subjects.outcome("crew", name), b"{}", headers)
+    await bus.publish(subjects.outcome("crew", "wf_8"), b"{}", {})  # somebody else's
 
     await clock.advance(5)
     found = await room.ended()

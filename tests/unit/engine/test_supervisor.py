@@ -27,7 +27,7 @@ from pointsman.engine.sharing import Sharing
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.engine.workflow_log import Head, WorkflowLog
-from pointsman.errors import NotFound, OversizeEvent
+from pointsman.errors import BusUnavailable, NotFound, OversizeEvent
 from pointsman.ports import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
@@ -357,3 +357,66 @@ async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_th
 
 async def _logged(lines: Sequence[Mapping[str, object]], event: str) -> bool:
     return any(line["event"] == event for line in lines)
+
+
+GARBAGE = {
+    "bytes": (b"\xff", {}),
+    "JSON": (b"{}", {}),
+    "an event of another kind": (
+        b"{}",
+        encode(Envelope(id="x", type="io.somebody.v1", source="/x", time=datetime.now(UTC), subject="wf_1")),
+    ),
+}
+
+
+@pytest.mark.parametrize("supervisors", [1, 2])
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_workflow_nor_hides_its_outcome(
+    garbage: str, supervisors: int
+) -> None:
+    """Nor is it taken for one by who waits for it."""
+    gate, begun, broker = asyncio.Event(), asyncio.Event(), MemoryBroker()
+    client = Client(broker.connect())
+
+    @agent(name="a", description="Waits until it may")
+    async def waits(request: str) -> str:
+        begun.set()
+        await gate.wait()
+        return "done"
+
+    async with crew(broker, Settings(ack_wait=2), supervisors, waits):
+        workflow = await client.submit("crew", "hello")
+        await asyncio.wait_for(begun.wait(), 10)
+        place = client.subjects.outcome("crew", workflow.id)
+        waiting = asyncio.create_task(workflow.outcome(10))
+        await client.bus.publish(place, *GARBAGE[garbage])
+        await asyncio.sleep(0)
+        gate.set()
+        outcome = await waiting
+        again = await workflow.outcome(10)
+    stored = [each async for each in client.bus.read("log", place)]
+
+    assert outcome == again
+    assert (outcome.status, outcome.answer) == ("completed", "joined")
+    assert [parse(type(outcome), each.body) for each in stored] == [outcome]
+
+
+async def test_a_supervisor_that_dies_before_it_sent_anything_of_the_end_leaves_that_to_the_next_whatever_stands_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The outcome is sent last: where something else stands in its place, the rest is not there."""
+    broker, sent = MemoryBroker(), Sender.send_new
+    client = Client(broker.connect())
+
+    async def dies(self: Sender, state: State, entries: Sequence[Entry], *prepared: Any) -> None:
+        if not state.ended:
+            return await sent(self, state, entries, *prepared)
+        await client.bus.publish(client.subjects.outcome("crew", state.workflow_id), b"{}", {})
+        monkeypatch.setattr(Sender, "send_new", sent)
+        raise BusUnavailable("the end is not known to be sent")
+
+    monkeypatch.setattr(Sender, "send_new", dies)
+    async with crew(broker, Settings(ack_wait=0.2), 1):
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert outcome.status == "completed"
