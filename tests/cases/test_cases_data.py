@@ -353,7 +353,7 @@ async def test_what_has_ended_leaves_nothing_behind(settings: Settings, bus: Jet
                 break
             await asyncio.sleep(number % 7 / 100)
             await workflow.cancel("a test's")
-        return (await workflow.outcome(60)).status
+        return (await workflow.outcome(SIZE.patience)).status
 
     async def batch(client: Client) -> tuple[Size, Counter[str], float]:
         ended, began, few = Counter[str](), time.process_time(), asyncio.Semaphore(SIZE.together)

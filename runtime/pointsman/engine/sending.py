@@ -71,8 +71,8 @@ class Sender:
     async def send_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
         """The whole outbox of `state`, because what was sent before is not known."""
         if state.ended and not entries:
-            there = await self._bus.last("log", self._subjects.outcome(state.team, state.workflow_id))
-            if there is not None and _ends(there, state):
+            ending = await self._bus.last("log", self._subjects.outcome(state.team, state.workflow_id))
+            if ending is not None and _ends(ending, state):
                 return
         await self.take_back(state)
         messages = self._ready(state, outbox(state, self._subjects))

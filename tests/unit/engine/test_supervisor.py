@@ -32,7 +32,7 @@ from pointsman.ports import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import Control, DeadLetter
+from pointsman_schemas.events import Control, DeadLetter, Outcome
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import dump, parse
@@ -398,7 +398,8 @@ async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_
 
     assert outcome == again
     assert (outcome.status, outcome.answer) == ("completed", "joined")
-    assert [parse(type(outcome), each.body) for each in stored] == [outcome]
+    assert len(stored) == 1
+    assert parse(Outcome, stored[0].body) == outcome
 
 
 async def test_a_supervisor_that_dies_before_it_sent_anything_of_the_end_leaves_that_to_the_next_whatever_stands_there(
