@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.broker import remove_streams
+from support.doctor import doctor
 from support.proxy import Proxy
 from support.waiting import until
 
@@ -53,3 +56,15 @@ async def test_a_publish_whose_answer_is_lost_is_stored_and_not_known_to_be(sett
     await remove_streams(settings)
 
     assert stored is not None
+
+
+async def test_a_broker_that_is_slow_to_answer_is_bad_to_doctor(settings: Settings, bus: object, port: int) -> None:
+    async with Proxy("127.0.0.1", port) as proxy:
+        through = settings.model_copy(update={"url": proxy.url})
+        quick = await doctor(through)
+        proxy.delay = 0.15  # each way
+        slow = await doctor(through)
+
+    assert "broker" not in quick
+    assert re.search(r" answers in (\d{3} ms|\d+\.\d s); ", slow["broker"]["seen"])
+    assert "disk" in slow["broker"]["advice"]

@@ -23,7 +23,7 @@ __all__ = ["agents", "by_name", "circuit_state", "difference", "left_running"]
 
 _LATE = 60.0  # seconds until an agent that is waited for is late: a slow import on a busy machine takes ten
 _LOOK = 0.1  # seconds between two looks at who is there
-_COUNTS = 31  # columns of how many there are, what waits and what is in work, with their margins
+_COUNTS = 36  # columns of how many there are, what waits and what is in work, with their margins
 _DESCRIBED = 10  # columns below which a description says nothing
 
 
@@ -122,7 +122,8 @@ def _table(
         table.add_column(column, no_wrap=narrow and column != "what it does")
     for (name, cards), queue in zip(grouped.items(), queues, strict=True):
         card = cards[0]
-        waiting, in_work = (str(queue.pending), str(queue.in_flight)) if queue else ("?", "?")
+        slots = sum(each.concurrency for each in cards)
+        waiting, in_work = (str(queue.pending), f"{queue.in_flight} of {slots}") if queue else ("?", "?")
         wrong = [circuit_state(circuits[name]) if name in circuits else "", difference(cards), left_running(cards)]
         told = "".join(f"{each}; " for each in wrong if each)
         cut = narrow or not told  # what is wrong is whole where there is room for it

@@ -23,6 +23,7 @@ from pointsman.cli.workflows import teams_seen
 from pointsman.client import WAITING, Client
 from pointsman.core.awaited import awaited, with_absent
 from pointsman.core.trace import build
+from pointsman.core.words import seconds
 from pointsman.engine.continuity import bounds, lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.history import side_by_side
@@ -41,6 +42,8 @@ _TOLD_FROM = 18  # the column in which what was seen begins: behind ok or BAD, a
 _SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
 _COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _LATELY = 100  # workflows whose tasks are looked at
+_ASKED = 3  # times the broker is asked how long it takes
+_SLOW = 0.25  # seconds: 500 times what a broker on the same machine takes; one on another continent takes less
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
 
@@ -93,7 +96,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
     yield await _telemetry()
     try:
         async with session(settings.url, settings.namespace) as client:
-            yield Check("broker", True, f"{settings.servers} answers; streams of {settings.namespace!r} fit")
+            yield await _broker(client, settings)
             yield await _continuity(client, team, settings)
             for check in await _team(client, team):
                 yield check
@@ -111,6 +114,18 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
         yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
     except PointsmanError as error:
         yield Check("broker", False, str(error), "see that it runs and can be reached from here")
+
+
+async def _broker(client: Client, settings: Settings) -> Check:
+    """How long it takes to answer, seen from here. One long pause of either side does not make it slow."""
+    clock, took = SystemClock(), list[float]()
+    for _ in range(_ASKED):
+        began = clock.monotonic()
+        await client.bus.time()
+        took.append(clock.monotonic() - began)
+    seen = f"{settings.servers} answers in {seconds(min(took))}; streams of {settings.namespace!r} fit"
+    advice = "every step waits for several such answers: look at its node's disk and CPU, then at the network from here"
+    return Check("broker", min(took) < _SLOW, seen, advice)
 
 
 async def _continuity(client: Client, team: Team | str | None, settings: Settings) -> Check:

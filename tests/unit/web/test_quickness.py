@@ -1,0 +1,94 @@
+"""What a page costs does not grow with what the log holds: counted in messages, bytes and entries, not in seconds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from support.asgi import Event, events
+from support.dashboard import watching
+from support.history import WORKFLOW, dispatched, ended, planned, started, store, succeeded
+from support.waiting import until
+
+from pointsman.bus.memory import MemoryBus
+from pointsman.web import index
+from pointsman_schemas.plan import PlannedTask
+
+pytestmark = pytest.mark.timeout(120)  # 10,000 workflows are written first
+
+
+def size(event: Event) -> int:
+    """Bytes on the wire, near enough."""
+    return len(json.dumps(event.data))
+
+
+@dataclass(frozen=True, slots=True)
+class ListCost:
+    rows: int
+    page: int
+    change: int
+    folded: int
+
+
+async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListCost:
+    """Two pages of a log of so many workflows are opened, then one workflow ends."""
+    bus = MemoryBus()
+    for number in range(workflows):
+        name = f"wf_{number:024}"
+        await store(bus, started(name), ended("completed", 3, workflow=name), workflow=name)
+    last = await store(bus, started("wf_last"), workflow="wf_last")
+    folded: list[int] = []
+    read = index.commit_of
+    async with watching(bus) as dashboard:
+        await until(lambda: dashboard.index.sequence >= last, seconds=60)
+        monkeypatch.setattr(index, "commit_of", lambda stored: (folded.append(stored.sequence), read(stored))[1])
+        async with events(dashboard.app, "/api/live/workflows") as one, events(dashboard.app, "/api/live/workflows"):
+            page = await one.until("page")
+            await store(bus, ended("completed", 3, workflow="wf_last"), workflow="wf_last", number=2)
+            change = await one.until("rows")
+    monkeypatch.undo()
+    assert [row["status"] for row in change.data["rows"]] == ["completed"]
+    return ListCost(len(page.data["rows"]), size(page), size(change), len(folded))
+
+
+async def test_the_list_of_10_000_workflows_costs_what_that_of_200_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = await cost_of_list(200, monkeypatch)
+    many = await cost_of_list(10_000, monkeypatch)
+
+    assert (few.rows, many.rows) == (100, 100)
+    assert many.page < 1.05 * few.page
+    assert many.change < 1.2 * few.change
+    assert (few.folded, many.folded) == (1, 1)  # what came, once for both pages
+
+
+async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:
+    """A plan of so many tasks is open on a page, and all of them end at once: the bytes of each view, and the lines."""
+    bus = MemoryBus()
+    names = [f"t{number}" for number in range(tasks)]
+    plan = [PlannedTask(id=name, agent="fitter", intent="fit") for name in names]
+    await store(bus, started(), *planned(*plan), *(dispatched(name, "fitter", 1) for name in names))
+    sizes: list[int] = []
+    lines = 0
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        first = await page.until("view")
+        for number, name in enumerate(names):
+            last = await store(bus, succeeded(name, "fitter", 1, 2), number=number + 2)
+        seen = 0
+        while seen < last:
+            event = await page.next()
+            if event.name == "lines":
+                lines, seen = lines + len(event.data), event.id or 0
+            elif event.name == "view":
+                sizes.append(size(event))
+    return size(first), sizes, lines
+
+
+async def test_a_plan_of_500_tasks_is_sent_a_few_times_for_all_that_comes_at_once_and_as_large_as_it_is() -> None:
+    few, _, _ = await views_of_plan(50)
+    many, sizes, lines = await views_of_plan(500)
+
+    assert many < 10.5 * few
+    assert many < 500 * 1_000  # bytes a task
+    assert lines == 500
+    assert len(sizes) < 100  # not one for each of 500 ends
