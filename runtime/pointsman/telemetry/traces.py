@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
@@ -88,6 +89,9 @@ _tracer: otel.Tracer | None = None
 _way: Way | None = None
 _recorder: Recorder | None = None
 _chosen: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
+_left_behind: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
+"""Spans that ended while another that began within them was open, as those of interleaved generators do, and what was
+around each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +234,24 @@ class span:
         finally:
             # Not detach(token): a generator that is left early is closed in another context, where the token does not
             # fit and OpenTelemetry logs an error. There, what is current is not ours: there is nothing to restore.
-            if self._within is not self._before and otel_context.get_current() is self._within:
-                otel_context.attach(self._before)
+            if self._within is not self._before:
+                if otel_context.get_current() is self._within:
+                    otel_context.attach(_still_open(self._before) if _left_behind else self._before)
+                elif otel.get_current_span(self._before) is not self._inner:
+                    # One that began within this one may be open still, and must not bring this one back.
+                    _left_behind[self._inner] = self._before
             if not self._opened._left:
                 if self._tracer is not None:
                     self._inner.end()
                 elif self._lost_to is not None:
                     self._lost_to.refuse()
+
+
+def _still_open(context: otel_context.Context) -> otel_context.Context:
+    """`context`, or what was around those spans of it that ended before spans within them did."""
+    while (around := _left_behind.get(otel.get_current_span(context))) is not None:
+        context = around
+    return context
 
 
 def reserve(parent: TraceContext | None = None) -> TraceContext:

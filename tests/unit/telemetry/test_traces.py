@@ -6,8 +6,9 @@ import asyncio
 import gc
 import logging
 import multiprocessing
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import aclosing
 
 import pytest
 from opentelemetry import trace as otel
@@ -36,6 +37,16 @@ from pointsman.threads import in_thread
 @pytest.fixture
 def no_tracing() -> None:
     traces.use(None)
+
+
+async def streaming(name: str, waits: asyncio.Event | None = None) -> AsyncGenerator[int]:
+    """Numbers from within a span. With `waits`, which then says so, it waits in vain before the second."""
+    with span(name):
+        yield 1
+        if waits is not None:
+            waits.set()
+            await asyncio.Event().wait()
+        yield 2
 
 
 class TestSpan:
@@ -162,6 +173,79 @@ class TestSpan:
 
         assert [finished.name for finished in exported.get_finished_spans()] == ["stream", "outer"]
         assert [entry.getMessage() for entry in caplog.records if entry.name.startswith("opentelemetry")] == []
+
+    async def test_generators_that_end_in_another_order_than_they_began_leave_the_context_as_it_was(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        with span("outer") as outer:
+            first, second, third = (streaming(name) for name in ("first", "second", "third"))
+            for stream in (first, second, third):
+                await anext(stream)
+            await first.aclose()
+            await second.aclose()
+            await third.aclose()
+            assert current() == outer.context
+            with span("after"):
+                pass
+        assert current() is None
+
+        finished = exported.get_finished_spans()
+        assert [each.name for each in finished] == ["first", "second", "third", "after", "outer"]
+        assert outer.context is not None
+        assert ids(finished[3])[2] == outer.context.span_id
+
+    async def test_generators_that_are_cancelled_in_the_midst_of_each_other_end_and_the_next_has_the_right_parent(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        waiting = asyncio.Event()
+
+        async def both() -> None:
+            async with aclosing(streaming("first")) as first, aclosing(streaming("second", waiting)) as second:
+                await anext(first)
+                await anext(second)
+                await first.aclose()
+                await anext(second)
+
+        async def work() -> None:
+            with span("work"):
+                try:
+                    await both()
+                finally:
+                    with span("undone"):
+                        pass
+
+        task = asyncio.create_task(work())
+        await waiting.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+        finished = {each.name: each for each in exported.get_finished_spans()}
+        assert set(finished) == {"first", "second", "work", "undone"}
+        assert ids(finished["undone"])[2] == ids(finished["work"])[1]
+        cancelled = {name for name, each in finished.items() if (each.attributes or {}).get("error.type")}
+        assert cancelled == {"second", "work"}
+
+    async def test_tasks_that_each_read_a_generator_are_not_in_each_others_spans(
+        self, exported: InMemorySpanExporter
+    ) -> None:
+        async def read(name: str) -> None:
+            async for _ in streaming(name):
+                with span(f"{name} read"):
+                    await asyncio.sleep(0)
+
+        with span("outer") as outer:
+            await asyncio.gather(read("first"), read("second"))
+
+        finished = exported.get_finished_spans()
+        (trace_id,) = {ids(each)[0] for each in finished}
+        begun = {each.name: ids(each)[1] for each in finished}
+        above = {(each.name, ids(each)[2]) for each in finished}
+        assert outer.context is not None
+        assert outer.context.trace_id == trace_id
+        assert above == {
+            ("outer", None), ("first", begun["outer"]), ("second", begun["outer"]),
+            ("first read", begun["first"]), ("second read", begun["second"]),
+        }  # fmt: skip
 
     def test_a_process_of_a_pool_goes_on_with_the_trace(self, exported: InMemorySpanExporter) -> None:
         spawning = multiprocessing.get_context("spawn")
