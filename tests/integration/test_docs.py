@@ -150,6 +150,27 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
     assert sorted(statuses) == ["completed", "completed", "failed"]
 
 
+def test_no_document_has_a_block_that_no_test_runs() -> None:
+    """`test_guide`, `test_runbook` and `test_strategies_guide` run those that are not run here."""
+    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
+
+    unseen = [name for name, text in texts.items()
+              if len(re.findall(r"^\s*(?:```|~~~)", text, re.MULTILINE)) != 2 * len(blocks_of(text))]  # fmt: skip
+    languages = {name: {language for language, _ in blocks_of(text)} - {"text"} for name, text in texts.items()}
+
+    assert unseen == []
+    assert {name: found for name, found in languages.items() if found} == {
+        "README.md": {"sh", "python"},
+        "docs/approvals.md": {"sh"},
+        "docs/guide.md": {"sh", "python", "yaml"},
+        "docs/runbook.md": {"sh"},
+        "docs/state-machine.md": {"mermaid"},  # generated
+        "docs/strategies.md": {"python"},
+        "docs/telemetry.md": {"python"},
+    }
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
 def test_a_team_that_was_just_started_is_asked_when_it_and_its_planner_are_there(document: str) -> None:
     starting = [body for _, body in blocks_of((ROOT / document).read_text()) if "pointsman supervisor" in body]

@@ -18,7 +18,7 @@ from pointsman.llm_agent import LLMAgent
 from pointsman.mcp import McpTools, mcp_tools
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
-from pointsman_schemas.team import ANY, Limits, Supervisor, Team
+from pointsman_schemas.team import ANY, Limits, Pipeline, Stage, Supervisor, Team
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -221,3 +221,17 @@ async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) 
     assert (offered.name, "Sells tea" in (offered.description or "")) == ("shop", True)
     assert not result.is_error
     assert result.content[0].text == "joined"  # type: ignore[union-attr]
+
+
+async def test_a_team_that_fails_is_an_error_that_its_caller_can_read(settings: Settings) -> None:
+    team = Team(name="shop", agents=ANY, strategy=Pipeline(stages=(Stage(agent="nobody"),)), limits=Limits(deadline=30))
+    environment = {**os.environ, "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace}
+    served = StdioServerParameters(
+        command=sys.executable, args=["-m", "pointsman", "mcp", "shop", "--timeout", "1"], env=environment
+    )
+
+    async with running(settings, team, [echo("worker")]), Client(served) as client:
+        result = await client.call_tool("shop", {"request": "tea, please"})
+
+    assert result.is_error
+    assert "no agent named nobody is alive" in result.content[0].text  # type: ignore[union-attr]

@@ -8,11 +8,13 @@ from contextlib import suppress
 from pointsman.cli.output import Code
 from pointsman.cli.session import session
 from pointsman.client import Client
-from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
+from pointsman.errors import BusUnavailable, ConfigurationError, NotFound, PeerError, PointsmanError, describe_error
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["run"]
+__all__ = ["answer", "run"]
+
+LATE = 5.0  # seconds: at its deadline a team answers with what it has, and that takes a moment
 
 
 def run(team: str, *, timeout: float, url: str | None, namespace: str | None) -> Code:
@@ -21,13 +23,17 @@ def run(team: str, *, timeout: float, url: str | None, namespace: str | None) ->
     async def serve() -> Code:
         try:
             from mcp.server import MCPServer
+            from mcp.server.mcpserver.exceptions import ToolError
         except ModuleNotFoundError:
             raise ConfigurationError("offering a team needs the MCP SDK: pip install 'pointsman[mcp]'") from None
         async with session(url, namespace, create=True) as client:
             described = next((card.description for card in await client.teams() if card.name == team), "")
 
             async def ask(request: str) -> str:
-                return await _answer(client, team, request, timeout)
+                try:
+                    return await answer(client, team, request, timeout)
+                except PointsmanError as error:  # of any other the caller is told no more than that there was one
+                    raise ToolError(describe_error(error)) from None
 
             server = MCPServer("pointsman")
             what = described or f"The team {team}"
@@ -38,17 +44,17 @@ def run(team: str, *, timeout: float, url: str | None, namespace: str | None) ->
     return asyncio.run(serve())
 
 
-async def _answer(client: Client, team: str, request: str, timeout: float) -> str:
+async def answer(client: Client, team: str, request: str, timeout: float) -> str:
     """The team's answer; whatever else a workflow ends with is an error that says so. Who gives up asking ends it."""
     workflow = await client.submit(team, request, deadline=timeout)
     try:
-        outcome = await workflow.outcome(timeout + 5.0)  # at its deadline the team answers with what it has
+        outcome = await workflow.outcome(timeout + LATE)
     except asyncio.CancelledError:
         with suppress(BusUnavailable, NotFound):
             await workflow.cancel("the MCP client gave up")
         raise
     except TimeoutError:
-        raise RuntimeError(
+        raise PeerError(
             f"workflow {workflow.id} of {team} has not ended; is its supervisor running? `pointsman doctor {team}`"
         ) from None
     text = outcome.answer if isinstance(outcome.answer, str) else compact(outcome.answer).decode()
@@ -57,4 +63,4 @@ async def _answer(client: Client, team: str, request: str, timeout: float) -> st
         return text
     if outcome.status == "partial":
         return f"{text}\n\nNot answered:{gaps}"
-    raise RuntimeError(f"workflow {workflow.id} {outcome.status}: {outcome.reason}{gaps}")
+    raise PeerError(f"workflow {workflow.id} {outcome.status}: {outcome.reason}{gaps}")
