@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import BaseModel, JsonValue
 
@@ -35,13 +35,20 @@ class McpTools:
     """
 
     def __init__(
-        self, server: Callable[[], Any], name: str, only: Sequence[str], timeout: float, idempotent: Sequence[str]
+        self,
+        server: Callable[[], Any],
+        name: str,
+        only: Sequence[str],
+        timeout: float,
+        idempotent: Sequence[str],
+        approval: Sequence[str],
     ) -> None:
         self._server = server
         self._name = name
         self._only = frozenset(only)
         self._timeout = timeout
         self._idempotent = frozenset(idempotent)
+        self._approval = frozenset(approval)
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
@@ -141,12 +148,15 @@ class McpTools:
 
     def _chosen(self, offered: Sequence[Offered]) -> list[Tool[..., Any]]:
         chosen = [each for each in offered if not self._only or each.name in self._only]
-        if missing := self._only - {each.name for each in offered}:
+        if missing := (self._only | self._idempotent | self._approval) - {each.name for each in offered}:
             there = ", ".join(sorted(each.name for each in offered)) or "none"
             raise ConfigurationError(f"{self._name} has no tool {', '.join(sorted(missing))}; it has {there}")
         if len(chosen) > MOST:
             raise ConfigurationError(f"{self._name} offers {len(chosen)} tools; choose at most {MOST} with only=[...]")
-        return [_McpTool(self, each, self._timeout, self._is_idempotent(each)) for each in chosen]
+        return [
+            _McpTool(self, each, self._timeout, self._is_idempotent(each), each.name in self._approval)
+            for each in chosen
+        ]
 
     def _is_idempotent(self, offered: Offered) -> bool:
         hints = offered.annotations
@@ -160,6 +170,7 @@ def mcp_tools(
     only: Sequence[str] = (),
     timeout: float = 60.0,
     idempotent: Sequence[str] = (),
+    approval: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> McpTools:
     """The tools of an MCP server, for `LLMAgent(tools=[...])`: a URL (streamable HTTP), or the command of a server that
@@ -167,27 +178,35 @@ def mcp_tools(
 
     `only` names the tools to be used, all unless given. `timeout`, in seconds, bounds each call; a server has half a
     minute to be there beside that. `idempotent` names those that may run twice, beside those of which the server says
-    that they only read or are idempotent. `env` is added to the little that a command is given of this process's
-    environment. The agent closes it.
+    that they only read or are idempotent, and `approval` those of which a person must allow each call. `env` is added
+    to the little that a command is given of this process's environment. The agent closes it.
 
     Raises:
-        ConfigurationError: the extra `mcp` is not installed.
+        ConfigurationError: the extra `mcp` is not installed, or the definition does not fit.
     """
+    for what, names in (("only", only), ("idempotent", idempotent), ("approval", approval)):
+        if isinstance(names, str):
+            raise ConfigurationError(f"the tools of {server} have {what}={names!r}; expected [{names!r}]")
+    if not server or (isinstance(server, str) and not server.startswith(("http://", "https://"))):
+        command = server.split() if isinstance(server, str) else ["COMMAND"]
+        raise ConfigurationError(
+            f"the MCP server is {server!r}; expected http://HOST:PORT/mcp, or a command as a list, {command}"
+        )
     try:
         from mcp import StdioServerParameters
     except ModuleNotFoundError:
         raise ConfigurationError("tools of MCP servers need the MCP SDK: pip install 'pointsman[mcp]'") from None
     if isinstance(server, str):
-        return McpTools(lambda: server, server, only, timeout, idempotent)
-    command, *arguments = server
-    parameters = StdioServerParameters(command=command, args=arguments, env=dict(env) if env is not None else None)
-    return McpTools(lambda: parameters, " ".join(server)[:200], only, timeout, idempotent)
+        return McpTools(lambda: server, server, only, timeout, idempotent, approval)
+    program, *arguments = server
+    parameters = StdioServerParameters(command=program, args=arguments, env=dict(env) if env is not None else None)
+    return McpTools(lambda: parameters, " ".join(server)[:200], only, timeout, idempotent, approval)
 
 
 class _McpTool(Tool[..., Any]):
     """One tool of a server. Its arguments are checked there: here they only have to be an object."""
 
-    def __init__(self, source: McpTools, offered: Offered, timeout: float, idempotent: bool) -> None:
+    def __init__(self, source: McpTools, offered: Offered, timeout: float, idempotent: bool, approval: bool) -> None:
         self._source = source
 
         async def call(arguments: dict[str, JsonValue]) -> Any:
@@ -201,7 +220,7 @@ class _McpTool(Tool[..., Any]):
             ) from None
         super().__init__(
             call, name=name, description=offered.description or offered.title or name, timeout=timeout, retries=0,
-            idempotent=idempotent, namespace={},
+            idempotent=idempotent, approval=approval, namespace={},
         )  # fmt: skip
         self.spec = ToolSpec(name, offered.description or offered.title or name, offered.input_schema)
 
@@ -219,6 +238,9 @@ class _McpTool(Tool[..., Any]):
 
     def _check(self, arguments: Mapping[str, object]) -> BaseModel:
         return super()._check({"arguments": as_json_value(dict(arguments))})
+
+    def _plain(self, checked: BaseModel) -> dict[str, JsonValue]:
+        return cast(dict[str, JsonValue], super()._plain(checked)["arguments"])
 
 
 def _value(result: CallToolResult) -> JsonValue:

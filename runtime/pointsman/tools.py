@@ -166,14 +166,14 @@ class Tool(Generic[P, R]):
     def _unasked(self, checked: BaseModel, context: Context) -> ApprovalWanted | None:
         if not self.approval:
             return None
-        wanted = ApprovalWanted(tool=self.name, arguments=_plain(checked), input_schema=dict(self.spec.parameters))
+        wanted = ApprovalWanted(tool=self.name, arguments=self._plain(checked), input_schema=dict(self.spec.parameters))
         return wanted if context.verdict(wanted.tool, wanted.arguments) is None else None
 
     def _allowed(self, checked: BaseModel, context: Context) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
         if (wanted := self._unasked(checked, context)) is not None:
             raise NeedsApproval([wanted])
-        said = context.verdict(self.name, _plain(checked)) if self.approval else None
+        said = context.verdict(self.name, self._plain(checked)) if self.approval else None
         if said is None:
             return checked
         if said.verdict != "approved":
@@ -240,16 +240,15 @@ class Tool(Generic[P, R]):
         except ValidationError as error:
             raise self._bad(describe(error)) from None
 
+    def _plain(self, checked: BaseModel) -> dict[str, JsonValue]:
+        """The arguments as JSON, under their own names: the same call is the same object, whoever makes it."""
+        plain: dict[str, JsonValue] = checked.model_dump(mode="json", by_alias=True, fallback=repr)
+        return plain
+
     def _bad(self, problem: str) -> TaskError:
         return TaskError(
             f"bad arguments for {self.name}: {problem}; call it as its schema says", kind=ErrorKind.INVALID_INPUT
         )
-
-
-def _plain(checked: BaseModel) -> dict[str, JsonValue]:
-    """The arguments as JSON, under their own names: the same call is the same object, whoever makes it."""
-    plain: dict[str, JsonValue] = checked.model_dump(mode="json", by_alias=True, fallback=repr)
-    return plain
 
 
 def _is_transient(error: Exception) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
@@ -13,11 +14,12 @@ from support.processes import found
 from support.system import echo, planner_of, running, synthesizer
 
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, TaskError
+from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.mcp import McpTools, mcp_tools
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman_schemas.events import Verdict
 from pointsman_schemas.team import ANY, Limits, Pipeline, Stage, Supervisor, Team
 
 pytestmark = pytest.mark.timeout(90)
@@ -159,6 +161,55 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
     assert len(pids(tmp_path)) == 2
 
 
+async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_arguments(command: list[str]) -> None:
+    source = mcp_tools(command, only=["add", "fail"], approval=["add"])
+    context = Context.for_test("add")
+    add, fail = await source.tools()
+
+    with pytest.raises(NeedsApproval) as caught:
+        await add.call('{"a": 2, "b": 3}', context)
+    (asked,) = caught.value.calls
+    said = Verdict(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
+    allowed = Context(context.handoff.model_copy(update={"verdicts": (said,)}), context.reporter)
+    changed = await add.call('{"a": 2, "b": 3}', allowed)
+    free = await fail.call("{}", context)
+    await source.close()
+
+    assert asked.arguments == {"a": 2, "b": 3}
+    assert asked.input_schema is not None
+    assert set(asked.input_schema["properties"]) == {"a", "b"}  # type: ignore[arg-type]
+    assert changed.data == 42
+    assert "no such luck" in free.text
+
+
+@pytest.mark.parametrize("what", ["only", "idempotent", "approval"])
+async def test_a_tool_that_is_spoken_of_and_not_offered_is_named(command: list[str], what: str) -> None:
+    named: Any = {what: ["multiply"]}
+    source = mcp_tools(command, **named)
+
+    with pytest.raises(ConfigurationError, match="has no tool multiply; it has add, die, fail, slow"):
+        await source.tools()
+
+
+@pytest.mark.parametrize(
+    ("server", "given", "advice"),
+    [
+        (
+            "some-mcp-server --root /srv",
+            {},
+            r"expected http://HOST:PORT/mcp, or a command as a list, \['some-mcp-server', ",
+        ),
+        ("localhost:8000/mcp", {}, "expected http://HOST:PORT/mcp"),
+        ([], {}, "expected http://HOST:PORT/mcp, or a command as a list"),
+        (["server"], {"only": "add"}, r"only='add'; expected \['add'\]"),
+        (["server"], {"approval": "add"}, r"approval='add'; expected \['add'\]"),
+    ],
+)
+def test_what_is_no_server_and_no_list_of_tools_says_what_to_write(server: Any, given: Any, advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice):
+        mcp_tools(server, **given)
+
+
 async def test_what_is_not_there_is_named() -> None:
     nowhere = mcp_tools([sys.executable, "-c", "raise SystemExit(3)"])
 
@@ -166,13 +217,6 @@ async def test_what_is_not_there_is_named() -> None:
         await nowhere.tools()
 
     assert caught.value.retryable
-
-
-async def test_a_tool_that_is_asked_for_and_not_offered_is_named(command: list[str]) -> None:
-    source = mcp_tools(command, only=["multiply"])
-
-    with pytest.raises(ConfigurationError, match="has no tool multiply; it has add, die, fail, slow"):
-        await source.tools()
 
 
 async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ async def tables(request: str) -> dict[str, Any]:
     return {"sold": 3}
 
 
-def team(*names: str) -> Team:
+def team(first: str, *more: str) -> Team:
     """The members of a fan-out, or one stage."""
-    strategy = FanOut(synthesizer=None) if len(names) > 1 else Pipeline(stages=(Stage(agent=names[0]),))
-    return Team(name="shop", agents=names, strategy=strategy, limits=Limits(deadline=30, attempts=1))
+    strategy = FanOut(synthesizer=None) if more else Pipeline(stages=(Stage(agent=first),))
+    return Team(name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30, attempts=1))
 
 
 async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
