@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pydantic_core import from_json
 
@@ -58,7 +58,7 @@ class StreamWriter:
     def begin(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
         """As `store`."""
         if self._watcher is None:
-            return self._store(subject, body, wire)
+            return partial(self._stored, subject, wire, self._sent(subject, body, wire))
         return self._watched(self._watcher, subject, body, wire)
 
     def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
@@ -69,16 +69,18 @@ class StreamWriter:
                 wire = traced
         began = self._clock.monotonic()
         try:
-            storing = self._store(subject, body, wire)
+            storing = self._sent(subject, body, wire)
         except PointsmanError as raised:
             watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
             raise
-        return partial(self._told, watcher, subject, began, storing)
+        return partial(self._told, watcher, began, subject, wire, storing)
 
-    async def _told(self, watcher: Watcher, subject: str, began: float, storing: UnderWay[int]) -> int:
+    async def _told(
+        self, watcher: Watcher, began: float, subject: str, wire: dict[str, str], storing: UnderWay[bytes]
+    ) -> int:
         error: str | None = None
         try:
-            return await storing()
+            return _sequence(answer := from_json(await storing())) or await self._refused(answer, subject, wire)
         except PointsmanError as raised:
             error = raised.kind
             raise
@@ -90,15 +92,16 @@ class StreamWriter:
         if self._watcher is not None and (hop := hop_of(told.data)) is not None:
             self._watcher.passed(hop)
 
-    def _store(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
+    def _sent(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[bytes]:
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self._bus.max_payload)
-        return partial(self._stored, subject, wire, self._bus.ask(subject, body, block, lost=UnknownOutcome))
+        return self._bus.ask(subject, body, block, lost=UnknownOutcome)
 
     async def _stored(self, subject: str, wire: dict[str, str], storing: UnderWay[bytes]) -> int:
-        answer = from_json(await storing())
-        if not (code := error_code(answer)):
-            return int(answer["seq"])
+        return _sequence(answer := from_json(await storing())) or await self._refused(answer, subject, wire)
+
+    async def _refused(self, answer: dict[str, Any], subject: str, wire: dict[str, str]) -> NoReturn:
+        code = error_code(answer)
         if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
             raise UnknownOutcome(f"{subject} is refused for a message that is not there yet: {said(answer)}; try again")
         if code in (CONFLICT, UNDER_WAY):
@@ -114,3 +117,8 @@ class StreamWriter:
     async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
         newest = await self._reader.from_leader(stream, {"last_by_subj": wire.get(EXPECTED_OF, subject)})
         return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE])
+
+
+def _sequence(answer: dict[str, Any]) -> int:
+    """Where it was stored; 0 where it was refused."""
+    return 0 if error_code(answer) else int(answer["seq"])

@@ -16,6 +16,7 @@ from collections.abc import Container
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any
 
 from pointsman.engine.attempt import Attempt
@@ -30,7 +31,7 @@ from pointsman.engine.journal import BusJournal
 from pointsman.engine.meters import BusMeters
 from pointsman.engine.reports import BusReporter
 from pointsman.errors import ContractError, OversizeEvent, describe_error
-from pointsman.ports import Bus, Clock, Delivery
+from pointsman.ports import Bus, Clock, Delivery, Server
 from pointsman.settings import Settings
 from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span, tracing
 from pointsman_schemas.envelope import Envelope, encode
@@ -40,14 +41,6 @@ from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Answerer", "Job"]
-
-_MEASURED = (  # of its span
-    "messaging.system",
-    "messaging.operation.name",
-    "messaging.destination.template",
-    names.SERVER_ADDRESS,
-    names.SERVER_PORT,
-)
 
 _log = get_logger(__name__)
 
@@ -128,13 +121,12 @@ class Answerer:
         delivery, desk = job.delivery, job.desk
         if delivery.delivered == 1 and metrics.measuring():
             waited = (self._clock.now() - delivery.message.at).total_seconds()
-            metrics.observe(names.QUEUE_DURATION, max(0.0, waited), {names.AGENT_NAME: desk.name})
+            metrics.measure(names.QUEUE_DURATION, max(0.0, waited), metrics.of_agent(desk.name))
         began = self._clock.monotonic()
-        title, attributes = self._about(job, envelope, handoff) if tracing() or metrics.measuring() else ("", {})
         with (
             bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
                  correlation_id=envelope.correlation_id),
-            self._span(job, envelope, handoff, title, attributes) as spot,
+            self._span(job, envelope, handoff) as spot,
         ):  # fmt: skip
             try:
                 result = await self._answer(job, envelope, handoff, spot)
@@ -159,10 +151,8 @@ class Answerer:
         kind = result.error.kind if result.error else None
         desk.count(seconds, kind)
         if metrics.measuring():
-            measured = {key: attributes.get(key) for key in _MEASURED}
-            metrics.observe(
-                names.PROCESS_DURATION, seconds, {**measured, names.AGENT_NAME: desk.name, names.ERROR_TYPE: kind}
-            )
+            of = _series(self._subjects.namespace, desk.name, self._bus.server, kind)
+            metrics.measure(names.PROCESS_DURATION, seconds, of)
 
     def _about(self, job: Job, envelope: Envelope, handoff: Handoff) -> tuple[str, names.Attributes]:
         return names.process_handoff(
@@ -181,14 +171,13 @@ class Answerer:
             server=self._bus.server,
         )
 
-    def _span(
-        self, job: Job, envelope: Envelope, handoff: Handoff, title: str, attributes: names.Attributes
-    ) -> AbstractContextManager[Span]:
+    def _span(self, job: Job, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
         """An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing() else None
         links = (parent,) if parent and job.delivery.delivered > 1 else ()
-        return span(title, kind="consumer", parent=parent, attributes=attributes, span_id=own, links=links)
+        about = partial(self._about, job, envelope, handoff)
+        return span(about, kind="consumer", parent=parent, span_id=own, links=links)
 
     async def _answer(self, job: Job, envelope: Envelope, handoff: Handoff, spot: Span) -> Result | None:
         """The result that was stored; None where nothing was run, or it was not run to its end."""
@@ -298,3 +287,8 @@ class Answerer:
             return await self._bus.last("work", handoff.return_to) is not None
 
         return await insist(look, self._clock)
+
+
+@lru_cache(256)
+def _series(namespace: str, agent: str, server: Server | None, error: str | None) -> metrics.Labels:
+    return metrics.labels(names.processed_handoff(namespace, agent, server, error))

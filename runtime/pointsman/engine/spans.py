@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 
 from pointsman.core.evolve import apply
 from pointsman.core.state import State, Task
@@ -111,7 +112,8 @@ class Spans:
         again = max(delivery.delivered for delivery in deliveries)
         if not tracing() or not state.trace.flags & 1 or (len(deliveries) == 1 and again == 1):
             return
-        name, attributes = names.process_inputs(
+        about = partial(
+            names.process_inputs,
             self._subjects.namespace,
             self._team,
             subject=deliveries[0].message.subject,
@@ -123,13 +125,12 @@ class Spans:
         )
         workflow = trace_context(state.trace)
         record(
-            name,
+            about,
             context=reserve(workflow),
             parent_span_id=workflow.span_id,
             kind="consumer",
             started=started,
             ended=self._clock.now(),
-            attributes=attributes,
             happenings=[Happening(names.REDELIVERED, started, {names.DELIVERED: again})] if again > 1 else (),
             links=[sent for delivery in deliveries if (sent := _sent_from(delivery)) is not None],
         )
@@ -237,7 +238,8 @@ def _task_ended(
     metrics.observe(names.TASK_DURATION, seconds, {names.AGENT_NAME: task.agent, names.STATUS: task.status.value})
     if not tracing():
         return
-    name, attributes = names.task(
+    about = partial(
+        names.task,
         task.role.value,
         task.agent,
         workflow_id=state.workflow_id,
@@ -251,13 +253,12 @@ def _task_ended(
     trace = state.trace
     error = (task.error.kind, task.error.message) if task.error and task.status is TaskStatus.FAILED else None
     record(
-        name,
+        about,
         context=trace_context(trace, task.span_id),
         parent_span_id=trace.span_id,
         kind="internal" if task.role is Role.PLAN else "client",
         started=started,
         ended=ended,
-        attributes=attributes,
         error=error,
         happenings=happenings,
     )
@@ -270,19 +271,22 @@ def _workflow_ended(state: State, ended: datetime, happenings: list[Happening]) 
     )
     if not tracing():
         return
-    name, attributes = names.invoke_workflow(
-        state.team, workflow_id=state.workflow_id, correlation_id=state.correlation_id, status=state.phase.value
+    about = partial(
+        names.invoke_workflow,
+        state.team,
+        workflow_id=state.workflow_id,
+        correlation_id=state.correlation_id,
+        status=state.phase.value,
     )
     trace = state.trace
     reason = state.outcome.reason if state.outcome else ""
     record(
-        name,
+        about,
         context=trace_context(trace),
         parent_span_id=trace.parent_span_id,
         kind="internal",
         started=state.started_at,
         ended=ended,
-        attributes=attributes,
         error=(state.phase.value, reason) if state.phase is Phase.FAILED else None,
         happenings=happenings,
     )

@@ -8,6 +8,7 @@ histograms, where the readers are ours (`histograms`).
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -16,7 +17,8 @@ from pointsman.telemetry import names
 from pointsman.telemetry.histograms import MOST, OVERFLOW, Histograms, Labels
 from pointsman.telemetry.names import Attributes, Value
 
-__all__ = ["NAMES", "add", "change", "count", "hide", "histograms", "labels", "measuring", "observe", "show", "use"]
+__all__ = ["NAMES", "Labels", "add", "change", "count", "hide", "histograms", "labels", "measure", "measuring",
+           "observe", "of_agent", "show", "use"]  # fmt: skip
 
 # From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
 _LONG: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -71,10 +73,16 @@ def measuring() -> bool:
 
 def observe(name: str, value: float, attributes: Attributes | None = None) -> None:
     """Add one measurement to the histogram `name`, a constant of `names`; attributes that are None are left out."""
+    if _meter is not None:
+        measure(name, value, labels(attributes))
+
+
+def measure(name: str, value: float, of: Labels) -> None:
+    """`observe` of the series `of`, which whoever measures often finds once."""
     if _histograms is not None:
-        _histograms.add(name, value, labels(attributes))
+        _histograms.add(name, value, of)
     elif _meter is not None:
-        _instrument(_meter, name).record(value, _attributes(attributes))
+        _instrument(_meter, name).record(value, dict(of))
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
@@ -84,13 +92,11 @@ def count(name: str, amount: float = 1, attributes: Attributes | None = None) ->
 
 
 def add(counter: str, amount: float, of: Labels, histogram: str = "", value: float = 0.0) -> None:
-    """`count` and `observe`, both of the series `of`, which whoever measures often finds once."""
+    """`count` and `observe`, both of the series `of`."""
     if _meter is not None:
         _add(_meter, counter, amount, of)
-        if _histograms is not None and histogram:
-            _histograms.add(histogram, value, of)
-        elif histogram:
-            _instrument(_meter, histogram).record(value, dict(of))
+        if histogram:
+            measure(histogram, value, of)
 
 
 def labels(attributes: Attributes | None) -> Labels:
@@ -101,7 +107,13 @@ def labels(attributes: Attributes | None) -> Labels:
 def change(name: str, amount: int, about: str) -> None:
     """There is `amount` more of `name` now, or less, at the agent `about`."""
     if _meter is not None:
-        _add(_meter, name, amount, frozenset(((names.AGENT_NAME, about),)))
+        _add(_meter, name, amount, of_agent(about))
+
+
+@lru_cache(MOST)
+def of_agent(name: str) -> Labels:
+    """The series of one agent."""
+    return frozenset(((names.AGENT_NAME, name),))
 
 
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:
@@ -140,7 +152,8 @@ def use(meter: Meter | None, kept: Histograms | None = None) -> None:
 
 def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:
     with _lock:
-        values = _values(meter, name)
+        if (values := _kept.get(name)) is None:
+            values = _values(meter, name)
         if (stands := values.get(of)) is None:
             of = _within(values, of)
             stands = values.get(of, 0)

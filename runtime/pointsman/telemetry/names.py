@@ -78,6 +78,7 @@ __all__ = [
     "invoke_workflow",
     "process_handoff",
     "process_inputs",
+    "processed_handoff",
     "publish_request",
     "sent_message",
     "taken_messages",
@@ -282,6 +283,18 @@ def process_handoff(
         TASK_ID: task_id,
         ATTEMPT: attempt,
         DELIVERED: delivered,
+    }
+
+
+def processed_handoff(namespace: str, agent: str, server: Server | None, error: str | None) -> Attributes:
+    """What the measurement of one attempt says of it."""
+    return {
+        **_where(server),
+        "messaging.system": _NATS,
+        "messaging.operation.name": "process",
+        "messaging.destination.template": destination(f"{namespace}.handoff.{agent}"),
+        AGENT_NAME: agent,
+        ERROR_TYPE: error,
     }
 
 

@@ -48,6 +48,8 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Said: TypeAlias = Callable[[], tuple[str, Attributes]]
+"""What gives a span's name and attributes, as the functions of `names` do: it is called only where a span is made."""
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
 _KINDS: Final = {
@@ -156,7 +158,8 @@ class span:
     """A span around the block, under `parent` or, without one, under the innermost open span.
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
-    `span_id` is the id it must have, because another process knows it. `alone` says that it stands for all that the
+    Where a function gives its name and attributes, it is asked only if a span is made. `span_id` is the id it must
+    have, because another process knows it. `alone` says that it stands for all that the
     block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
     made, and it counts as lost: what is below it hangs on what is above.
     """
@@ -165,7 +168,7 @@ class span:
 
     def __init__(
         self,
-        name: str,
+        name: str | Said,
         *,
         kind: Kind = "internal",
         parent: TraceContext | None = None,
@@ -184,9 +187,11 @@ class span:
         above = parent if parent is not None or way is None else _place(around)
         self._lost_to = lost_to = way if way is not None and _is_in_vain(way, above) else None
         self._tracer = tracer = tracer if lost_to is None else None
+        if tracer is not None and not isinstance(name, str):
+            name, attributes = name()
         if tracer is not None and recorder is not None and above is not None and above.sampled:
             inner: otel.Span = recorder.begin(
-                name,
+                cast(str, name),
                 _NUMBERS[kind],
                 above,
                 remote=parent is not None or around.get_span_context().is_remote,
@@ -200,7 +205,7 @@ class span:
             token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
             try:
                 inner = tracer.start_span(
-                    writable(name),
+                    writable(cast(str, name)),
                     within,
                     _KINDS[kind],
                     _attributes(attributes),
@@ -268,7 +273,7 @@ def reserve(parent: TraceContext | None = None) -> TraceContext:
 
 
 def record(
-    name: str,
+    name: str | Said,
     *,
     context: TraceContext,
     parent_span_id: str | None,
@@ -282,7 +287,8 @@ def record(
 ) -> None:
     """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
 
-    Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off.
+    Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off. Where a
+    function gives its name and attributes, it is asked only if a span is made.
     """
     tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
@@ -290,6 +296,8 @@ def record(
     if way is not None and not way.is_open():
         way.refuse()
         return
+    if not isinstance(name, str):
+        name, attributes = name()
     if recorder is not None:
         said = dict(attributes) if attributes else {}
         more: dict[str, Any] = {"started": _nanoseconds(started), "ended": _nanoseconds(max(started, ended))}
