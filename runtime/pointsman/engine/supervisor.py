@@ -93,6 +93,7 @@ class SupervisorEngine:
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended: OrderedDict[str, float] = OrderedDict()  # when, by the clock's `monotonic`, the oldest first
         self._waiting: dict[str, list[Arrival]] = {}
+        self._in_turn: dict[str, Sequence[Arrival]] = {}
         self._receiver = Receiver(bus, self._subjects, clock, team)
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
         self._sharing = Sharing(bus, clock, team.name, self.instance, settings.heartbeat)
@@ -146,6 +147,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._mender.run()),
                 asyncio.create_task(keep_announced(self._bus, lambda: [card], self._settings.heartbeat, self._clock)),
                 asyncio.create_task(self._keep_up()),
+                asyncio.create_task(self._keep_alive()),
             ]
             if metrics.measuring():
                 endless.append(asyncio.create_task(show_queues(self._bus, self._clock, name)))
@@ -191,6 +193,20 @@ class SupervisorEngine:
                     for head in list(self._heads.values()):
                         if head.state is not None and not head.state.ended:
                             await self._sender.reschedule(head.state)
+
+    async def _keep_alive(self) -> None:
+        """Tell the broker about what has been in hand for a while: what is committed at once may take long to send. If
+        it came again meanwhile, all would be sent again on its account, which takes as long."""
+        earlier = set[int]()
+        while True:
+            await self._clock.sleep(self._settings.ack_wait / 3)
+            in_hand = [
+                each.delivery for some in (self._waiting, self._in_turn) for all in some.values() for each in all
+            ]
+            for delivery in in_hand:
+                if id(delivery) in earlier:
+                    await delivery.in_progress()
+            earlier = {id(delivery) for delivery in in_hand}
 
     # Taking
 
@@ -265,9 +281,9 @@ class SupervisorEngine:
     async def _work_off(self, workflow: str) -> None:
         with bind(workflow_id=workflow, team=self._team.name):
             while arrivals := self._waiting[workflow]:
-                self._waiting[workflow] = []
+                self._waiting[workflow], self._in_turn[workflow] = [], arrivals
                 await self._turn_or_hand_back(workflow, arrivals)
-            del self._waiting[workflow]
+            del self._waiting[workflow], self._in_turn[workflow]
 
     async def _turn_or_hand_back(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
         try:

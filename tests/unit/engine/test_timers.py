@@ -23,10 +23,11 @@ from pointsman.engine import supervisor
 from pointsman.engine.answering import Answerer, Job
 from pointsman.engine.committing import Committer
 from pointsman.engine.dead_letters import DeadLetters
+from pointsman.engine.receiving import Receiver
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.ports import Clock
+from pointsman.ports import Clock, Delivery
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import Envelope, encode
@@ -120,6 +121,34 @@ async def begun(client: Client, id: str) -> Workflow:
 async def ended(clock: VirtualClock, client: Client, id: str = "r1") -> Outcome:
     workflow = await begun(client, id)
     return await in_time(clock, workflow.outcome(20))
+
+
+async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plan of two thousand tasks over a slow network: each result came again before the last task was sent, and then
+    all was sent again on its account, which took as long."""
+    clock, deliveries = VirtualClock(), list[int]()
+    send, read = Sender.send_new, Receiver.read
+
+    async def slowly(self: Sender, *given: Any) -> None:
+        await clock.sleep(7)  # of ack deadlines of 2 s
+        await send(self, *given)
+
+    def counted(self: Receiver, delivery: Delivery) -> Any:
+        deliveries.append(delivery.delivered)
+        return read(self, delivery)
+
+    monkeypatch.setattr(Sender, "send_new", slowly)
+    monkeypatch.setattr(Receiver, "read", counted)
+    async with crew(clock, LATER.model_copy(update={"limits": Limits(deadline=60)})) as client:
+        workflow = await client.submit("crew", "hello")
+        await in_time(clock, until(lambda: client.bus.last("work", SUBJECTS.handoff("a", workflow.id, "t1", 1))))
+        await workflow.cancel("enough")
+        outcome = await in_time(clock, workflow.outcome(20))
+
+    assert outcome.status == "cancelled"
+    assert set(deliveries) == {1}
 
 
 async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nobody() -> None:
