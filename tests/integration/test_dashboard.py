@@ -18,7 +18,7 @@ import pytest
 from playwright.async_api import Browser, expect
 from support.asgi import events
 from support.browser import page_of, served, shown
-from support.history import WORKFLOW, at, dispatched, planned, started, store, succeeded
+from support.history import WORKFLOW, at, dispatched, ended, planned, started, store, succeeded
 from support.system import planner_of, running, synthesizer
 
 from pointsman.agent import agent
@@ -43,6 +43,20 @@ pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, eac
 ROOT = Path(__file__).parents[2]
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 TEAM = Team(name="crew", limits=Limits(deadline=60, attempts=1))
+COUNTING = """where => {
+  const touched = new Set();
+  const named = (node) => (node.closest ? node : node.parentElement).closest("[data-task], li");
+  const note = (all) => { for (const each of all) {
+    for (const node of [each.target, ...each.addedNodes]) {
+      const whose = named(node);
+      if (whose) touched.add(whose.dataset.task || whose.querySelector("a").getAttribute("href"));
+    }
+  } };
+  const observer = new MutationObserver(note);
+  const all = { subtree: true, childList: true, attributes: true, characterData: true };
+  observer.observe(document.querySelector(where), all);
+  globalThis.counted = () => { note(observer.takeRecords()); return [...touched]; };
+}"""
 TASKS = [
     {"id": "look", "agent": "looker", "intent": "look at it"},
     {"id": "mend", "agent": "mender", "intent": "mend it", "depends_on": ["look"]},
@@ -189,12 +203,16 @@ async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_
         order = "nodes => nodes.map(node => node.dataset.task)"
         first = await page.locator(".node").evaluate_all(order)
         await page.locator(".node[data-task=t499]").evaluate("node => { node.kept = true; }")
+        await page.evaluate(COUNTING, ".graph")
+        await store(bus, dispatched("t499", "fitter", 2), number=2)
+        await expect(page.locator(".lane[data-task=t499]")).to_have_count(1)
+        touched = await page.evaluate("counted()")
         backwards = [
             each
             for name in reversed(names[1:])
-            for each in (dispatched(name, "fitter", 3), succeeded(name, "fitter", 3, 4))
+            for each in (*([dispatched(name, "fitter", 3)] if name != "t499" else []), succeeded(name, "fitter", 3, 4))
         ]
-        await store(bus, *backwards, number=2)
+        await store(bus, *backwards, number=3)
         await shown(page, "500 of 500 tasks done").to_be_visible()
         then = await page.locator(".node").evaluate_all(order)
         kept = await page.locator(".node[data-task=t499].good").evaluate("node => node.kept")
@@ -202,8 +220,32 @@ async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_
         lines = await page.locator(".event").count()
 
     assert first == then == ["plan-1", *names]
+    assert touched == ["t499"], "one of 500 tasks began, and the others are not drawn anew"
     assert kept, "the graph was not built anew"
     assert (lanes, lines) == (501, 1005)
+
+
+async def test_of_10_000_workflows_a_page_has_a_hundred_and_draws_those_that_change(browser: Browser) -> None:
+    bus = MemoryBus()
+    for number in range(10_000):
+        name = f"wf_{number:024}"
+        await store(bus, started(name), ended("completed", 3, workflow=name), workflow=name)
+    asked: list[str] = []
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto("/")
+        await expect(page.locator(".totals dd").first).to_have_text("10,000")
+        await expect(page.locator("li.row")).to_have_count(100)
+        await page.evaluate(COUNTING, ".workflows")
+        page.on("request", lambda request: asked.append(request.url))
+        await store(bus, started("wf_new"), workflow="wf_new")
+        await expect(page.locator(".totals dd").first).to_have_text("10,001")
+        await store(bus, ended("completed", 3, workflow="wf_new"), workflow="wf_new", number=2)
+        await expect(page.locator("li.row").first).to_contain_text("Completed")
+        rows = await page.locator("li.row").count()
+        touched = await page.evaluate("counted()")
+
+    assert (rows, asked) == (100, [])
+    assert touched == ["/workflows/wf_new"]
 
 
 async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(browser: Browser) -> None:

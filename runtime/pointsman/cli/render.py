@@ -19,7 +19,7 @@ from pointsman.core.awaited import awaited, with_absent
 from pointsman.core.trace import TraceNode, build
 from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import Approval, DeadLetter, Delta, Outcome
+from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome
 from pointsman_schemas.log import (
     ApprovalRequested,
     Entry,
@@ -136,9 +136,9 @@ def outcome(of: Outcome) -> RenderableType:
     parts: list[RenderableType] = []
     if of.gaps:
         parts.append(Text("Not answered:", style="yellow"))
-        parts += [Text(f"  {gap.task_id} ({gap.agent}): {one_line(gap.reason, limit=400)}") for gap in of.gaps]
+        parts += _missing(of.gaps)
     line = Text(of.status, style=STYLE[of.status])
-    if of.reason and of.reason not in answer(of):
+    if of.reason and of.reason not in answer(of) and not _is_told(of.reason, of.gaps):
         line.append(f" ({one_line(of.reason, limit=400)})")
     line.append(f" in {seconds(of.elapsed)}")
     if of.sequential > of.elapsed:  # otherwise nothing was saved, and it would look like a loss
@@ -147,6 +147,22 @@ def outcome(of: Outcome) -> RenderableType:
         line.append(f"; {tokens}")
     parts.append(line)
     return Group(*parts)
+
+
+def _missing(gaps: Sequence[Gap]) -> Iterator[Text]:
+    """Each reason once, with all that is missing for it."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for gap in gaps:
+        tasks.setdefault((gap.agent, gap.reason), []).append(gap.task_id)
+    for (agent, reason), names in tasks.items():
+        yield Text(f"  {one_line(', '.join(names), limit=400)} ({agent}): {one_line(reason, limit=400)}")
+
+
+def _is_told(reason: str, gaps: Sequence[Gap]) -> bool:
+    """Whether `reason` says no more than what is missing and why."""
+    for gap in gaps:
+        reason = reason.replace(f"{gap.task_id}: {gap.reason}", "", 1)
+    return not reason.strip("; ")
 
 
 def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:

@@ -26,6 +26,8 @@ _MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "�
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
+_SHORT = 40  # columns of the tree below which who is told, not what it is called in a trace
+_OPERATION = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
 _BAR_WIDTH = 32  # columns of the time axis
 _NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
 _NOTE = 120  # columns of what there is to say of a node
@@ -47,7 +49,8 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
     table.add_column(f"trace {root.trace_id[:16]}", no_wrap=True, overflow="ellipsis", width=names)
-    table.add_column(f"0 to {seconds((end - start).total_seconds())}", no_wrap=True, width=bars)
+    until = seconds((end - start).total_seconds())
+    table.add_column(f"0 to {until}" if len(until) + 5 <= bars else f"to {until}", no_wrap=True, width=bars)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right", no_wrap=True)
     if costly:
@@ -61,7 +64,9 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
         paid = (dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
         style = STYLE[node.status] if node.status in _UNDONE else "dim"
         said = () if narrow else (Text(one_line(_detail(node), limit=_NOTE), style=style),)
-        table.add_row(_name(prefix, node), _bar(node, start, end, now, bars), took, tokens, *paid, *said)
+        table.add_row(
+            _name(prefix, node, short=names < _SHORT), _bar(node, start, end, now, bars), took, tokens, *paid, *said
+        )
     return Group(table, *_problems(root, room))
 
 
@@ -82,10 +87,11 @@ def _has_only_attempt(node: TraceNode) -> bool:
     return node.kind == "task" and len(node.children) == 1
 
 
-def _name(prefix: str, node: TraceNode) -> Text:
+def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
     name = Text().append(prefix, style="dim")
     name.append(f"{_MARK.get(node.status, '-')} ", style=STYLE.get(node.status, ""))
-    name.append(one_line(node.name, limit=80))
+    what = node.name.removeprefix(_OPERATION.get(node.kind, "")) if short else node.name
+    name.append(one_line(what, limit=80))
     if node.kind == "task" and (node.attempt or 1) > 1:
         name.append(f" x{node.attempt}", style="yellow")
     if node.kind == "task" and node.role is Role.WORK and node.task_id and node.task_id != node.agent:

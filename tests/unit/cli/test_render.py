@@ -108,6 +108,21 @@ def test_the_outcome_names_every_gap_and_what_running_side_by_side_saved() -> No
     assert "partial in 3.0 s; one after another: 6.0 s; 360 tokens" in text
 
 
+def test_what_is_missing_of_many_tasks_for_one_reason_is_told_once_and_not_again_as_the_reason() -> None:
+    missing = [Gap(task_id=f"t{number}", agent="fitter", reason="no fitter; all are ill") for number in range(20)]
+    why = "; ".join(f"{gap.task_id}: {gap.reason}" for gap in missing)
+    more = f"{why}; the deadline came"
+
+    alone = plain(render.outcome(ended("partial", 3, "sorry", reason=why, gaps=missing).outcome), 400)
+    with_more = plain(render.outcome(ended("partial", 3, "sorry", reason=more, gaps=missing).outcome), 400)
+
+    assert alone.count("no fitter") == 1
+    assert "t0, t1, t2" in alone
+    assert "t19 (fitter): no fitter; all are ill" in alone
+    assert "partial in 3.0 s" in alone
+    assert "partial (t0: no fitter" in with_more
+
+
 def test_what_ran_one_after_another_is_not_compared_with_itself() -> None:
     text = plain(render.outcome(ended("completed", 9).outcome.model_copy(update={"sequential": 6.0})))
 
@@ -294,6 +309,18 @@ def test_the_trace_fits_its_terminal(width: int) -> None:
     assert len(lines) >= 10
     assert all(len(line) <= width for line in lines)
     assert any("3.0 s" in line for line in lines), "how long it took is always there"
+
+
+@pytest.mark.parametrize("width", [50, 60, 70])
+def test_where_the_tree_has_few_columns_it_says_who_and_how_long_the_whole_took(width: int) -> None:
+    head, *lines = plain(tree(build(completed(), [tool("look_up", 2, 3)]), at(9), width), width).splitlines()
+
+    assert "to 6.0 s" in head
+    assert [
+        name
+        for name in ("plan planner", "fitter t1", "look_up", "tester t2")
+        if not any(name in line for line in lines)
+    ] == []
 
 
 @pytest.mark.parametrize(

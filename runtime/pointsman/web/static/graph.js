@@ -2,7 +2,7 @@
 // node's neighbours; a layer with more tasks than fit below each other goes on in a column beside. Where there are very
 // many, they stand in the order of the plan: lines are not followed there, tasks are looked for.
 
-import { h, s, setText } from "./dom.js";
+import { h, s, setAttribute, setText } from "./dom.js";
 import { seconds, span, tone, word } from "./format.js";
 
 const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
@@ -165,13 +165,13 @@ function nodeElement(task, [x, y], width, height, choose) {
   const node = s("g", { class: "node", transform: `translate(${x} ${y})`, role: "button", tabindex: "-1", "data-task": task.task_id, onclick: choose },
     title, s("rect", { class: "box", width, height, rx: 6 }), s("rect", { class: "stripe", x: 0, y: 0, width: 5, height, rx: 2.5 }), name, more);
   node.update = (now) => {
-    node.setAttribute("class", `node ${tone(now.status)}${node.classList.contains("chosen") ? " chosen" : ""}`);
+    setAttribute(node, "class", `node ${tone(now.status)}${node.classList.contains("chosen") ? " chosen" : ""}`);
     setText(name, cut(height > 40 ? now.agent : width > 100 && now.agent !== now.task_id ? `${now.task_id} · ${now.agent}` : now.task_id, letters));
     const took = now.status === "skipped" ? word(now.status) : seconds(span(now.started_at, now.ended_at));
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     if (more) setText(more, cut(`${now.task_id === now.agent ? word(now.status) : now.task_id}${took ? ` · ${took}` : ""}${tries}`, Math.floor((width - 22) / 5.9)));
     const said = `${now.task_id}, ${now.agent}, ${word(now.status).toLowerCase()}${took ? `, ${took}` : ""}`;
-    node.setAttribute("aria-label", said);
+    setAttribute(node, "aria-label", said);
     setText(title, now.detail ? `${said}\n${now.detail}` : said);
   };
   return node;

@@ -135,9 +135,9 @@ export function workflowPage(main, id, go) {
     answer.replaceChildren(...[
       h("h2", { id: "answer", text: "Answer" }),
       text ? h("div", { class: "text", text }) : h("p", { class: "muted", text: outcome.reason || "There is none." }),
-      text && outcome.reason ? h("p", { class: "why" }, h("b", { text: "Ended early: " }), outcome.reason) : "",
+      text && outcome.reason && !told(outcome) ? h("p", { class: "why" }, h("b", { text: "Ended early: " }), outcome.reason) : "",
       outcome.gaps.length ? h("div", { class: "gaps" }, h("h3", { text: "Missing from it" }),
-        h("ul", {}, outcome.gaps.map((gap) => h("li", {}, h("b", { text: whose(gap.agent, gap.task_id) }), ` ${gap.reason}`)))) : "",
+        h("ul", {}, missing(outcome.gaps).map(([agent, reason, tasks]) => h("li", {}, h("b", { text: whose(agent, tasks.join(", ")) }), ` ${reason}`)))) : "",
     ].filter(Boolean));
   }
 
@@ -164,6 +164,23 @@ export function workflowPage(main, id, go) {
 
 function panel(id, name, tools, ...content) {
   return h("section", { class: "panel", "aria-labelledby": id }, h("div", { class: "panel-head" }, h("h2", { id, text: name }), tools), content);
+}
+
+// Each reason once, with all that is missing for it.
+function missing(gaps) {
+  const found = new Map();
+  for (const { agent, reason, task_id: of } of gaps) {
+    const key = JSON.stringify([agent, reason]);
+    if (!found.has(key)) found.set(key, [agent, reason, []]);
+    found.get(key)[2].push(of);
+  }
+  return [...found.values()];
+}
+
+// Whether the reason says no more than what is missing and why.
+function told({ reason, gaps }) {
+  const more = gaps.reduce((left, gap) => left.replace(`${gap.task_id}: ${gap.reason}`, () => ""), reason);
+  return !/[^; ]/.test(more);
 }
 
 const fact = (name, value) => h("div", {}, h("dt", { text: name }), h("dd", { class: "number" }, value));

@@ -152,8 +152,10 @@ function rowElement(first) {
     const done = await post(`/api/workflows/${row.id}/cancel`, { reason: "cancelled in the dashboard" });
     note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
   }
+  let drawn = null;
   element.update = (now) => {
-    row = now;
+    if (now === drawn) return; // of a hundred rows, few change at once
+    drawn = row = now;
     stopIt.hidden = row.status !== "waiting for admission";
     state.className = `status ${tone(row.status)}`;
     setText(state, word(row.status));
