@@ -48,11 +48,12 @@ class Settings(Options, BaseModel):
     """Whether a namespace that this process makes keeps handoffs in a stream of their own, which the broker syncs to
     the disk when it likes, whatever its `sync_interval`: what it forgets of them is sent again from the log. For one
     node with `sync_interval: always`. A namespace that is there stays as it was made."""
-    ack_wait: Annotated[float, Field(gt=0)] = 30.0
+    ack_wait: Annotated[float, Field(gt=0)] = 20.0
     """A message nobody settles or reports progress on for this long is handed to somebody else."""
     deliveries: Annotated[int, Field(ge=1)] = 5
     """Times a handoff may be delivered without a result before it is given up as one that kills its worker. Handing it
-    back on a restart counts too."""
+    back on a restart counts too. As many `ack_wait` as this are less than a task's time by default, 120 s: the cause
+    is found out before the time is over."""
     request_timeout: Annotated[float, Field(gt=0)] = 5.0
     """How long one answer of the broker is waited for."""
     heartbeat: Annotated[float, Field(gt=0)] = 5.0

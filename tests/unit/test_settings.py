@@ -6,6 +6,7 @@ import pytest
 
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings, misspelled
+from pointsman_schemas.team import Limits
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,9 @@ def test_a_variable_that_is_like_a_setting_and_is_none_is_known_for_it() -> None
     }
 
     assert misspelled(environment) == {"POINTSMAN_ACKWAIT": "POINTSMAN_ACK_WAIT"}
+
+
+def test_a_handoff_that_kills_its_workers_is_found_out_before_a_task_s_time_is_over() -> None:
+    settings = Settings()
+
+    assert settings.deliveries * settings.ack_wait < Limits().task_timeout

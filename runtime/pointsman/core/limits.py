@@ -129,7 +129,10 @@ def _overdue(draft: Draft, task: Task) -> AttemptError:
     if draft.around.card(task.agent) is None:
         message = f"{gone(task.agent)}; it waited {waited:.0f} s"
         return AttemptError(kind=ErrorKind.NO_WORKER, message=message)
-    message = f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed"
+    message = (
+        f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed: nobody took it, or "
+        "whoever did died or hangs; the log of its workers tells which"
+    )
     return AttemptError(kind=ErrorKind.TIMEOUT, message=message, retryable=True)
 
 

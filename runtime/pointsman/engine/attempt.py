@@ -95,12 +95,7 @@ class Attempt:
         self._began = self._clock.now()
         left = (deadline - self._began).total_seconds()
         if left <= 0:
-            return await self.not_started(
-                ErrorKind.TIMEOUT,
-                f"the handoff waited too long: its deadline {deadline.isoformat()} passed {-left:.1f} s before a "
-                "worker was free; it was not started",
-                retryable=True,
-            )
+            return await self.not_started(ErrorKind.TIMEOUT, self._too_late(-left), retryable=True)
         limit = min(left, self._agent.card.timeout)
         self._execution = execution = self._handlers.start(self._run())
         why = await self._wait(execution, limit)
@@ -126,6 +121,16 @@ class Attempt:
         cancellation can be made to."""
         handler = self._execution is not None and not self._execution.future.done()
         return handler + sum(thread.is_alive() for thread in self._threads)
+
+    def _too_late(self, seconds: float) -> str:
+        deadline = f"its deadline {self.handoff.deadline.isoformat()} passed {seconds:.1f} s before a worker was free"
+        if (before := self._deliveries - 1) == 0:
+            return f"the handoff waited too long: {deadline}; it was not started"
+        times = "once" if before == 1 else f"{before} times"
+        return (
+            f"the handoff was delivered {times} and nobody who took it gave a result, then {deadline}; it was not "
+            f"started again. See whether the workers of {self._name} die while they work: killed, out of memory, exited"
+        )
 
     def _stopped(self) -> str:
         """What became of a handler that had to stop."""

@@ -106,10 +106,7 @@ class SharedCircuits:
         elif blamed and self._failures:
             failing = self._failing.setdefault(agent, set())
             failing.add(task)
-            if len(failing) >= self._failures:
-                del self._failing[agent]
-                hint = f"{self._failures} tasks in a row failed there; it is sent one again in {self._seconds:g} s"
-                _log.warning("circuit_opened", agent=agent, hint=hint)
+            if len(failing) == self._failures:  # more may come before it is known to be open
                 self._changes.put_nowait(lambda known: self._opened(known, agent))
 
     def _opened(self, known: Circuits, agent: str) -> Circuits:
@@ -165,7 +162,14 @@ class SharedCircuits:
 
     def _now(self, circuits: Circuits, sequence: int) -> None:
         gone = self._known.agents.keys() - circuits.agents.keys()
+        new = circuits.agents.keys() - self._known.agents.keys()
         self._known, self._sequence = circuits, sequence
+        for agent in new:
+            self._failing.pop(agent, None)
+            until = circuits.agents[agent].until.isoformat(timespec="seconds")
+            _log.warning(
+                "circuit_opened", agent=agent, hint=f"tasks in a row failed there; it is sent none until {until}"
+            )
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
             metrics.show(names.CIRCUIT_STATE, CLOSED, {names.AGENT_NAME: agent})

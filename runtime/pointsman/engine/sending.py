@@ -113,35 +113,36 @@ class Sender:
         if not isinstance(messages[-1].message.event, Outcome):
             new = await self._together(state, messages)
         else:
-            new = [*await self._together(state, messages[:-1]), *await self._together(state, messages[-1:])]
+            new = await self._together(state, messages[:-1]) + await self._together(state, messages[-1:])
             if state.reply_to:
                 await self._bus.broadcast(state.reply_to, messages[-1].body, {})
-        return sum(new), len(new) - sum(new)
+        return new, len(messages) - new
 
-    async def _together(self, state: State, messages: Sequence[Ready]) -> Sequence[bool]:
-        """Which of them are new. Each is on the bus in any case, or its attempt has failed. All are under way before
+    async def _together(self, state: State, messages: Sequence[Ready]) -> int:
+        """How many of them are new. Each is on the bus in any case, or its attempt has failed. All are under way before
         the first is waited for, where the bus has that; if some cannot be sent, what kept the first of them."""
         under_way = [self._begin(each) for each in messages]
-        new: list[bool] = []
+        there: list[Ready] = []  # sent before a crash, or by another supervisor
         failure: PointsmanError | None = None
         try:
             for each, sending in zip(messages, under_way, strict=True):
                 try:
-                    new.append(await sending is not False or await self._put_back(state, each))
+                    if await sending is False:
+                        there.append(each)
                     passed("supervisor.sent")
-                except Conflict:  # sent before a crash, or by another supervisor
-                    new.append(await self._put_back(state, each))
+                except Conflict:
+                    there.append(each)
                 except OversizeEvent as error:
                     await self._fail_oversize(state, each.message, error)
-                    new.append(True)
                 except PointsmanError as error:
                     failure = failure or error
         finally:
             for sending in under_way:
                 sending.close()
+        put_back = await asyncio.gather(*(self._put_back(state, each) for each in there)) if there else ()
         if failure is not None:
             raise failure
-        return new
+        return len(messages) - len(there) + sum(put_back)
 
     def _begin(self, ready: Ready) -> Coroutine[Any, Any, object]:
         message, headers, body = ready.message, ready.headers, ready.body

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from support.core import failure, judged_stage
 from support.prometheus import exposing, samples
 from support.system import echo
@@ -316,3 +317,29 @@ async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -
     assert not await second.claim(claims[1], later)
     assert await first.claim(claims[0], later)
     assert first.open == second.open
+
+
+async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
+    class Slow(MemoryBus):
+        async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+            await held.wait()
+            return await super().publish(subject, body, headers, **more)
+
+    held = asyncio.Event()
+    shared = SharedCircuits(Slow(), Subjects(), SystemClock(), failures=3, seconds=60)
+    running = asyncio.create_task(shared.run())
+
+    with capture_logs() as logs:
+        for number in range(12):
+            shared._ended("worker", f"wf_{number}/t1", f"wf_{number}/t1/1", blamed=True)
+        held.set()
+
+        async def told() -> bool:
+            return "worker" in shared.open and shared._changes.empty()
+
+        await until(told)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+    assert [entry["event"] for entry in logs] == ["circuit_opened"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.core import SUBJECTS, WORKFLOW, Story, task
+from support.waiting import until
 
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBus
@@ -11,6 +12,7 @@ from pointsman.core.state import from_snapshot, to_snapshot
 from pointsman.engine.sending import Sender
 from pointsman.engine.workflow_log import WorkflowLog
 from pointsman.errors import Conflict
+from pointsman.ports import Stored, StreamKind
 from pointsman_schemas.log import Commit, Grounds
 from pointsman_schemas.strict_json import dump
 
@@ -54,6 +56,26 @@ async def test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once(
     handed = [each.subject async for each in bus.read("handoffs", f"{SUBJECTS.namespace}.handoff.>")]
 
     assert handed == [SUBJECTS.handoff("worker", WORKFLOW, name, 1) for name in ("a", "b")]
+
+
+async def test_what_stands_there_already_is_looked_at_together_however_far_away_the_broker_is() -> None:
+    class Far(MemoryBus):
+        looks = 0
+
+        async def last(self, kind: StreamKind, subject: str) -> Stored | None:
+            if kind == "handoffs":
+                self.looks += 1
+                await until(lambda: self.looks == 3)
+            return await super().last(kind, subject)
+
+    bus = Far()
+    sender = Sender(bus, SUBJECTS, SystemClock(), "team")
+    state = Story().planned(task("a"), task("b"), task("c")).state
+
+    await sender.send_all(state)
+    await sender.send_all(state)
+
+    assert bus.looks == 3
 
 
 async def test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it() -> None:

@@ -150,6 +150,23 @@ async def test_an_expired_handoff_is_answered_and_not_started() -> None:
     assert "waited too long" in result.error.message
 
 
+async def test_an_expired_handoff_that_workers_took_and_never_answered_does_not_say_that_it_only_waited() -> None:
+    desk = Desk(MemoryBus())
+    handoff = await desk.hand("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
+    crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.handoffs_of("echo"), ack_wait=0.3)
+    for _ in range(2):
+        (taken,) = await crashing.take(1)
+        await taken.nak()
+
+    async with running(worker(desk.bus)):
+        result = await desk.result(handoff)
+
+    assert result.error is not None
+    assert result.error.kind == "timeout"
+    assert "delivered 2 times and nobody who took it gave a result" in result.error.message
+    assert "it was not started again" in result.error.message
+
+
 async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
     desk = Desk(MemoryBus())
     good = desk.handoff("echo", "x")
