@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 
 from pointsman.cli import render
+from pointsman.cli.naming import the_approval, the_workflow
 from pointsman.cli.output import Code, complain, console, emit, lay_out
 from pointsman.cli.session import session, who
 from pointsman_schemas.strict_json import parse_json
@@ -14,10 +15,10 @@ from pointsman_schemas.strict_json import parse_json
 __all__ = ["answer", "approvals"]
 
 
-def approvals(workflow: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def approvals(of: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await client.approvals(workflow)
+            found = await client.approvals(await the_workflow(client, of) if of else None)
         if json:
             for approval in found:
                 emit(approval)
@@ -31,15 +32,18 @@ def approvals(workflow: str | None, *, url: str | None, namespace: str | None, j
 
 
 def answer(
-    approval: str, *, approve: bool, input_json: str | None, reason: str, by: str | None, url: str | None,
+    given: str, *, approve: bool, input_json: str | None, reason: str, by: str | None, url: str | None,
     namespace: str | None, json: bool,
 ) -> Code:  # fmt: skip
-    given = None if input_json is None else parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
+    instead = (
+        None if input_json is None else parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
+    )
 
     async def run() -> Code:
         async with session(url, namespace) as client:
+            approval = await the_approval(client, given)
             if approve:
-                said = await client.approve(approval, input=given, by=who(by))
+                said = await client.approve(approval, input=instead, by=who(by))
             else:
                 said = await client.reject(approval, reason=reason, by=who(by))
         if json:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from pointsman.cli.naming import the_workflow
 from pointsman.cli.output import Code, emit, one_line, write
 from pointsman.cli.session import session
 from pointsman.core.rehearsal import Difference, rehearse
@@ -19,9 +20,10 @@ from pointsman_schemas.log import Commit, Entry
 __all__ = ["export", "import_", "replay"]
 
 
-def export(workflow: str, file: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def export(given: str, file: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
+            workflow = await the_workflow(client, given)
             archive = await export_workflow(client.bus, client.subjects, workflow, datetime.now(UTC))
         messages, others = sum(len(each.records) for each in tree(archive)), len(list(tree(archive))) - 1
         text = archive.model_dump_json(indent=1) + "\n"

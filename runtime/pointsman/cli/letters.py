@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from pointsman.cli import render
+from pointsman.cli.naming import the_letter, the_workflow
 from pointsman.cli.output import Code, clean, code_for, complain, console, emit, hint, lay_out, prose
 from pointsman.cli.session import session
 from pointsman.client import Client
@@ -46,13 +47,15 @@ class Choice:
     def filters(self) -> bool:
         return self.all or any((self.origin, self.workflow, self.cause, self.since, self.until))
 
-    async def find(self, store: DeadLetters) -> Sequence[Letter]:
-        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read."""
+    async def find(self, client: Client) -> Sequence[Letter]:
+        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read, or the beginning of
+        several ids."""
+        store = DeadLetters(client.bus, client.subjects)
         if self.ids:
-            return [await store.get(name) for name in self.ids]
+            return [await the_letter(store, name) for name in self.ids]
         return await store.list(
             origin=self.origin,
-            workflow=self.workflow,
+            workflow=await the_workflow(client, self.workflow) if self.workflow else None,
             cause=self.cause,
             since=_instant(self.since),
             until=_instant(self.until),
@@ -63,9 +66,8 @@ class Choice:
 def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            store = DeadLetters(client.bus, client.subjects)
-            found = await choice.find(store)
-            none = "" if found else await _no_letters(choice, store)
+            found = await choice.find(client)
+            none = "" if found else await _no_letters(choice, client)
         if json:
             for letter in found:
                 emit(letter.content)
@@ -79,13 +81,13 @@ def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool)
     return asyncio.run(run())
 
 
-async def _no_letters(choice: Choice, store: DeadLetters) -> str:
+async def _no_letters(choice: Choice, client: Client) -> str:
     """What there is instead: a cause may be mistyped."""
-    if choice.cause and (others := await replace(choice, cause=None, limit=_COUNTED).find(store)):
+    if choice.cause and (others := await replace(choice, cause=None, limit=_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
         there = ", ".join(f"{clean(kind)} ({count})" for kind, count in kinds.most_common())
         return f"None with cause {choice.cause}; causes there are: {there}."
-    if await store.list(limit=1):
+    if await DeadLetters(client.bus, client.subjects).list(limit=1):
         return "No dead letter fits; `pointsman dead list` shows the ones there are."
     return "No dead letters."
 
@@ -93,7 +95,7 @@ async def _no_letters(choice: Choice, store: DeadLetters) -> str:
 def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            letter = await DeadLetters(client.bus, client.subjects).get(name)
+            letter = await the_letter(DeadLetters(client.bus, client.subjects), name)
             advice = "" if json else await _way_back(client, letter)
         if json:
             emit(_whole(letter))
@@ -165,7 +167,7 @@ async def _each(
     worst = Code.OK
     async with session(url, namespace) as client:
         store = DeadLetters(client.bus, client.subjects)
-        chosen = await choice.find(store)
+        chosen = await choice.find(client)
         if not chosen:
             raise NotFound("no dead letter fits; `pointsman dead list` shows the ones there are")
         if not yes and (ask or choice.filters) and not await asyncio.to_thread(_agreed, verb, len(chosen)):

@@ -16,6 +16,7 @@ from pointsman.cli import render
 from pointsman.cli.fitting import within
 from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.growing import Growing
+from pointsman.cli.naming import the_workflow
 from pointsman.cli.output import Code, complain, console, emit, lay_out, outcome_code, write
 from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
@@ -23,9 +24,8 @@ from pointsman.client import Client, Workflow
 from pointsman.core.approvals import unanswered
 from pointsman.core.awaited import awaited, with_absent
 from pointsman.core.trace import build
-from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
+from pointsman.errors import BusUnavailable, NotFound
 from pointsman.telemetry.otlp import to_otlp
-from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
 __all__ = ["PATIENCE", "cancel", "list_", "show", "taken", "teams_seen", "tell_who_is_awaited", "trace", "watch"]
@@ -36,15 +36,13 @@ _WAITS = "its supervisor is not running, or has as many workflows as it may: see
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
 _REST = 9  # times as long as drawing took, which for hundreds of tasks is not short
 _AROUND = 4  # lines of a screen that the tree leaves: its head, the command above it, and a problem below it
-_ID_LENGTH = len(workflow_id_for("", ""))
-_NAMED = 5  # workflows that are named where the beginning of an id fits several
 _SEEN = 100  # workflows whose teams are named where one asked for is not known
 
 
 def watch(given: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            workflow = await _whole(client, given)
+            workflow = await the_workflow(client, given)
             found = await client.workflow(workflow)
             if not await taken(client, found):
                 complain(f"waiting for admission by team {found.team}; {_WAITS}")
@@ -111,7 +109,7 @@ async def teams_seen(client: Client) -> set[str]:
 def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            workflow = await _whole(client, given)
+            workflow = await the_workflow(client, given)
             try:
                 entries = await client.entries(workflow)
             except NotFound:
@@ -149,7 +147,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
 def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            workflow = await _whole(client, given)
+            workflow = await the_workflow(client, given)
             terminal = console()
             if follow:
                 await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
@@ -188,9 +186,10 @@ async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Cons
                 drawing.cancel()
 
 
-def cancel(workflow: str, *, reason: str, by: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
+def cancel(given: str, *, reason: str, by: str | None, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
+            workflow = await the_workflow(client, given)
             found = await client.workflow(workflow)
             ended = await found.cancel(reason, by=who(by))
             waits = "" if ended is not None or await taken(client, found) else await _whose_end_waits(client, found)
@@ -215,23 +214,6 @@ async def _whose_end_waits(client: Client, workflow: Workflow) -> str:
         f"team {workflow.team} has no supervisor; {workflow.id} ends, with nothing done for it, once one starts, "
         "and until then `pointsman list` shows that it is asked to end"
     )
-
-
-async def _whole(client: Client, given: str) -> str:
-    """The id that `given` is or begins. Only for commands that look: what acts wants it whole.
-
-    Raises:
-        ConfigurationError: several begin so.
-    """
-    if len(given) >= _ID_LENGTH or len(given) <= len("wf_") or not given.startswith("wf_"):
-        return given
-    found = await client.beginning(given)
-    if given in found or not found:
-        return given
-    if len(found) > 1:
-        named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
-        raise ConfigurationError(f"{len(found)} workflows begin with {given}: {named}; give more of the id")
-    return found[0]
 
 
 async def taken(client: Client, workflow: Workflow) -> bool:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pointsman.bus.memory import MemoryBroker
-from pointsman.cli import agents, approvals, doctor, letters, submit, workflows
+from pointsman.cli import agents, approvals, archives, doctor, letters, submit, workflows
 from pointsman.client import Client
 
 
@@ -21,6 +21,6 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (agents, approvals, doctor, letters, submit, workflows):
+    for module in (agents, approvals, archives, doctor, letters, submit, workflows):
         monkeypatch.setattr(module, "session", session)
     return found

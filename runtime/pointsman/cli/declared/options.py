@@ -24,7 +24,6 @@ __all__ = [
     "Until",
     "Url",
     "WithParent",
-    "WorkflowGiven",
     "WorkflowId",
     "Yes",
 ]
@@ -47,8 +46,7 @@ Deadline = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="When an answer must be there.", callback=_positive)
 ]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer.", callback=_positive)]
-WorkflowId = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's id, wf_...")]
-WorkflowGiven = Annotated[
+WorkflowId = Annotated[
     str,
     typer.Argument(metavar="WORKFLOW", help="The workflow's id, wf_..., or as much of its beginning as is no other's"),
 ]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.declared.options import By, Deadline, Json, Namespace, Team, Timeout, Url, WorkflowGiven, WorkflowId
+from pointsman.cli.declared.options import By, Deadline, Json, Namespace, Team, Timeout, Url, WorkflowId
 from pointsman.cli.output import Code, command
 
 __all__ = ["commands"]
@@ -48,7 +48,7 @@ def submit(
 
 @commands.command()
 @command
-def watch(workflow: WorkflowGiven, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+def watch(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """Follow a workflow from its beginning to its end."""
     from pointsman.cli import workflows
 
@@ -72,7 +72,7 @@ def list_(
 
 @commands.command()
 @command
-def show(workflow: WorkflowGiven, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """A workflow whole: request, plans, tasks, results, outcome."""
     from pointsman.cli import workflows
 
@@ -82,7 +82,7 @@ def show(workflow: WorkflowGiven, url: Url = None, namespace: Namespace = None, 
 @commands.command()
 @command
 def trace(
-    workflow: WorkflowGiven,
+    workflow: WorkflowId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Draw it while it runs, until it has ended.")] = False,
     otlp: Annotated[
         str | None,
