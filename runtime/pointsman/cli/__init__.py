@@ -9,12 +9,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """The console script."""
-    from pointsman.cli.output import ending
+    from pointsman.cli.output import degrade, ending
     from pointsman.cli.plain import service
 
+    degrade()
     if run := service(sys.argv[1:]):
         sys.exit(ending(run))
     from pointsman.cli.declared import app, only
 
     only("".join(sys.argv[1:2]))
-    app()
+    sys.exit(ending(app))

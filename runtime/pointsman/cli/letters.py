@@ -48,8 +48,8 @@ class Choice:
         return self.all or any((self.origin, self.workflow, self.cause, self.since, self.until))
 
     async def find(self, client: Client) -> Sequence[Letter]:
-        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read, or the beginning of
-        several ids."""
+        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read or
+        the beginning of several ids."""
         store = DeadLetters(client.bus, client.subjects)
         if self.ids:
             return [await the_letter(store, name) for name in self.ids]

@@ -2,8 +2,9 @@
 
 | Code | Meaning |
 |---|---|
-| 0 | done; the workflow completed; the check found nothing wrong |
-| 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found something; refused |
+| 0 | done; the workflow completed; the check found nothing wrong; who read the output (`| head -1`) has read enough |
+| 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found something; refused; |
+|   | what was to be said could not be written |
 | 2 | wrong usage or configuration: what was typed or set does not fit |
 | 3 | what was asked for does not exist |
 | 4 | the broker cannot be reached or does not answer |
@@ -12,12 +13,16 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial, wraps
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -35,6 +40,7 @@ __all__ = [
     "command",
     "complain",
     "console",
+    "degrade",
     "emit",
     "ending",
     "hint",
@@ -49,8 +55,12 @@ __all__ = [
 P = ParamSpec("P")
 
 _UNBOUNDED = 10_000  # columns of a file or a pipe: nothing is cut or broken there, so that `grep` finds it
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 TOLD_FROM = 27  # the column in which an event's own text begins: behind its time, its sign and its agent
+
+_PLAINER = str.maketrans("✓✗■●█▪─━├└│…·→↓▶≡‖", "+x#*##-=|`|..>v>=|")
+"""What stands for a sign that a terminal's encoding lacks; a question mark for any other."""
 
 # Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -82,17 +92,50 @@ def command(function: Callable[P, Code | None]) -> Callable[P, None]:
 def ending(function: Callable[[], Code | None]) -> Code:
     """Its code once it has run; of an error raised on purpose, which is one line on standard error, the error's."""
     try:
-        return function() or Code.OK
+        try:
+            return function() or Code.OK
+        finally:
+            sys.stdout.flush()  # here, and not when the interpreter has nobody left to tell
     except KeyboardInterrupt:
         complain("interrupted")
         return Code.INTERRUPTED
+    except SystemExit as end:  # rich and click end the process where a pipe is closed
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return _unwritten(end.__context__)
     except Exception as error:
         cause = _cause(error)
+        if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
+            return _unwritten(cause)
         known = code_for(cause)
         if known is None:
             raise
         complain(str(cause))
         return known
+
+
+def _unwritten(error: OSError) -> Code:
+    """The code where the output cannot go where it should, of which nothing more is tried."""
+    with suppress(OSError, ValueError):  # what is buffered would be written again at the end, and complained about
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return Code.OK
+    complain(f"the output could not be written: {error.strerror}; make room there, or send it elsewhere")
+    return Code.FAILED
+
+
+def degrade() -> None:
+    """From now on a sign that the terminal's encoding lacks is a plainer one, and no error."""
+    codecs.register_error("pointsman", _plainer)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="pointsman")
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end].translate(_PLAINER)
+    return "".join(each if each.isascii() else "?" for each in lacking), error.end
 
 
 def code_for(error: BaseException) -> Code | None:
@@ -127,22 +170,38 @@ def outcome_code(outcome: Outcome) -> Code:
 
 def complain(message: str) -> None:
     """One line on standard error."""
-    print(f"pointsman: {one_line(message, limit=2_000)}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads it
+        print(f"pointsman: {one_line(message, limit=2_000)}", file=sys.stderr)
 
 
 def emit(value: Any) -> None:
     """`value`, a model, dataclass or plain data, as one line of JSON on standard output."""
     from pydantic_core import to_json
 
-    print(to_json(value, exclude_none=True).decode(), flush=True)
+    print(_escaped(to_json(value, exclude_none=True).decode()), flush=True)
+
+
+def _escaped(text: str) -> str:
+    """`text`, which is JSON, with escapes in place of what the encoding of standard output lacks."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(json.loads(text))
+    return text
 
 
 def write(file: str, text: str) -> None:
-    """`text` in `file`, or on standard output for `-`. Raises `ConfigurationError` when it cannot be written."""
+    """`text`, which is JSON, in `file`, or on standard output for `-`.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
     from pointsman.errors import ConfigurationError
 
     if file == "-":
-        sys.stdout.write(text)
+        print(_escaped(text).rstrip("\n"))
         return
     try:
         Path(file).write_text(text, encoding="utf-8")

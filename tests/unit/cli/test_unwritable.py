@@ -1,0 +1,116 @@
+"""Output that cannot go where it should, as it is or at all, is no traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pointsman.cli import output
+from pointsman.cli.output import Code, console, degrade, emit, ending, write
+
+NOWHERE = ["--url", "nats://127.0.0.1:1"]
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device here that is always full")
+
+
+SIGNS = f"""
+from pointsman.cli import main, output, plain
+plain.service = lambda _: lambda: output.prose(output.console(), {ascii("✓ └ ✗ 日本")})
+main()
+"""
+
+
+def pointsman(
+    *arguments: str, stdout: int = subprocess.PIPE, environment: Mapping[str, str] | None = None
+) -> tuple[int, bytes, bytes]:
+    done = subprocess.run(
+        [sys.executable, *(arguments if arguments[0] == "-c" else ("-m", "pointsman", *arguments))],
+        stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False,
+        env={**os.environ, "POINTSMAN_REQUEST_TIMEOUT": "0.2", **(environment or {})},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", [["doctor", *NOWHERE], ["doctor", "--json", *NOWHERE], ["--version"], ["--help"]])
+def test_a_full_disk_is_one_line_and_code_1(arguments: list[str]) -> None:
+    with FULL.open("wb") as full:
+        code, _, err = pointsman(*arguments, stdout=full.fileno())
+
+    assert (code, err.count(b"\n")) == (1, 1), err
+    assert err.startswith(b"pointsman: the output could not be written: No space left on device")
+
+
+@pytest.mark.parametrize("arguments", [["doctor", *NOWHERE], ["doctor", "--json", *NOWHERE], ["--version"], ["--help"]])
+def test_a_reader_who_has_gone_has_read_enough(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        code, _, err = pointsman(*arguments, stdout=writer)
+    finally:
+        os.close(writer)
+
+    assert (code, err) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "environment", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}]
+)
+def test_a_sign_that_an_encoding_lacks_is_a_plainer_one(environment: dict[str, str]) -> None:
+    code, out, err = pointsman("-c", SIGNS, environment=environment)
+
+    assert (code, out, err) == (0, b"+ ` x ??" + os.linesep.encode(), b"")
+
+
+def in_ascii(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    degrade()
+    return written
+
+
+def test_any_other_character_is_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = in_ascii(monkeypatch)
+
+    console().print("├ ✓ Grüße … 日本")
+    sys.stdout.flush()
+
+    assert written.getvalue() == b"| + Gr??e . ??\n"
+
+
+def test_json_loses_nothing_in_an_encoding_that_lacks_some_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = in_ascii(monkeypatch)
+
+    emit({"answer": "Grüße ✓"})
+    write("-", '{"answer": "Grüße ✓"}\n')
+    sys.stdout.flush()
+
+    assert [json.loads(line) for line in written.getvalue().splitlines()] == [{"answer": "Grüße ✓"}] * 2
+
+
+def test_an_error_of_the_system_that_is_not_about_output_keeps_its_traceback() -> None:
+    def broken() -> Code:
+        raise PermissionError(13, "not yours")
+
+    with pytest.raises(PermissionError):
+        ending(broken)
+
+
+def test_rich_ends_no_command_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "closed")
+
+    monkeypatch.setattr(output.os, "dup2", lambda *_: None)  # both would send the test's own output nowhere
+    monkeypatch.setattr(output.os, "open", lambda *_: -1)
+
+    assert ending(lambda: Console(file=Closed()).print("said")) == Code.OK
