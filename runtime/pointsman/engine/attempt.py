@@ -29,6 +29,10 @@ from pointsman_schemas.strict_json import as_json_value
 __all__ = ["ABANDON", "Attempt"]
 
 ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
+_UNSTOPPABLE = (
+    "it swallows cancellation, or it or another handler of this worker blocks their event loop, as time.sleep does in an "
+    "async function; let CancelledError pass, and write what blocks as a plain function"
+)
 
 _Why = Literal["cancelled", "shutdown", "timeout"]
 
@@ -134,6 +138,8 @@ class Attempt:
 
     def _stopped(self) -> str:
         """What became of a handler that had to stop."""
+        if self._execution is not None and not self._execution.future.done():
+            return f"the handler was told to stop and still runs: {_UNSTOPPABLE}"
         return "the handler was told to stop and still runs" if self.left_running else "the handler was stopped"
 
     async def _wait(self, execution: Execution[_Ending], limit: float) -> _Why | None:
@@ -152,8 +158,7 @@ class Attempt:
                 _log.error(
                     "handler_abandoned",
                     reason=why,
-                    hint="the handler swallows cancellation, or blocks: let "
-                    "CancelledError pass, and write what blocks as a plain function",
+                    hint=_UNSTOPPABLE,
                 )
             return why
         except asyncio.CancelledError:

@@ -141,7 +141,8 @@ class DeadLetters:
         """Give the event another chance, then remove the letter unless it is to be kept. Twice is once.
 
         Raises:
-            NotReplayable: its workflow has ended and `as_new` is not set, or the event is not one that can be replayed.
+            NotReplayable: its workflow has ended and `as_new` is not set, or the event is not one that can be replayed;
+                or a new workflow is to take the place of the letter, and the agent of its task is not alive.
             NotFound: its workflow has no log any more.
         """
         content = letter.content
@@ -149,7 +150,7 @@ class DeadLetters:
         if kind == "request":
             action, workflow = "request", await self._replay_request(letter)
         elif as_new:
-            action, workflow = "request", await self._request_again(content)
+            action, workflow = "request", await self._request_again(content, task=kind != "inbox" and not keep)
         elif kind == "handoff" or (kind == "schedule" and content.task_id):
             action, workflow = "task", await self._reopen_task(content)
         elif kind == "inbox":
@@ -170,14 +171,24 @@ class DeadLetters:
         named = {**headers, "Nats-Msg-Id": request_id}
         return workflow_of(Stored(content.subject, body, named, 0, content.at))
 
-    async def _request_again(self, content: DeadLetter) -> str:
-        """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent."""
+    async def _request_again(self, content: DeadLetter, *, task: bool) -> str:
+        """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent.
+
+        That is one workflow however often the letter is replayed: where it could only fail again, as the agent of its
+        `task` is not there, it is not sent.
+        """
         workflow = _workflow(content)
         started = await started_of(self._bus, self._subjects, self._subjects.log_anywhere(workflow))
         if started.input == "":
             raise NotReplayable(
                 f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
                 "there is nothing to send again; publish the request anew, corrected"
+            )
+        if task and content.origin not in {card.name for card in await self._bus.registry.cards()}:
+            raise NotReplayable(
+                f"dead letter {content.id} is of agent {content.origin!r}, and none of that name is alive, so that a "
+                "new workflow may fail at once: nothing was sent, and the letter is kept; start the agent and replay "
+                "it again, or send it all the same with `pointsman dead replay --as-new --keep`"
             )
         request = Request(
             input=started.input,

@@ -23,7 +23,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device here that i
 
 SIGNS = f"""
 from pointsman.cli import main, output, plain
-plain.service = lambda _: lambda: output.prose(output.console(), {ascii("✓ └ ✗ 日本")})
+plain.service = lambda _: lambda: output.prose(output.console(), {"✓ └ ✗ 日本"!a})
 main()
 """
 

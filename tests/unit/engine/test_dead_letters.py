@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing, store
+from support.system import echo
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.dead_letters import DeadLetters, NotReplayable
@@ -234,6 +235,7 @@ async def test_a_handoff_of_an_ended_workflow_is_refused_and_kept(bus: MemoryBus
 async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, letters: DeadLetters) -> None:
     await store(bus, *completed())
     await bury(bus)
+    await bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"}))
     letter = await letters.get("d1")
 
     first = await letters.replay(letter, as_new=True, keep=True)
@@ -251,6 +253,22 @@ async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, lett
         == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
         != WORKFLOW
     )
+
+
+async def test_a_new_workflow_does_not_take_the_place_of_a_letter_whose_agent_is_not_alive(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    await store(bus, *completed())
+    await bury(bus)
+    letter = await letters.get("d1")
+
+    with pytest.raises(NotReplayable, match=r"'fitter', and none of that name is alive.*the letter is kept"):
+        await letters.replay(letter, as_new=True)
+
+    assert await all_of(bus, f"pointsman.request.{TEAM}") == []
+    kept = await letters.replay(letter, as_new=True, keep=True)
+    assert (kept.action, kept.removed) == ("request", False)
+    assert len(await letters.list()) == 1
 
 
 async def test_an_inbox_event_of_a_running_workflow_is_published_again(bus: MemoryBus, letters: DeadLetters) -> None:

@@ -167,6 +167,22 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
     assert result.error.message.endswith(end)
 
 
+async def test_an_async_handler_that_blocks_is_told_so_in_the_attempts_error() -> None:
+    desk = Desk(MemoryBus())
+    release = threading.Event()
+
+    async def blocking() -> None:
+        release.wait(10)
+
+    async with running(worker(desk.bus, agent(name="long", description="d", timeout=0.1)(blocking), own_loop=True)):
+        result = await desk.result(await desk.hand("long"))
+        release.set()
+
+    assert result.error is not None
+    assert "told to stop and still runs: it swallows cancellation, or it or another handler" in result.error.message
+    assert result.error.message.endswith("write what blocks as a plain function")
+
+
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own_loop: bool, blocking: bool) -> None:

@@ -6,6 +6,7 @@ import pytest
 from support.asgi import ask, events
 from support.dashboard import NASTY, letter, publish, watching
 from support.history import TEAM, WORKFLOW, completed, ended, started, store
+from support.system import echo
 
 from pointsman.bus.memory import MemoryBus
 from pointsman_schemas.events import Control, Request
@@ -32,6 +33,7 @@ async def test_a_replay_into_an_ended_workflow_is_refused_and_can_be_sent_anew()
     bus = MemoryBus()
     await store(bus, *completed())
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
+    await bus.registry.announce(echo(TEAM).card.model_copy(update={"instance": "i1"}))  # the letter's origin
     async with watching(bus) as dashboard:
         refused = await ask(dashboard.app, "POST", "/api/dead-letters/d1/replay", {})
         anew = await ask(dashboard.app, "POST", "/api/dead-letters/d1/replay", {"as_new": True})

@@ -74,7 +74,9 @@ def dead_replay(
     since: Since = None,
     until: Until = None,
     limit: AtMost = None,
-    as_new: Annotated[bool, typer.Option("--as-new", help="Send the workflow's request again, as a new one.")] = False,
+    as_new: Annotated[
+        bool, typer.Option("--as-new", help="Send the workflow's request again, as a new one, if its agent is alive.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Do not remove the letter afterwards.")] = False,
     yes: Yes = False,
     url: Url = None,
