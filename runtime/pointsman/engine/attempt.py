@@ -30,8 +30,8 @@ __all__ = ["ABANDON", "Attempt"]
 
 ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
 _UNSTOPPABLE = (
-    "it swallows cancellation, or it or another handler of this worker blocks their event loop, as time.sleep does in an "
-    "async function; let CancelledError pass, and write what blocks as a plain function"
+    "it swallows cancellation, or it or another handler of this worker blocks their event loop, as time.sleep does in "
+    "an async function; let CancelledError pass, and write what blocks as a plain function"
 )
 
 _Why = Literal["cancelled", "shutdown", "timeout"]
