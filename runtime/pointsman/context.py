@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -164,10 +164,18 @@ class Context:
             )
         return found
 
-    def verdict(self, tool: str, arguments: Mapping[str, JsonValue]) -> Verdict | None:
-        """What a person said to this call of a tool that needs approval; None when nobody was asked yet."""
+    def verdict(
+        self, tool: str, arguments: Mapping[str, JsonValue], ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
+    ) -> Verdict | None:
+        """What a person said to this call of a tool that needs approval; None when nobody was asked yet. A yes is for
+        one call: an equal one that was begun, or is `ahead` of this one, has used up its own."""
         said = [each for each in self.handoff.verdicts if each.tool == tool and each.arguments == arguments]
-        return said[-1] if said else None
+        place = [*self._ledger.allowed, *ahead].count((tool, arguments))
+        return said[place] if place < len(said) else None
+
+    def begin_allowed(self, tool: str, arguments: Mapping[str, JsonValue]) -> None:
+        """The call is made, or was before, because a person allowed it."""
+        self._ledger.allowed.append((tool, arguments))
 
     # What to tell the supervisor with the result
 

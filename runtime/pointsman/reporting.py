@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from pydantic import JsonValue
 
 from pointsman.errors import ERROR_LENGTH
 from pointsman.subprocesses import Completed
@@ -56,6 +59,8 @@ class Ledger:
     events: list[Emitted] = field(default_factory=list)
     cancelled: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    allowed: list[tuple[str, Mapping[str, JsonValue]]] = field(default_factory=list)
+    """The calls of tools that were begun because a person allowed each of them."""
     processes: set[asyncio.Task[Completed]] = field(default_factory=set)
 
 

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import JsonValue
+
 from pointsman.context import Context
 from pointsman.errors import NeedsApproval, TaskError
 from pointsman.journal import Steps
 from pointsman.ports import ToolCall, Turn
 from pointsman.tools import Tool
-from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.events import ApprovalWanted, ErrorKind, Verdict
 
 __all__ = ["PARALLEL", "REPEATS", "ToolTurns", "capped"]
 
@@ -44,43 +46,52 @@ class ToolTurns:
                     "out, or declare it idempotent=True if it may run again",
                     kind=ErrorKind.OUTCOME_UNKNOWN,
                 )
-        asked = [
-            wanted
-            for place, call in enumerate(calls)
-            if (tool := self.tools.get(call.name)) is not None
-            and self.done.result(turn, place) is None
-            and (wanted := tool.wanted(call.arguments, self.context)) is not None
-        ]
-        if asked:
+        if asked := self._unasked(calls, turn):
             raise NeedsApproval(asked)  # before any tool of this turn has run
         async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(self._result(call, (turn, place), self.seen[call.name, call.arguments]))
-                for place, call in enumerate(calls)
-            ]
+            running = [group.create_task(self._result(call, (turn, place))) for place, call in enumerate(calls)]
         return [task.result() for task in running]
 
-    async def _result(self, call: ToolCall, place: tuple[int, int], times: int) -> Turn:
+    def _unasked(self, calls: Sequence[ToolCall], turn: int) -> list[ApprovalWanted]:
+        """The calls that a person must allow first, and was not asked about."""
+        wanted: list[ApprovalWanted] = []
+        allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
+        for place, call in enumerate(calls):
+            if self._refusal(call, place):
+                continue
+            match self.tools[call.name].verdict(call.arguments, self.context, allowed):
+                case ApprovalWanted() as unasked if self.done.result(turn, place) is None:
+                    wanted.append(unasked)
+                case Verdict(verdict="approved") as said:
+                    allowed.append((said.tool, said.arguments))
+                case _:
+                    pass
+        return wanted
+
+    async def _result(self, call: ToolCall, place: tuple[int, int]) -> Turn:
         context, done = self.context, self.done
-        tool = self.tools.get(call.name)
         if (kept := done.result(*place)) is not None:
-            if tool is not None:
+            if (tool := self.tools.get(call.name)) is not None:
                 tool.skip(call.arguments, context)
             return Turn("tool", kept[0], call_id=call.id, is_error=kept[1])
-        if tool is None:
+        if problem := self._refusal(call, place[1]):
+            async with context.tool(call.name[:64], call_id=call.id) as refused:
+                refused.fail("refused_call", problem)
+            return Turn("tool", problem, call_id=call.id, is_error=True)
+        result = await self.tools[call.name].call(call.arguments, context, call_id=call.id)
+        text, is_error = await done.keep_result(*place, capped(result.text), result.is_error)
+        return Turn("tool", text, call_id=call.id, is_error=is_error)
+
+    def _refusal(self, call: ToolCall, place: int) -> str:
+        """Why the call is not made; nothing where it is."""
+        if call.name not in self.tools:
             known = ", ".join(self.tools) or "none"
-            problem = f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
-        elif times > REPEATS:
-            problem = f"{call.name} was called with these arguments {REPEATS} times already; answer with what you have"
-        elif place[1] >= PARALLEL:
-            problem = f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it"
-        else:
-            result = await tool.call(call.arguments, context, call_id=call.id)
-            text, is_error = await done.keep_result(*place, capped(result.text), result.is_error)
-            return Turn("tool", text, call_id=call.id, is_error=is_error)
-        async with context.tool(call.name[:64], call_id=call.id) as refused:
-            refused.fail("refused_call", problem)
-        return Turn("tool", problem, call_id=call.id, is_error=True)
+            return f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
+        if self.seen[call.name, call.arguments] > REPEATS:
+            return f"{call.name} was called with these arguments {REPEATS} times already; answer with what you have"
+        if place >= PARALLEL:
+            return f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it"
+        return ""
 
 
 def capped(text: str, length: int = RESULT_LENGTH) -> str:

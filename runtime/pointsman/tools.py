@@ -28,7 +28,7 @@ from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
 from pointsman.telemetry import content, get_logger
 from pointsman.threads import in_thread
-from pointsman_schemas.events import ApprovalWanted, ErrorKind
+from pointsman_schemas.events import ApprovalWanted, ErrorKind, Verdict
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact, describe, parse
 
@@ -138,16 +138,20 @@ class Tool(Generic[P, R]):
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
         return await self._reported(lambda: self._check(arguments), context, "")
 
-    def wanted(self, arguments: str, context: Context) -> ApprovalWanted | None:
-        """The call as a person must allow it first; None when nobody need be asked, or somebody was."""
+    def verdict(
+        self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
+    ) -> Verdict | ApprovalWanted | None:
+        """What a person said to the call, or the call as a person must allow it first; None when nobody need be asked.
+        Those `ahead` were allowed and have not begun yet."""
         with suppress(TaskError):
-            return self._unasked(self._parse(arguments), context)
+            return self._said(self._parse(arguments), context, ahead)
         return None  # the model is told what is wrong with them
 
     def skip(self, arguments: str, context: Context) -> None:
-        """Count a call that was made before and is not made again: the next equal one keeps its idempotency key."""
-        with suppress(TaskError):
-            self._key(self._parse(arguments), context)
+        """Count a call that was made before and is not made again: the next equal one keeps its idempotency key, and
+        is not allowed by what this one was allowed by."""
+        with suppress(NeedsApproval, TaskError):
+            self._key(self._allowed(self._parse(arguments), context), context)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -163,24 +167,29 @@ class Tool(Generic[P, R]):
                 call.set_attributes(content.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value))
             return value
 
-    def _unasked(self, checked: BaseModel, context: Context) -> ApprovalWanted | None:
+    def _said(
+        self, checked: BaseModel, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
+    ) -> Verdict | ApprovalWanted | None:
         if not self.approval:
             return None
-        wanted = ApprovalWanted(tool=self.name, arguments=self._plain(checked), input_schema=dict(self.spec.parameters))
-        return wanted if context.verdict(wanted.tool, wanted.arguments) is None else None
+        arguments = self._plain(checked)
+        if (said := context.verdict(self.name, arguments, ahead)) is not None:
+            return said
+        return ApprovalWanted(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
     def _allowed(self, checked: BaseModel, context: Context) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
-        if (wanted := self._unasked(checked, context)) is not None:
-            raise NeedsApproval([wanted])
-        said = context.verdict(self.name, self._plain(checked)) if self.approval else None
+        said = self._said(checked, context)
         if said is None:
             return checked
+        if isinstance(said, ApprovalWanted):
+            raise NeedsApproval([said])
         if said.verdict != "approved":
             who = said.by or ("a person" if said.verdict == "rejected" else "nobody in time")
             does = "rejected this call" if said.verdict == "rejected" else "approved this call"
             why = f": {said.reason}" if said.reason else ""
             raise TaskError(f"{who} {does}{why}; do without it", kind=ErrorKind.REJECTED)
+        context.begin_allowed(said.tool, said.arguments)
         return checked if said.input is None else self._check(said.input)
 
     def _key(self, checked: BaseModel, context: Context) -> str:

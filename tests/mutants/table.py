@@ -228,11 +228,12 @@ MUTANTS = (
         "test_reviewing.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
     ),
     _runtime(
-        "M18", "tool_turns.py", '        if tool is None:\n            known = ", ".join(self.tools) or "none"',
-        "        tool = tool or next(\n"
-        '            (each for each in __import__("gc").get_objects() if type(each) is Tool and '
-        "each.name == call.name), None\n"
-        '        )\n        if tool is None:\n            known = ", ".join(self.tools) or "none"',
+        "M18", "tool_turns.py", '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
+        "        others = {\n"
+        '            each.name: each for each in __import__("gc").get_objects() if type(each) is Tool\n'
+        "        }\n"
+        "        self.tools = {**others, **self.tools}\n"
+        '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
         "unit/llm/test_tool_loop.py::test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for",
     ),
     _runtime(
@@ -412,6 +413,15 @@ MUTANTS = (
         "silence means no", "verdicts.py",
         "        if draft.now >= pending.expires_at and pending.id in draft.open().approvals:", "        if False:",
         "test_approvals.py::test_silence_means_no",
+    ),
+    _runtime(
+        "a yes is for one call", "tools.py", "        context.begin_allowed(said.tool, said.arguments)", "        pass",
+        "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
+    ),
+    _runtime(
+        "a yes is for one call", "tool_turns.py",
+        "                    allowed.append((said.tool, said.arguments))", "                    pass",
+        "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
         "an answer is kept before it is acted on", "journal.py",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from support.memory import on_memory
 from support.system import planner_of, synthesizer
 from support.waiting import until
@@ -192,6 +192,59 @@ async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_perso
     assert (outcome.status, outcome.answer) == ("completed", "It is refunded.")
     assert outcome.usage.calls == 3
     assert {each.task_id: each.attempts for each in outcome.tasks}["t1"] == 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_once: bool) -> None:
+    paid: list[int] = []
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    call: tuple[str, JsonValue] = ("pay", {"amount": 9})
+    wanted = [calling(call, call)] if at_once else [calling(call), calling(call)]
+    model = ScriptedModel(*wanted, saying("done"))
+    clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
+    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
+        workflow = await client.submit("bank", "pay 9")
+        (first,) = await asked(client)
+        await client.approve(first.id, input={"amount": 8})
+
+        async def again() -> bool:
+            return [each.id for each in await client.approvals()] not in ([], [first.id])
+
+        await until(again)
+        (second,) = await client.approvals()
+        await client.reject(second.id, reason="once is enough", by="Ann")
+        outcome = await workflow.outcome(10)
+
+    assert (first.input, second.input) == ({"amount": 9}, {"amount": 9})
+    assert paid == [8]
+    told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
+    assert told == ["paid", "pay failed: Ann rejected this call: once is enough; do without it"]
+    assert outcome.status == "completed"
+
+
+async def test_what_was_rejected_is_not_asked_about_again() -> None:
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pays."""
+        raise AssertionError("it was rejected")
+
+    model = ScriptedModel(calling(("pay", {"amount": 9})), calling(("pay", {"amount": 9})), saying("done"))
+    clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
+    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
+        workflow = await client.submit("bank", "pay 9")
+        (question,) = await asked(client)
+        await client.reject(question.id, reason="no")
+        outcome = await workflow.outcome(10)
+        left = await client.approvals()
+
+    assert left == []
+    assert outcome.status == "completed"
 
 
 async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_stays_open() -> None:
