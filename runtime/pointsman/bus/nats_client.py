@@ -48,6 +48,7 @@ class NatsClient(Client):
     - Its transport loses a connection as the rest of it expects; see `_Tcp`.
     - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
       still wait for the flusher, a fresh subscription among them.
+    - A flush that was given up does no harm: as it comes, its late answer ends the connection.
     - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
     - `hear` calls a plain function for each message as it comes off the socket, and `put` takes a header block that is
       made already: a queue, a task's turn and a second check of every header for each message are a third of its cost,
@@ -193,6 +194,11 @@ class NatsClient(Client):
     async def flush(self, timeout: int = 10) -> None:
         await self._flush_pending(force_flush=True)
         await super().flush(timeout)
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()  # nobody waits for it any more
+        await super()._process_pong()
 
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport is None and s.uri.scheme not in ("ws", "wss"):

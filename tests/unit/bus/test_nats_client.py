@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from support.waiting import until
 
 from pointsman.bus.asking import Asking
 from pointsman.bus.nats_client import Msg, NatsClient
@@ -57,6 +58,45 @@ async def connected(
         server.reads.set()
         await client.shut()
         listening.close()
+
+
+async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
+    """It ended the connection: whoever left a call before its time did that to all others in the process."""
+    told, answer, left = list[Exception](), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        pings = 0
+        while line := await reader.readline():
+            if line == b"PING\r\n":
+                pings += 1
+                if pings > 1:  # the first is of connecting
+                    await answer.wait()
+                writer.write(b"PONG\r\n")
+        writer.close()
+        left.set()
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = NatsClient()
+    port = listening.sockets[0].getsockname()[1]
+    await client.connect([f"nats://127.0.0.1:{port}"], allow_reconnect=False, error_cb=tell)
+    try:
+        flushing = asyncio.create_task(client.flush())
+        await until(lambda: client._pongs)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+        answer.set()
+        await client.flush()
+
+        assert client.is_connected
+        assert told == []
+    finally:
+        await client.shut()
+        listening.close()
+        await left.wait()
 
 
 async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> None:
