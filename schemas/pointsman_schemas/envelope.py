@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from pydantic import JsonValue
 
@@ -25,7 +25,7 @@ __all__ = ["Envelope", "decode", "encode", "encode_structured"]
 
 _SPEC_VERSION = "1.0"
 _JSON = "application/json"
-_UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x7e]")  # all but printable ASCII, and of that not space, " or %
+_SAFE = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII, and of that not space, " or %
 _EXTENSION = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents wants lower-case letters and digits; so it can be a header
 _OURS = re.compile(r"io\.pointsman\.([a-z-]+)\.(v\d+)")  # whose schemas are in schemas/json under an $id of this form
 _KNOWN = frozenset(
@@ -92,7 +92,8 @@ def encode(envelope: Envelope) -> dict[str, str]:
         headers["traceparent"] = envelope.traceparent
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = value
-    if _UNSAFE.search("".join(headers.values())):  # seldom: then each is looked at
+    every = "".join(headers.values())
+    if not every.isascii() or every.encode().translate(None, _SAFE):  # seldom: then each is looked at
         headers = {name: _quote(value) for name, value in headers.items()}
     if envelope.traceparent is not None and envelope.tracestate:
         headers["tracestate"] = _printable(envelope.tracestate)
@@ -251,9 +252,7 @@ def _rfc3339(instant: datetime) -> str:
 
 
 def _quote(value: str) -> str:
-    if not _UNSAFE.search(value):
-        return value
-    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "replace")), value)
+    return quote(value, safe=_SAFE, errors="replace")
 
 
 def _printable(value: str) -> str:

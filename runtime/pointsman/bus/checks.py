@@ -34,6 +34,7 @@ _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE = re.compile(r"[\r\n\x00\ud800-\udfff]")
+_VISIBLE = bytes(range(0x21, 0x7F))  # ASCII, without space and control characters
 
 
 def check_subject(subject: str) -> None:
@@ -56,18 +57,14 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
     """
     _check_names(tuple(headers))
     wire = {**headers, **extra} if extra else dict(headers)
-    if _is_plain("".join(wire.values())):
+    every = "".join(wire.values())
+    if every.isascii() and not every.encode().translate(None, _VISIBLE):  # as what `encode` writes; told fast of all
         return wire
     for name, value in wire.items():
         if not value.isprintable() and _UNSAFE.search(value):
             raise ContractError(f"the header {name[:_SHOWN]} holds a line end, a NUL or half a surrogate; encode it")
         wire[name] = value.strip()
     return wire
-
-
-def _is_plain(text: str) -> bool:
-    """Whether nothing in it needs a closer look, as in what `encode` has written: told much faster of all at once."""
-    return text.isprintable() and " " not in text
 
 
 @lru_cache(256)  # the events of a kind have the same dozen names

@@ -210,7 +210,8 @@ class JetStreamBus:
         way beside it."""
         try:
             check_subject(name)
-            check_subject(subject)
+            if subject != name:
+                check_subject(subject)
             wire = wire_headers(headers, orders)
             if self._artifacts.fits(body):
                 return self._writer.begin(name, body, wire)

@@ -25,20 +25,23 @@ _KEYED: Final = re.compile(
 _HEADED: Final = re.compile(
     r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )
+# All that begins a word goes behind one `\b`: with one in each, every place of every text is tried a dozen times.
 _SECRET_VALUE: Final = re.compile(
-    r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
-    r"|\b(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
-    r"|\bS[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
-    r"|\bAIza[A-Za-z0-9_-]{35}"  # Google API keys
-    r"|\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"  # source hosts
-    r"|\b(?:hf|gsk)_[A-Za-z0-9]{20,}"  # model hubs
-    r"|\b(?:npm_|pypi-|whsec_|ya29\.|SG\.)[A-Za-z0-9._-]{16,}"  # package indexes, webhooks, Google's tokens, mail
-    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"  # chat workspaces
+    r"\b(?:"
+    r"(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
+    r"|(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
+    r"|S[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
+    r"|AIza[A-Za-z0-9_-]{35}"  # Google API keys
+    r"|(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"  # source hosts
+    r"|(?:hf|gsk)_[A-Za-z0-9]{20,}"  # model hubs
+    r"|(?:npm_|pypi-|whsec_|ya29\.|SG\.)[A-Za-z0-9._-]{16,}"  # package indexes, webhooks, Google's tokens, mail
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"  # chat workspaces
+    r"|(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
+    r"|(?i:aws_secret_access_key|aws_session_token)\s*[=:]\s*\S+"
+    r")"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\b(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
-    r"|\b(?i:aws_secret_access_key|aws_session_token)\s*[=:]\s*\S+"
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
