@@ -33,8 +33,8 @@ from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.ids import child_id_for
-from pointsman_schemas.log import RetryScheduled
-from pointsman_schemas.plan import PlannedTask
+from pointsman_schemas.log import PlanAccepted, RetryScheduled, TaskAbandoned
+from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, Team
 
@@ -264,6 +264,40 @@ async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(brow
         await expect(page.locator(".below a")).to_have_count(2)
         await page.locator(".node[data-task=t1]").click()
         await expect(page.get_by_role("link", name="Open the team's workflow")).to_have_attribute("href", theirs)
+
+
+async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never_began_took_no_time(
+    browser: Browser,
+) -> None:
+    bus, team = MemoryBus(), "a-team-with-a-name-of-fifty-six-letters-and-without-a-gap"
+    never = TaskAbandoned(at=at(0.43), task_id="t1", reason="cancelled")
+    await store(
+        bus,
+        started(team=team, input="x" * 300),
+        dispatched("plan-1", "p" * 58, 0.01),
+        PlanAccepted(
+            at=at(0.2),
+            revision=1,
+            plan=Plan(goal="mend it", tasks=(PlannedTask(id="t1", agent="fitter", intent="fit"),)),
+        ),
+        never,
+        ended("cancelled", 0.43),
+        team=team,
+    )
+    async with (
+        served(Client(bus)) as address,
+        page_of(browser, address, viewport={"width": 390, "height": 844}) as page,
+    ):
+        await page.goto(f"/workflows/{WORKFLOW}")
+        await expect(page.locator(".node[data-task=t1]")).to_contain_text("Given up")
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        scale = await page.locator(".axis span").all_inner_texts()
+        await page.goto(f"/workflows/wf_none?team={team}")
+        await shown(page, "Waiting for a supervisor of").to_be_visible()
+        waiting = await page.evaluate("document.documentElement.scrollWidth")
+
+    assert (wide, waiting) == (390, 390)
+    assert scale == ["0", "200 ms", "400 ms"]
 
 
 async def bury(client: Client, count: int) -> None:

@@ -66,6 +66,11 @@ export function until(iso) {
   return left > 0 ? `${seconds(Math.ceil(left))} left` : "The time is up";
 }
 
+// How long a task took, or what became of one that never began.
+export function lasted({ status, started_at: from, ended_at: to }) {
+  return status === "skipped" || (status === "abandoned" && from === to) ? word(status) : seconds(span(from, to));
+}
+
 export function ago(iso) {
   const past = Math.max(0, (now() - Date.parse(iso)) / 1000);
   if (past < 5) return "just now";

@@ -3,7 +3,7 @@
 // many, they stand in the order of the plan: lines are not followed there, tasks are looked for.
 
 import { h, s, setAttribute, setText } from "./dom.js";
-import { seconds, span, tone, word } from "./format.js";
+import { lasted, tone, word } from "./format.js";
 
 const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
   [60, 172, 46, 52, 12, 14],
@@ -167,7 +167,7 @@ function nodeElement(task, [x, y], width, height, choose) {
   node.update = (now) => {
     setAttribute(node, "class", `node ${tone(now.status)}${node.classList.contains("chosen") ? " chosen" : ""}`);
     setText(name, cut(height > 40 ? now.agent : width > 100 && now.agent !== now.task_id ? `${now.task_id} · ${now.agent}` : now.task_id, letters));
-    const took = now.status === "skipped" ? word(now.status) : seconds(span(now.started_at, now.ended_at));
+    const took = lasted(now);
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     if (more) setText(more, cut(`${now.task_id === now.agent ? word(now.status) : now.task_id}${took ? ` · ${took}` : ""}${tries}`, Math.floor((width - 22) / 5.9)));
     const said = `${now.task_id}, ${now.agent}, ${word(now.status).toLowerCase()}${took ? `, ${took}` : ""}`;

@@ -34,8 +34,11 @@ export function askFor(go, before = null) {
       try { input = JSON.parse(input); } catch (error) { fail(`That is no JSON: ${error.message}`); return; }
     }
     send.disabled = true;
+    send.textContent = "Sending"; // without a broker it takes a while until that is said
+    problem.hidden = true;
     const done = await post("/api/requests", { team: team.value.trim(), input, request_id: id });
     send.disabled = false;
+    send.textContent = "Send";
     if (!done.ok) { fail(done.error || "It could not be sent."); return; }
     teams.add(done.team);
     dialog.close();

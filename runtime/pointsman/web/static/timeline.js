@@ -1,7 +1,7 @@
 // Time to scale: a lane for each task, its attempts solid within the wait for them, its model and tool calls below.
 
 import { arrange, h, setText } from "./dom.js";
-import { compact, now, seconds, span, tone, whose, word } from "./format.js";
+import { compact, lasted, now, seconds, span, tone, whose, word } from "./format.js";
 
 const OPEN = 30; // tasks up to which lanes begin unfolded
 const LABEL = 64; // pixels that a time on the axis needs
@@ -64,7 +64,8 @@ export function timeline(select) {
 const unfolds = ({ children = [] }) => children.length > 1 || children.some((attempt) => attempt.children);
 
 function drawAxis(axis, whole, most) {
-  const step = STEPS.find((one) => whole / one <= most) || whole / most;
+  const few = STEPS.findIndex((one) => whole / one <= most);
+  const step = few < 0 ? whole / most : STEPS[few] > whole && few ? STEPS[few - 1] : STEPS[few]; // 0 alone is no scale
   const ticks = [];
   for (let at = 0; at <= whole * 1.0001; at += step) {
     const tick = h("span", { text: at ? seconds(at) : "0" });
@@ -99,7 +100,7 @@ function lane(depth, node, fold, choose) {
     name.title = now.detail || "";
     const used = now.usage ? `  ${compact(now.usage.input_tokens + now.usage.output_tokens)} tokens` : "";
     const length = span(now.started_at, now.ended_at);
-    setText(took, now.status === "skipped" ? word(now.status) : seconds(length));
+    setText(took, lasted(now));
     took.title = used.trim();
     bar.className = `span ${now.kind} ${status}`;
     bar.title = `${word(now.status)}, ${seconds(length)}${used}${now.detail ? `\n${now.detail}` : ""}`;
