@@ -136,11 +136,13 @@ class Registry(Protocol):
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
     """What a durable consumer has before it: messages never delivered, and delivered but not settled. All of its
-    messages up to the sequence `settled` are."""
+    messages up to the sequence `settled` are. `ack_waits`, in seconds, are those that were asked for where the last who
+    opened it asked for another than was there; the longest counts."""
 
     pending: int
     in_flight: int
     settled: int = 0
+    ack_waits: tuple[float, ...] = ()
 
 
 class HopStep(NamedTuple):
@@ -325,7 +327,8 @@ class Bus(Protocol):
 
         All who open it say alike whether it is `ranked`; if it is there, it becomes so.
 
-        `ack_wait` is in seconds: an unsettled message is delivered again after that. Deliveries are unlimited: whoever
+        `ack_wait` is in seconds: an unsettled message is delivered again after that. Of those that share the consumer
+        the longest counts; it is shortened by who opens it when nobody else has it. Deliveries are unlimited: whoever
         takes a message looks at `delivered` and gives up on it in the open.
         """
         ...

@@ -257,6 +257,28 @@ async def test_a_consumer_that_was_not_ranked_becomes_so_when_it_is_opened_ranke
     assert delivery.message.body == b"1"
 
 
+@pytest.mark.parametrize(("first", "second"), [(30, 20), (20, 30)])
+async def test_of_those_who_share_a_consumer_the_longest_ack_deadline_counts(
+    place: Place, bus: Bus, first: float, second: float
+) -> None:
+    """With a shorter one the work of who reports on it less often would come again while it is done."""
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=first)
+    await bus.publish(place.handoff(1), b"1", {})
+    [delivery] = await take(consumer)
+
+    await (await place.connect()).consumer("writer", "work", place.handoffs, ack_wait=second)
+    shared = await bus.depth("writer", "work")
+    await delivery.ack()
+    await consumer.close()
+    await until(lambda: depth_is(bus, 0, 0))
+    await bus.consumer("writer", "work", place.handoffs, ack_wait=20)
+    alone = await bus.depth("writer", "work")
+
+    assert shared is not None
+    assert alone is not None
+    assert (shared.ack_waits, alone.ack_waits) == ((20, 30), ())
+
+
 async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: Place, bus: Bus) -> None:
     other = await place.connect()
     closing = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)

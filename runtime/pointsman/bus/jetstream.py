@@ -29,7 +29,7 @@ from pointsman.bus.connection import NatsConnection
 from pointsman.bus.handing import Handing
 from pointsman.bus.keeping import StreamKeeper
 from pointsman.bus.listening import Listening
-from pointsman.bus.pull import PullConsumer, durable
+from pointsman.bus.pull import PullConsumer, ack_waits, durable
 from pointsman.bus.reading import StreamReader
 from pointsman.bus.registry import KeyValueRegistry
 from pointsman.bus.watching import ContainedWatcher
@@ -40,6 +40,7 @@ from pointsman.bus.wire import (
     UnderWay,
     error_code,
     header_bytes,
+    nanoseconds,
     said,
 )
 from pointsman.bus.writing import StreamWriter
@@ -358,7 +359,9 @@ class JetStreamBus:
             if code in (NO_CONSUMER, NO_STREAM):
                 return None
             raise PeerError(f"the broker does not describe the consumer {name}: {said(answer)}")
-        return QueueDepth(answer["num_pending"], answer["num_ack_pending"], answer["ack_floor"]["stream_seq"])
+        differing = tuple(wait / nanoseconds(1) for wait in sorted(ack_waits(answer)))
+        settled = answer["ack_floor"]["stream_seq"]
+        return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
 
     # Core NATS
 

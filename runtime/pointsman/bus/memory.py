@@ -202,7 +202,7 @@ class MemoryBus:
             return None
         fresh = sum(1 for sequence in durable.ready if sequence not in durable.counts)
         settled = min(durable.unsettled, default=self.broker.stream(stream).end + 1) - 1
-        return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled)
+        return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled, durable.ack_waits)
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         self._open()

@@ -152,7 +152,10 @@ class Broker:
             found = Durable(name, subject, ack_wait, max_in_flight)
             found.ready.extend(stored.sequence for stored in self._streams[kind].select(subject))
             self._durables[kind, name] = found
-        found.ack_wait, found.max_in_flight = ack_wait, max_in_flight
+        attended = bool(found.asking) or found.in_flight > 0
+        asked = sorted({ack_wait, found.ack_wait} if attended else {ack_wait})
+        found.ack_waits = tuple(asked) if len(asked) > 1 else ()
+        found.ack_wait, found.max_in_flight = asked[-1], max_in_flight
         return found
 
     def find_durable(self, kind: StreamKind, name: str) -> Durable | None:

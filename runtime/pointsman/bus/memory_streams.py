@@ -93,6 +93,7 @@ class Durable:
     subject: str
     ack_wait: float
     max_in_flight: int
+    ack_waits: tuple[float, ...] = ()
     ready: deque[int] = field(default_factory=deque)
     era: int = 0
     """How often it has been put back to an earlier moment: what was handed out before that is not settled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from pointsman.bus.wire import (
@@ -22,7 +22,7 @@ from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.ports import Stored
 from pointsman.structured import structlog
 
-__all__ = ["Pull", "PullConsumer", "PullDelivery", "durable"]
+__all__ = ["Pull", "PullConsumer", "PullDelivery", "ack_waits", "durable"]
 
 _log = structlog.get_logger(__name__)
 
@@ -32,7 +32,11 @@ _HEARTBEAT = 2.0  # seconds between signs of life of an idle pull; two missing o
 _HOLD = 2.0  # seconds a message nobody takes may stay here before it is handed back
 _WAITING = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
 _GROUP = "ranked"  # whose pulls the broker serves by their rank
+_UNATTENDED = 1.0  # seconds for which nobody asks of a consumer before its ack deadline is shortened: all who start
+# together have asked by then
+_ACK_WAITS = "pointsman-ack-waits"  # in a consumer's metadata
 _CLOSED = "closed"  # lost, but by our own will
+_SAME = "the longest counts; give all processes that share it the same POINTSMAN_ACK_WAIT, and start them anew"
 _RETRY = 0.5  # seconds before a consumer that could not be opened is tried again
 
 
@@ -147,6 +151,11 @@ def durable(name: str, subject: str, ack_wait: float, max_in_flight: int, *, ran
     }
 
 
+def ack_waits(info: Mapping[str, Any]) -> set[int]:
+    """The ack deadlines, in nanoseconds, that those have asked for who share the consumer, where they differ."""
+    return set(map(int, info.get("config", {}).get("metadata", {}).get(_ACK_WAITS, "").split()))
+
+
 class PullConsumer:
     """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable`; `whole`
     fetches the body of a message that came without.
@@ -190,7 +199,7 @@ class PullConsumer:
         """Make the durable if it is missing, and listen at a new inbox. Idempotent at the broker."""
         answer = await self._bus.api(
             f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}",
-            {"stream_name": self._stream, "config": self._config},
+            {"stream_name": self._stream, "config": await self._agreed()},
         )
         if error_code(answer):
             raise ConfigurationError(f"the consumer {self._name} of {self._stream} cannot be made: {said(answer)}")
@@ -206,6 +215,25 @@ class PullConsumer:
                 pull.buffer.extend(old.buffer)
             old.buffer = pull.buffer  # for what still arrives at the old inbox
             await old.close()
+
+    async def _agreed(self) -> dict[str, Any]:
+        """The config that serves all who share the consumer: with the longest of their ack deadlines. With a shorter
+        one the work of those with a longer one, who report their progress less often, would be begun a second time."""
+        mine = self._config["ack_wait"]
+        for last in (False, True):
+            answer = await self._bus.api(f"CONSUMER.INFO.{self._stream}.{self._name}")
+            there = answer.get("config", {}).get("ack_wait", mine)
+            attended = answer.get("num_waiting", 0) + answer.get("num_ack_pending", 0) > 0
+            asked = {mine, there} | (ack_waits(answer) if self._pull else set())
+            if (attended or self._pull) and len(asked) > 1:
+                shown = [wait / nanoseconds(1) for wait in sorted(asked)]
+                _log.warning("ack_waits_differ", consumer=self._name, seconds=shown, hint=_SAME)
+                told = " ".join(map(str, sorted(asked)))
+                return {**self._config, "ack_wait": max(asked), "metadata": {_ACK_WAITS: told}}
+            if there <= mine or last:
+                break
+            await asyncio.sleep(_UNATTENDED)
+        return self._config
 
     async def take(self, room: int) -> Sequence[PullDelivery]:
         self._taking = True

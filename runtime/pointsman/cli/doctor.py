@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
@@ -44,6 +45,8 @@ _COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _LATELY = 100  # workflows whose tasks are looked at
 _ASKED = 3  # times the broker is asked how long it takes
 _SLOW = 0.25  # seconds: 500 times what a broker on the same machine takes; one on another continent takes less
+_OF_A_TEAM = ("request", "inbox")  # what its consumers are called, before its name
+_OLD = timedelta(days=3.5)  # half of what the broker keeps a request for: a weekend is left to do something
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
 
@@ -103,6 +106,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
             alive = by_name(await client.agents())
             yield _schemas(alive)
             yield _handlers(alive)
+            yield await _ack_waits(client, alive)
             yield await _requests(client)
             yield await _tasks(client, team)
             yield await _circuits(client)
@@ -203,8 +207,10 @@ async def _supervisor(client: Client, team: str) -> Sequence[Check]:
 
 
 async def _requests(client: Client) -> Check:
-    """Whether every request that waits has a supervisor it waits for. One whose end is asked for needs no other."""
-    waiting = Counter(each.team for each in await client.unadmitted() if each.status == WAITING)
+    """Whether every request that waits has a supervisor it waits for, and has the time to. One whose end is asked for
+    needs no other."""
+    waits = [each for each in await client.unadmitted() if each.status == WAITING]
+    waiting = Counter(each.team for each in waits)
     alone = set(waiting) - {card.name for card in await client.teams()}
     known = await teams_seen(client) if alone else set[str]()
     meant = {name: get_close_matches(name, known - {name}, 1) for name in alone - known}
@@ -214,7 +220,11 @@ async def _requests(client: Client) -> Check:
         for team, count in sorted(waiting.items())
     )
     advice = "start it: `pointsman supervisor MODULE`; or `pointsman cancel ID`, for each that `pointsman list` shows"
-    return Check("requests", not alone, seen or "none waits for a supervisor", advice)
+    oldest = min((each.started_at for each in waits), default=None)
+    old = oldest is not None and datetime.now(UTC) - oldest > _OLD
+    if old:
+        seen += f"; the oldest since {oldest:%Y-%m-%d %H:%M} UTC, and what nobody has taken is dropped after 7 days"
+    return Check("requests", not alone and not old, seen or "none waits for a supervisor", advice)
 
 
 async def _tasks(client: Client, team: Team | str | None) -> Check:
@@ -285,6 +295,21 @@ def _handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     told = [f"{name}: {left}" for name, cards in alive.items() if (left := left_running(cards))]
     advice = "let plain functions look at `context.cancelled`, and CancelledError pass; a worker's restart ends them"
     return Check("handlers", not told, "; ".join(told) or "all that was told to stop has stopped", advice)
+
+
+async def _ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Whether all who share a queue have the same ack deadline: the longest counts, whatever the others are told."""
+    teams = sorted({card.name for card in await client.teams()})
+    durables = [f"{kind}-{name}" for name in teams for kind in _OF_A_TEAM]
+    asked = {durable: await client.bus.depth(durable, "work") for durable in durables}
+    asked |= {name: await client.queue(name) for name in alive}
+    told = [
+        f"{name} was asked for with {' and '.join(f'{wait:g}' for wait in depth.ack_waits)} s"
+        for name, depth in asked.items()
+        if depth and depth.ack_waits
+    ]
+    advice = "the longest counts; give all that share a queue the same POINTSMAN_ACK_WAIT, and start them anew"
+    return Check("ack deadlines", not told, "; ".join(told) or "all who share a queue have the same", advice)
 
 
 async def _circuits(client: Client) -> Check:
