@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import pointsman.web.dashboard as dashboard
+from pointsman_schemas.events import ErrorKind
 
 STATIC = Path(dashboard.__file__).with_name("static")
 STYLE = (STATIC / "style.css").read_text()
@@ -72,3 +73,11 @@ def test_every_script_is_loaded_by_a_page_or_by_another_script() -> None:
 
     for script in STATIC.glob("*.js"):
         assert f"/{script.name}" in named, script.name
+
+
+def test_every_cause_of_a_dead_letter_has_its_words_on_the_page() -> None:
+    script = (STATIC / "letters.js").read_text()
+    told = set(re.findall(r"^  (\w+): \"", script, re.MULTILINE))
+
+    ours = {"request_id_taken", "unknown_workflow", "unknown_type", "lost_body"}  # of events, not of attempts
+    assert ours | {kind.value for kind in ErrorKind} <= told
