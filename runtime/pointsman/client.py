@@ -181,7 +181,7 @@ class Client:
                 # teams that are asked under the same id would be one message, and so would two requests.
                 await publish(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
             except OversizeEvent as error:
-                raise OversizeEvent(f"the request is too large: {error}; send a reference to it instead") from None
+                raise OversizeEvent(f"the request is too large: {error}") from None
         return Workflow(self, workflow, team)
 
     async def _see_that_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:

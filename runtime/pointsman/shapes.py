@@ -110,7 +110,11 @@ def signature_of(function: Callable[..., Any], owner: str, namespace: Mapping[st
         ConfigurationError: it cannot be called by argument name, lacks an annotation, or is a generator.
     """
     if not inspect.isroutine(function):
-        raise ConfigurationError(f"{owner} is a {type(function).__name__}; decorate a function, `def` or `async def`")
+        below = getattr(inspect.unwrap(function), "__code__", None)
+        where = f" of {below.co_name} at {below.co_filename}:{below.co_firstlineno}" if below else ""
+        raise ConfigurationError(
+            f"{owner} is a {type(function).__name__}{where}; decorate a function, `def` or `async def`, once"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"{owner} is a generator; return one value, and report on the way with `await context.progress(...)`"

@@ -208,6 +208,7 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
     assert "pointsman watch wf_" in run.err
     assert "no supervisor of 'nobody'" in run.err
     assert "pointsman doctor nobody" in run.err
+    assert "no team nobody was seen here yet. Teams seen: none" in run.err
 
 
 async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> None:

@@ -277,6 +277,15 @@ def test_a_wrong_definition_says_what_to_change(function: Any, advice: str) -> N
     assert "wrong" in str(caught.value)
 
 
+def test_an_agent_made_twice_names_its_function_and_where_it_is() -> None:
+    @agent(name="inner", description="d")
+    async def work(text: str) -> str:
+        return text
+
+    with pytest.raises(ConfigurationError, match=r"^agent outer is a FunctionAgent of work at .*test_agent\.py:\d+"):
+        agent(name="outer", description="d")(work)
+
+
 @pytest.mark.parametrize(
     ("given", "advice"),
     [

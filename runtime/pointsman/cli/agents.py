@@ -27,11 +27,13 @@ _COUNTS = 36  # columns of how many there are, what waits and what is in work, w
 _DESCRIBED = 10  # columns below which a description says nothing
 
 
-def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, json: bool) -> Code:
+def agents(
+    wait: Sequence[str] = (), timeout: float | None = None, *, url: str | None, namespace: str | None, json: bool
+) -> Code:
     async def run() -> Code:
         # An agent that is waited for makes the namespace when it comes, so it need not be there yet.
         async with session(url, namespace, create=bool(wait)) as client:
-            await _there(client, wait)
+            await _there(client, wait, timeout)
             grouped = by_name(await client.agents())
             queues = await asyncio.gather(*(client.queue(name) for name in grouped))
             circuits = await client.circuits()
@@ -59,17 +61,17 @@ def agents(wait: Sequence[str] = (), *, url: str | None, namespace: str | None, 
     return asyncio.run(run())
 
 
-async def _there(client: Client, names: Sequence[str]) -> None:
+async def _there(client: Client, names: Sequence[str], patience: float | None = None) -> None:
     """Wait until each of `names` is there, telling of those that are not. A team counts: it is an agent, too."""
     clock = SystemClock()
-    began, told = clock.monotonic(), False
+    began, told, late = clock.monotonic(), False, _LATE if patience is None else patience
     while missing := ", ".join(sorted(set(names) - {card.name for card in await client.bus.registry.cards()})):
         if not told:
             complain(f"waiting for {missing}")
             told = True
-        if clock.monotonic() - began >= _LATE:
+        if clock.monotonic() - began >= late:
             raise NotFound(
-                f"{missing} did not come up within {_LATE:.0f} s; `pointsman worker module:name` starts an agent, and "
+                f"{missing} did not come up within {late:g} s; `pointsman worker module:name` starts an agent, and "
                 "its log says why it ends"
             )
         await asyncio.sleep(_LOOK)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from datetime import UTC, datetime
 
 from pointsman.cli import render
 from pointsman.cli.naming import the_approval, the_workflow
 from pointsman.cli.output import Code, complain, console, emit, lay_out
+from pointsman.cli.piped import piped
 from pointsman.cli.session import session, who
 from pointsman_schemas.strict_json import parse_json
 
@@ -35,9 +35,7 @@ def answer(
     given: str, *, approve: bool, input_json: str | None, reason: str, by: str | None, url: str | None,
     namespace: str | None, json: bool,
 ) -> Code:  # fmt: skip
-    instead = (
-        None if input_json is None else parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
-    )
+    instead = None if input_json is None else parse_json((piped() if input_json == "-" else input_json).encode())
 
     async def run() -> Code:
         async with session(url, namespace) as client:

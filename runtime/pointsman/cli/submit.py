@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json as json_module
-import sys
+import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 
@@ -12,6 +13,7 @@ from pydantic import JsonValue
 
 from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, emit, outcome_code
+from pointsman.cli.piped import piped
 from pointsman.cli.session import session
 from pointsman.cli.workflows import PATIENCE, taken, teams_seen, tell_who_is_awaited
 from pointsman.client import WAITING, Client, Workflow
@@ -19,7 +21,15 @@ from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["submit"]
+__all__ = ["only", "submit"]
+
+
+def only(team: str, words: Sequence[str]) -> str | None:
+    """The request that was typed as TEXT. Raises `ConfigurationError` where a shell has made several words of it."""
+    if len(words) > 1:
+        whole = shlex.quote(" ".join(words))
+        raise ConfigurationError(f"TEXT is {len(words)} words; put them in quotes: pointsman submit {team} {whole}")
+    return words[0] if words else None
 
 
 def submit(
@@ -55,9 +65,10 @@ def submit(
                     complain(f"workflow {workflow.id} is still running after {timeout} s; "
                              f"`pointsman watch {workflow.id}` follows it")  # fmt: skip
                 else:
+                    unknown = await _not_seen(client, team)
                     complain(f"no supervisor of {team!r} has taken {workflow.id} within {timeout} s; it waits in the "
                              f"stream, and `pointsman watch {workflow.id}` follows it once one has; `pointsman doctor "
-                             f"{team}` looks for what is missing")  # fmt: skip
+                             f"{team}` looks for what is missing{f'; {unknown}' if unknown else ''}")  # fmt: skip
                 return Code.FAILED
             if not json:
                 await print_outcome(client, outcome, workflow.id)
@@ -103,11 +114,11 @@ def _request(text: str | None, input_json: str | None) -> str | dict[str, JsonVa
     if (text is None) == (input_json is None):
         raise ConfigurationError("give the request either as TEXT or with --input-json, and not both")
     if input_json is None:
-        given = sys.stdin.read().strip() if text == "-" else text or ""
+        given = piped().strip() if text == "-" else text or ""
         if not given:
             raise ConfigurationError("the request is empty; give it as TEXT, or pipe it in with -")
         return given
-    value = parse_json((sys.stdin.read() if input_json == "-" else input_json).encode())
+    value = parse_json((piped() if input_json == "-" else input_json).encode())
     if not isinstance(value, dict):
         raise ConfigurationError(f"--input-json is {json_module.dumps(value)[:80]}; expected a JSON object")
     return value

@@ -138,7 +138,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 "entries": entries,
             })  # fmt: skip
         else:
-            console().print(render.show(entries, datetime.now(UTC), alive))
+            lay_out(console(), render.show(entries, datetime.now(UTC), alive))
         return Code.OK
 
     return asyncio.run(run())
@@ -159,7 +159,7 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
         if json:
             emit(root)
         elif otlp != "-":
-            terminal.print(tree(root, now, terminal.width))
+            lay_out(terminal, tree(root, now, terminal.width))
         return Code.OK
 
     return asyncio.run(run())

@@ -27,6 +27,8 @@ _SUREST = 0.95
 """A matcher of words is never certain."""
 _MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
 _FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
+_LONGEST = 1_000  # characters of what a plan repeats of a request: the log keeps it with each task
+_CUT = "; ..."
 
 _THEN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
 
@@ -46,7 +48,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
     text = _wanted(asked.request, matcher)
     if asked.problems:
         return Plan(
-            goal=text,
+            goal=short(text),
             cannot="the offline planner has no other plan than the one that was refused: "
             + "; ".join(asked.problems[:3]),
         )
@@ -54,7 +56,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
     unserved: list[str] = []
     last = ""
     for clause in _parts(text, matcher):
-        earlier = [report for report in asked.results if clause in report.intent]
+        earlier = [report for report in asked.results if _speaks_of(report, clause, matcher)]
         if any(report.status == "succeeded" for report in earlier):
             continue
         tried = {report.agent for report in earlier}
@@ -73,7 +75,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
         told.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quoted(left)}")
     instruction = f"{TELL}{'; '.join(told)}." if told else "Answer every part of the request."
     cannot = "" if tasks else _nobody(text, asked.agents, done=bool(asked.results))
-    return Plan(goal=text, tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
+    return Plan(goal=short(text), tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
 
 
 def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
@@ -101,13 +103,24 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
                 id=f"t{number}",
                 agent=name,
                 skill=skill,
-                intent="; ".join(parts),
+                intent=_cut("; ".join(parts)),
                 input=_input(menu[agent], parts, text, asked),
                 depends_on=tuple(sorted(after)),
             )
         )
         ids.setdefault(agent, []).append(tasks[-1].id)
     return tasks, [part for _, parts in split[asked.max_tasks :] for part in parts]
+
+
+def _cut(text: str) -> str:
+    """`text`, as far as a log should have it beside the request, which whoever is to do it is given, too."""
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + _CUT
+
+
+def _speaks_of(report: TaskReport, clause: str, matcher: Matcher) -> bool:
+    """Whether the task was to do it: by its intent or, where that was cut, by whom it is for."""
+    cut = report.intent.endswith(_CUT)
+    return clause in report.intent or (cut and _best(matcher, clause, without=set()) == report.agent)
 
 
 def _parts(text: str, matcher: Matcher) -> Iterator[str]:
@@ -177,7 +190,8 @@ def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
 
 
 def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
-    """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata."""
+    """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata,
+    which a task without an input is given: the log holds a text once, and not with each task."""
     request: JsonValue = asked.request if isinstance(asked.request, dict) else None
     if item.input_schema.get("properties"):
         sources = Sources(["; ".join(parts), text], [data for data in (request, asked.metadata) if data])
@@ -185,7 +199,7 @@ def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput)
             return found
     if item.input_schema.get("type") == "string":
         return "; ".join(parts)
-    return {**asked.metadata, "request": asked.request}
+    return None if isinstance(asked.request, str) else {**asked.metadata, "request": asked.request}
 
 
 def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
@@ -198,7 +212,7 @@ def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
 
 
 def _quoted(parts: Sequence[str]) -> str:
-    return "; ".join(f'"{part}"' for part in parts)
+    return _cut("; ".join(f'"{part}"' for part in parts))
 
 
 def _next_number(results: Sequence[TaskReport]) -> int:
@@ -251,11 +265,12 @@ def _question(agents: Sequence[MenuItem]) -> str:
 
 def _wanted(request: RequestInput, matcher: Matcher) -> str:
     """What is asked: of an object its `request`, beside which may stand what it is about. A team that is handed a task
-    has its part in the `intent`, beside the whole of the request."""
+    has its part in the `intent`, unless that was cut, beside the whole of the request."""
     if isinstance(request, dict):
         for said in (request.get("intent"), request.get("request")):
-            if isinstance(said, str) and any(_best(matcher, clause, without=set()) for clause in clauses(said)):
-                return said
+            whole = said if isinstance(said, str) and not said.endswith(_CUT) else ""
+            if any(_best(matcher, clause, without=set()) for clause in clauses(whole)):
+                return whole
         request = {name: value for name, value in request.items() if name != "intent"} or request
     return in_words(request)
 

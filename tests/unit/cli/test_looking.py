@@ -149,6 +149,8 @@ async def test_an_agent_that_does_not_come_is_waited_for_only_so_long(
 
     with pytest.raises(NotFound, match=r"^cake, tea did not come up within"):
         await agents._there(client, ["tea", "cake"])
+    with pytest.raises(NotFound, match=r"^tea did not come up within 0\.001 s"):
+        await agents._there(client, ["tea"], 0.001)
 
 
 def test_an_id_is_printed_as_it_is_typed(
@@ -443,6 +445,7 @@ def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
 
     assert f"t1 is {said}" in shown
     assert said in " ".join(drawn.split())
+    assert [line for line in (shown + drawn).splitlines() if line != line.rstrip()] == []
     bar = next(line for line in drawn.splitlines() if "t1" in line and "fitter" in line)
     assert "█" not in bar
     assert "─" in bar

@@ -64,6 +64,7 @@ def test_the_version_is_the_installed_one() -> None:
         ["submit", "crew", "--input-json", "{broken"],
         ["submit", "crew", "--input-json", "[1]"],
         ["submit", "crew", "--input-json", '{"a": NaN}'],
+        ["submit", "crew", "two", "words"],
         ["submit", "crew", "text", "--timeout", "0"],
         ["submit", "crew", "text", "--timeout", "-1"],
         ["submit", "crew", "text", "--deadline", "0"],
@@ -102,6 +103,26 @@ def test_a_setting_that_cannot_be_read_ends_with_2_in_one_line(command: str, mon
 
 def test_an_empty_pipe_is_no_request() -> None:
     assert run("submit", "crew", "-", input="  \n")[0] == 2
+
+
+def test_a_request_that_a_shell_took_apart_is_shown_in_quotes() -> None:
+    assert run("submit", "crew", "hello", "the", "world's")[2] == (
+        """pointsman: TEXT is 3 words; put them in quotes: pointsman submit crew 'hello the world'"'"'s'\n"""
+    )
+
+
+@pytest.mark.parametrize("arguments", [["submit", "crew", "-"], ["submit", "crew", "--input-json", "-"]])
+def test_what_is_piped_in_and_no_text_is_said_to_be_none(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments, input=b"abc\xff\x00")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("pointsman: standard input is not UTF-8: its byte 3 is 0xff")
+
+
+def test_the_mark_that_some_programs_write_before_a_text_is_none_of_it() -> None:
+    result = CliRunner().invoke(app, ["submit", "crew", "--input-json", "-"], input=b"\xef\xbb\xbf[1]")
+
+    assert result.stderr == "pointsman: --input-json is [1]; expected a JSON object\n"
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["agents"], ["submit", "crew", "x"], ["dead", "list"], ["show", "wf"]])

@@ -83,12 +83,24 @@ async def test_the_same_words_for_other_agents_give_another_plan() -> None:
     assert [task.agent for task in made.tasks] == ["band"]
 
 
-async def test_the_input_follows_the_agent_s_schema_and_else_carries_the_request_and_metadata() -> None:
+async def test_the_input_follows_the_agent_s_schema_and_else_is_left_to_the_request_and_metadata() -> None:
     made = await plan("Repair the car AB-123 for $250, and cook soup", metadata={"customer": "C-7"})
     garage, kitchen = made.tasks
 
     assert garage.input == {"plate": "AB-123", "budget": 250.0, "complaint": "Repair the car AB-123 for $250"}
-    assert kitchen.input == {"customer": "C-7", "request": "Repair the car AB-123 for $250, and cook soup"}
+    assert kitchen.input is None, "a task without an input is given the request and its metadata"
+
+
+@pytest.mark.parametrize("part", ["bake bread, ", "bake bread " + "of much flour " * 20 + ", "])
+async def test_a_long_request_is_not_copied_into_its_plan(part: str) -> None:
+    long = "Plant flowers and " + part * 2_000
+
+    made = await plan(long)
+    again = await plan(long, adaptive=True, results=[report(task.id, task.agent, task.intent) for task in made.tasks])
+
+    assert {task.agent for task in made.tasks} == {"kitchen", "garden"}
+    assert len(made.model_dump_json()) < 4_000
+    assert (again.tasks, again.done) == ((), True), "what was done is known by the beginning of its intent"
 
 
 async def test_a_value_may_come_from_the_metadata_or_from_an_object_request() -> None:

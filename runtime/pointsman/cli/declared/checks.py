@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.declared.options import Json, Namespace, Url
+from pointsman.cli.declared.options import Json, Namespace, Timeout, Url
 from pointsman.cli.output import Code, command
 
 __all__ = ["commands"]
@@ -21,9 +21,10 @@ def agents(
     wait: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="First wait until this agent is there, a minute at most.", show_default=False
+            metavar="NAME", help="First wait until this agent is there, a minute or --timeout.", show_default=False
         ),
     ] = None,
+    timeout: Timeout = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -31,7 +32,7 @@ def agents(
     """The agents and teams alive now, and what waits for each."""
     from pointsman.cli import agents
 
-    return agents.agents(wait or [], url=url, namespace=namespace, json=json)
+    return agents.agents(wait or [], timeout, url=url, namespace=namespace, json=json)
 
 
 @commands.command()

@@ -18,7 +18,9 @@ commands = typer.Typer()
 @command
 def submit(
     team: Annotated[str, typer.Argument(help="Who is asked.")],
-    text: Annotated[str | None, typer.Argument(help="The request; - reads standard input.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads standard input.")
+    ] = None,
     input_json: Annotated[
         str | None, typer.Option(metavar="JSON", help="The request as a JSON object; - reads standard input.")
     ] = None,
@@ -41,8 +43,8 @@ def submit(
     from pointsman.cli import submit
 
     return submit.submit(
-        team, text, input_json=input_json, request_id=request_id, correlation_id=correlation_id, deadline=deadline,
-        wait=wait, watch=watch, timeout=timeout, url=url, namespace=namespace, json=json,
+        team, submit.only(team, text or ()), input_json=input_json, request_id=request_id, deadline=deadline,
+        correlation_id=correlation_id, wait=wait, watch=watch, timeout=timeout, url=url, namespace=namespace, json=json,
     )  # fmt: skip
 
 
