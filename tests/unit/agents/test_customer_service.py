@@ -79,7 +79,8 @@ async def serve(request: str, metadata: dict[str, JsonValue] | None = None) -> t
     for task in plan.tasks:
         report = TaskReport(task_id=task.id, agent=task.agent, intent=task.intent, status="succeeded")
         try:
-            output = await hand(AGENTS[task.agent], task.intent, task.input, used=used)
+            given = {**(metadata or {}), "request": request} if task.input is None else task.input
+            output = await hand(AGENTS[task.agent], task.intent, given, used=used)
             reports.append(report.model_copy(update={"output": output}))
         except Refused as error:
             reports.append(report.model_copy(update={"status": "failed"}))
