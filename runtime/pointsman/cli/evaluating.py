@@ -17,6 +17,7 @@ from pointsman.cli.render import text_of
 from pointsman.cli.session import session, settings_for
 from pointsman.client import Client
 from pointsman.core.words import dollars, seconds
+from pointsman.engine.loading import load_agents
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.evaluation import NOBODY, Report, Suite, evaluate, load_suite
 
@@ -52,6 +53,7 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
                     "--embedded does not know what to start; give --target, or a `target` in the suite: module "
                     "or file.py"
                 )
+            _see_that_defined(suite, suite.target)
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-eval-")))
             settings = settings_for(None, namespace)
             client = await stack.enter_async_context(
@@ -61,6 +63,16 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
             client = await stack.enter_async_context(session(url, namespace, create=True))
             await _attended(client, suite)
         return await evaluate(suite, client, parallel=parallel)
+
+
+def _see_that_defined(suite: Suite, target: str) -> None:
+    """Before anything is started. Raises `ConfigurationError` when `target` defines others than the suite asks."""
+    if suite.team:
+        what, wanted, there = "team", suite.team, {each.name for each in app.load_teams(target)}
+    else:
+        what, wanted, there = "agent", suite.agent, {each.card.name for each in load_agents([target])}
+    if wanted not in there:
+        raise ConfigurationError(f"{target} defines no {what} {wanted!r}; it has {', '.join(sorted(there))}")
 
 
 async def _attended(client: Client, suite: Suite) -> None:

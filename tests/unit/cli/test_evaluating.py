@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from pointsman.bus.memory import MemoryBroker
 from pointsman.cli import evaluating
 from pointsman.client import Client
-from pointsman.errors import NotFound
+from pointsman.errors import ConfigurationError, NotFound
 from pointsman.evaluation import Case, Report, Scored, Suite
 from pointsman.testing import running_team
 from pointsman_agents.planner import planner
@@ -42,6 +43,34 @@ async def test_a_suite_for_somebody_who_is_not_there_is_told_so_and_nothing_is_s
     assert who in told
     assert "or use --embedded" in told
     assert await client.bus.last("work", client.subjects.requests) is None
+
+
+HOUSE = """
+from pointsman import Pipeline, Stage, Team, agent
+
+@agent(name="clerk", description="Says it again")
+def clerk(text: str) -> str:
+    return text
+
+shop = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="clerk"),)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"team": "shopp"}, "house.py defines no team 'shopp'; it has shop"),
+        ({"team": None, "agent": "shop"}, "house.py defines no agent 'shop'; it has clerk"),
+    ],
+)
+async def test_a_suite_for_somebody_whom_its_target_does_not_define_starts_nothing(
+    asked: dict[str, str | None], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "house.py").write_text(HOUSE)
+    suite = SUITE.model_copy(update={"target": str(tmp_path / "house.py"), **asked})
+
+    with pytest.raises(ConfigurationError, match=said):
+        await evaluating._evaluated(suite, embedded=True, parallel=1, url=None, namespace=None)
 
 
 async def test_who_comes_up_meanwhile_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
