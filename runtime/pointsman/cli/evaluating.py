@@ -68,10 +68,10 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
 def _see_that_defined(suite: Suite, target: str) -> None:
     """Before anything is started. Raises `ConfigurationError` when `target` defines others than the suite asks."""
     if suite.team:
-        what, wanted, there = "team", suite.team, {each.name for each in app.load_teams(target)}
+        what, there = "team", {each.name for each in app.load_teams(target)}
     else:
-        what, wanted, there = "agent", suite.agent, {each.card.name for each in load_agents([target])}
-    if wanted not in there:
+        what, there = "agent", {each.card.name for each in load_agents([target])}
+    if (wanted := suite.team or suite.agent) not in there:
         raise ConfigurationError(f"{target} defines no {what} {wanted!r}; it has {', '.join(sorted(there))}")
 
 

@@ -46,7 +46,9 @@ def test_one_probe_is_let_through_and_no_second_until_it_is_given_up() -> None:
     assert probed(first, "worker", at(11), "wf/t1/1", at(60)) == first, "the same one, decided again"
     assert probed(first, "worker", at(11), "wf/t2/1", at(60)) is None
     assert probed(first, "worker", at(60), "wf/t2/1", at(90)) is not None
-    assert probed(released(first, "worker", at(12)), "worker", at(12), "wf/t2/1", at(60)) is not None
+    free = released(first, "worker", at(12))
+    assert free.agents["worker"].probe == "", "nobody is on the way to it, which the gauge shows"
+    assert probed(free, "worker", at(12), "wf/t2/1", at(60)) is not None
 
 
 def test_of_an_agent_that_is_well_nothing_is_known() -> None:
@@ -148,6 +150,15 @@ def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
     assert story.statuses() == {"t1": "awaiting_approval"}
     story.control("approve", approval=next(iter(story.state.approvals)))
     assert story.handoff("t1").to_agent == "other"
+
+
+def test_what_a_person_allowed_an_agent_to_do_is_not_done_by_its_fallback() -> None:
+    story = Story(cards=(card("worker", fallback="other"), card("other"))).planned(task("t1"))
+    story.fail("t1", error=None, approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    story.circuits = {"worker": open_until(60)}
+    story.control("approve", approval=next(iter(story.state.approvals)))
+
+    assert story.statuses() == {"t1": "held"}
 
 
 def test_a_task_whose_fallback_keeps_failing_too_waits_for_the_first_of_them() -> None:
