@@ -46,7 +46,6 @@ async def supervise(target: str, settings: Settings) -> int:
     from pointsman.engine.signals import run_until_signal
     from pointsman.engine.supervisor import SupervisorEngine
 
-    _settle_memory()
     name = f"supervisor-{teams[0].name}"
     engines: list[SupervisorEngine] = []
 
@@ -63,6 +62,7 @@ async def supervise(target: str, settings: Settings) -> int:
 
     async with AsyncExitStack() as stack:
         observed = _observe(name, settings, stack, exposed=settings.health_port is not None)
+        _settle_memory()
         await stack.enter_async_context(_health(settings, observed, waiting_for))
         bus = await jetstream.connect(settings, name=name, watcher=telemetry.watcher())
         stack.push_async_callback(bus.close)
@@ -82,10 +82,10 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
     from pointsman.engine.worker import Worker
 
     name = "-".join(agent.card.name for agent in agents)
-    _settle_memory()
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
         observed = _observe(name, settings, stack, exposed=settings.health_port is not None)
+        _settle_memory()
         await stack.enter_async_context(
             _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
         )

@@ -64,8 +64,7 @@ class NatsClient(Client):
     @property
     def server(self) -> Server | None:
         """The one it is connected to; nats-py's own port is None where the URL names none."""
-        url = self.connected_url
-        return _server(url) if url is not None else None
+        return _server(url) if (url := self.connected_url) is not None else None
 
     @property
     def server_id(self) -> str:

@@ -17,6 +17,7 @@ __all__ = ["request", "span"]
 _PAIRS: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
 _KEPT: Final = 24  # characters of a value that is kept: what is longer is an id, as a rule, and not said twice
 _HEADS: Final = 4096  # of texts that are not kept: what stands before one follows from its key and its length
+_SIZES: Final = 4096  # of what is written: spans of one kind have nearly the same
 _INTEGERS: Final = 1 << 63  # below this, and not below its negative
 _UTF8: Final = ("utf-8", "backslashreplace")
 
@@ -165,6 +166,7 @@ def _number(tag: int, number: int) -> bytes:
     return _ONE[tag] + _varint(number) if number else b""
 
 
+@lru_cache(_SIZES)
 def _varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; a negative one as 64 bits."""
     if 0 <= number < 128:

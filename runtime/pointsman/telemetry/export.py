@@ -141,10 +141,10 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
             if span.context is not None and span.context.trace_flags.sampled:
                 self.take(span)
 
-        def take(self, span: ReadableSpan | Written) -> bool:
-            """Whether there was room for it."""
+        def take(self, span: Any) -> bool:
+            """Whether there was room for it, a `ReadableSpan` or one that is `Written`."""
             if admitted := self._door.admits():
-                super().on_end(cast(ReadableSpan, span))
+                super().on_end(span)
             return admitted
 
     class Provider(TracerProvider):

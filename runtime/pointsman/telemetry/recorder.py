@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from opentelemetry import trace as otel
 from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.trace.span import SpanContext, TraceFlags
+from opentelemetry.trace.span import SpanContext
 
 from pointsman.telemetry import encoder
 from pointsman.telemetry.logs import get_logger
@@ -36,12 +36,23 @@ _PLAIN: Final = frozenset({str, int, bool, float})
 _log = get_logger(__name__)
 
 
+class _Sampled:
+    """What a queue of the SDK looks at, and nothing more: it does with each span."""
+
+    __slots__ = ()
+    sampled = True
+
+
+class _Context:
+    __slots__ = ()
+    trace_flags = _Sampled()
+
+
 class Written:
     """An ended span, as a queue of the SDK takes it."""
 
     __slots__ = ("_encoded", "_told")
-    context: ClassVar = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-    """What the queue looks at: it is sampled."""
+    context: ClassVar = _Context()
 
     def __init__(self, told: _Told) -> None:
         self._told: _Told | None = told

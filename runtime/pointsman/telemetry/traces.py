@@ -187,11 +187,13 @@ class span:
         above = parent if parent is not None or way is None else _place(around)
         self._lost_to = lost_to = way if way is not None and _is_in_vain(way, above) else None
         self._tracer = tracer = tracer if lost_to is None else None
-        if tracer is not None and not isinstance(name, str):
-            name, attributes = name()
+        if isinstance(name, str):
+            title = name
+        else:
+            title, attributes = name() if tracer is not None else ("", None)
         if tracer is not None and recorder is not None and above is not None and above.sampled:
             inner: otel.Span = recorder.begin(
-                cast(str, name),
+                title,
                 _NUMBERS[kind],
                 above,
                 remote=parent is not None or around.get_span_context().is_remote,
@@ -205,7 +207,7 @@ class span:
             token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
             try:
                 inner = tracer.start_span(
-                    writable(cast(str, name)),
+                    writable(title),
                     within,
                     _KINDS[kind],
                     _attributes(attributes),
