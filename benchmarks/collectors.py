@@ -1,6 +1,6 @@
-"""`python -m benchmarks.collectors`: what telemetry costs, with a collector that works and with three that do not.
+"""`python -m benchmarks.collectors`: what telemetry costs, with a collector that works and with four that do not.
 
-Four systems export by OTLP and one does not. Each has one round as soon as it stands, when a collector that is away has
+Five systems export by OTLP and one does not. Each has one round as soon as it stands, when a collector that is away has
 not been found out. Once every process has found that out, they take turns with W1, so that they meet the same machine.
 Memory is what each system's five processes have resident above what they had when they stood, after each of its rounds.
 """
@@ -25,8 +25,8 @@ from pointsman.bus.embedded import EmbeddedBroker
 
 __all__ = ["main"]
 
-_MANNERS = ("works", "refuses", "is slow", "hangs")
-_AWAY = ("refuses", "hangs")
+_MANNERS = ("works", "refuses", "is slow", "hangs", "answers 503")
+_AWAY = ("refuses", "hangs", "answers 503")
 _WARM_UP = 20  # workflows
 _FINDING_OUT = 60.0  # seconds it may take: a batch waits 5, and is tried for 10
 
@@ -88,7 +88,7 @@ def _tell(
         speed = statistics.median(map(_ratio, speeds[manner], speeds["none"]))
         sizes = " ".join(f"{size:+.1f}" for size in grown[manner])
         print(
-            f"  {manner:8} {statistics.median(speeds[manner]):6.1f} W1 a second, {speed:.3f} of none;"
+            f"  {manner:11} {statistics.median(speeds[manner]):6.1f} W1 a second, {speed:.3f} of none;"
             f" {statistics.median(costs[manner]):5.2f} ms of CPU a W1; {sizes} MiB",
             flush=True,
         )

@@ -1,6 +1,7 @@
 """A receiver of OTLP over HTTP that reads everything, keeps nothing, and tells how much it was on GET /.
 
-`python -m benchmarks.sink [works|is slow|hangs]`: a slow one answers after a second, one that hangs never does.
+`python -m benchmarks.sink [works|is slow|hangs|answers 503]`: a slow one answers after a second, one that hangs never
+does, and one that answers 503 takes nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ class _Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     received = 0
     delay = 0.0  # seconds until it answers
+    status = 200  # of its answers to what it is sent
 
     def do_POST(self) -> None:
         _Sink.received += len(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         time.sleep(_Sink.delay)
-        self._answer(b"")
+        self._answer(_Sink.status, b"")
 
     def do_GET(self) -> None:
-        self._answer(str(_Sink.received).encode())
+        self._answer(200, str(_Sink.received).encode())
 
-    def _answer(self, body: bytes) -> None:
-        self.send_response(200)
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -38,7 +40,9 @@ class _Sink(BaseHTTPRequestHandler):
 
 def main() -> None:
     end_with_parent()
-    _Sink.delay = {"works": 0.0, "is slow": 1.0, "hangs": 3600.0}[sys.argv[1] if len(sys.argv) > 1 else "works"]
+    manner = sys.argv[1] if len(sys.argv) > 1 else "works"
+    _Sink.delay = {"is slow": 1.0, "hangs": 3600.0}.get(manner, 0.0)
+    _Sink.status = 503 if manner == "answers 503" else 200
     with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
         print(server.server_port, flush=True)
         server.serve_forever()

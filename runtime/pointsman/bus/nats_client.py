@@ -6,9 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, SupportsIndex, TypeVar
-from urllib.parse import ParseResult
 
 from pointsman.bus.wire import Arrival, Inbox, header_lines
 from pointsman.late import loaded_late
@@ -64,7 +62,8 @@ class NatsClient(Client):
     @property
     def server(self) -> Server | None:
         """The one it is connected to; nats-py's own port is None where the URL names none."""
-        return _server(url) if (url := self.connected_url) is not None else None
+        url = self.connected_url
+        return Server(url.hostname, url.port or _PORT) if url is not None and url.hostname else None
 
     @property
     def server_id(self) -> str:
@@ -308,12 +307,6 @@ class _Inbox:
                 async with asyncio.timeout(_DRAIN):
                     await _cancellable(self._subscription.drain())  # type: ignore[no-untyped-call]
         await self.drop()
-
-
-@lru_cache(64)
-def _server(url: ParseResult) -> Server | None:
-    """Asked for with each message; `hostname` and `port` read the text anew each time."""
-    return Server(url.hostname, url.port or _PORT) if url.hostname else None
 
 
 async def _unheard(message: Msg) -> None:
