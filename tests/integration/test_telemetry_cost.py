@@ -1,4 +1,4 @@
-"""What telemetry adds to a workflow. Calls are counted, of Python and of C, and not time: any machine counts the same."""
+"""What telemetry adds to a workflow. Calls are counted, of Python and of C: any machine counts the same."""
 
 from __future__ import annotations
 
