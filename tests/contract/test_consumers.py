@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.place import Place, depth_is, take, take_all, until
 
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailable, InvalidToken
 from pointsman.ports import Bus
 
 
@@ -22,6 +22,23 @@ async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) 
     assert (delivery.message.subject, delivery.message.body, delivery.delivered) == (place.handoff(1), b"1", 1)
     assert delivery.message.headers == {"ce-id": "a"}
     assert delivery.message.sequence == 1
+
+
+async def test_a_consumer_s_name_has_room_for_the_longest_name_of_a_team_and_none_for_a_subject(
+    place: Place, bus: Bus
+) -> None:
+    longest = f"request-{64 * 't'}"
+    await bus.publish(place.handoff(1), b"1", {})
+
+    consumer = await bus.consumer(longest, "work", place.handoffs, ack_wait=30)
+    [delivery] = await take(consumer)
+    depth = await bus.depth(longest, "work")
+    for name in ("", "a.b", "a b", "*", 256 * "t"):
+        with pytest.raises(InvalidToken):
+            await bus.consumer(name, "work", place.handoffs, ack_wait=30)
+
+    assert delivery.message.body == b"1"
+    assert depth is not None
 
 
 async def test_take_waits_for_the_first_message(place: Place, bus: Bus) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "EXPECTED_SEQUENCE",
     "MAX_HEADERS",
     "MESSAGE_ID",
+    "check_consumer",
     "check_filter",
     "check_size",
     "check_subject",
@@ -32,6 +33,7 @@ _SHOWN = 80  # characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
+_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name: it is one of a folder
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE = re.compile(r"[\r\n\x00\ud800-\udfff]")
 _VISIBLE = bytes(range(0x21, 0x7F))  # ASCII, without space and control characters
@@ -47,6 +49,14 @@ def check_filter(subject: str) -> None:
     """Raises `InvalidToken` unless `subject` can be listened to: a token may be `*`, and the last one `>`."""
     if len(subject) > _MAX_SUBJECT or not _FILTER.fullmatch(subject):
         _refuse(subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last")
+
+
+def check_consumer(name: str) -> str:
+    """`name` itself. Raises `InvalidToken` unless a durable consumer can be called that."""
+    if not _CONSUMER.fullmatch(name):
+        shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+        raise InvalidToken(f"consumer is {shown!r}; expected 1 to 255 of A-Z a-z 0-9 _ -; choose a name of that form")
+    return name
 
 
 def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pointsman.bus.checks import (
     EXPECTED_OF,
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
+    check_consumer,
     check_filter,
     check_size,
     check_subject,
@@ -326,7 +327,7 @@ class JetStreamBus:
         ranked: bool = False,
     ) -> PullConsumer:
         check_filter(subject)
-        token(name, "consumer")
+        check_consumer(name)
         config = durable(name, subject, ack_wait, max_in_flight, ranked=ranked)
 
         def handed_out(amount: int) -> None:
@@ -354,7 +355,7 @@ class JetStreamBus:
         return self._handing.receiving(token(name, "receiver"), handed)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
-        answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{token(name, 'consumer')}")
+        answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{check_consumer(name)}")
         if code := error_code(answer):
             if code in (NO_CONSUMER, NO_STREAM):
                 return None

@@ -10,6 +10,7 @@ from pointsman.bus.artifacts import Artifacts
 from pointsman.bus.checks import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
+    check_consumer,
     check_filter,
     check_size,
     check_subject,
@@ -186,7 +187,7 @@ class MemoryBus:
         ranked: bool = False,
     ) -> MemoryConsumer:
         check_filter(subject)
-        token(name, "consumer")
+        check_consumer(name)
         self._open()
         durable = self.broker.durable(stream, name, subject, ack_wait, max_in_flight)
         return MemoryConsumer(self, durable, stream, ranked=ranked)
