@@ -207,6 +207,7 @@ class SupervisorEngine:
                 if id(delivery) in earlier:
                     await delivery.in_progress()
             earlier = {id(delivery) for delivery in in_hand}
+            in_hand.clear()  # or they would be held until the next time
 
     # Taking
 
