@@ -127,7 +127,7 @@ MUTANTS = (
         "test_retry.py::test_attempts_are_capped",
     ),
     _runtime(
-        "M11", "engine/circuits.py", "            if len(failing) >= self._failures:", "            if False:",
+        "M11", "engine/circuits.py", "            if len(failing) == self._failures:", "            if False:",
  
         "unit/engine/test_circuits.py::"
         "test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again",
