@@ -126,7 +126,7 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work
     monkeypatch.setattr(WorkflowLog, "commit", noted)
     broker = MemoryBroker()
     client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=30, heartbeat=0.5), 3) as engines:  # who is late by three of these is gone
+    async with crew(broker, Settings(ack_wait=30, heartbeat=0.5), 3) as engines:  # gone after three
         await until(lambda: _alive(client.bus, 6))
         await until(lambda: sum(engine._sharing.rank for engine in engines) == 0 + 1 + 2)
         await until(lambda: any(engine._sharing.spread for engine in engines) is pressed)
