@@ -94,6 +94,9 @@ def ending(function: Callable[[], Code | None]) -> Code:
     try:
         try:
             return function() or Code.OK
+        except (Exception, KeyboardInterrupt):
+            _drop_unwritable()  # what has gone wrong is told, whoever reads the rest
+            raise
         finally:
             sys.stdout.flush()  # here, and not when the interpreter has nobody left to tell
     except KeyboardInterrupt:
@@ -116,12 +119,23 @@ def ending(function: Callable[[], Code | None]) -> Code:
 
 def _unwritten(error: OSError) -> Code:
     """The code where the output cannot go where it should, of which nothing more is tried."""
-    with suppress(OSError, ValueError):  # what is buffered would be written again at the end, and complained about
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _to_nowhere()
     if error.errno == errno.EPIPE:
         return Code.OK
     complain(f"the output could not be written: {error.strerror}; make room there, or send it elsewhere")
     return Code.FAILED
+
+
+def _drop_unwritable() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _to_nowhere()
+
+
+def _to_nowhere() -> None:
+    with suppress(OSError, ValueError):  # what is buffered would be written again at the end, and complained about
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def degrade() -> None:

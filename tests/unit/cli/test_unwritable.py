@@ -28,6 +28,17 @@ main()
 """
 
 
+FAILS = """
+from pointsman import errors
+from pointsman.cli import main, plain
+def fail():
+    print("read by nobody")
+    raise {}
+plain.service = lambda _: fail
+main()
+"""
+
+
 def pointsman(
     *arguments: str, stdout: int = subprocess.PIPE, environment: Mapping[str, str] | None = None
 ) -> tuple[int, bytes, bytes]:
@@ -59,6 +70,25 @@ def test_a_reader_who_has_gone_has_read_enough(arguments: list[str]) -> None:
         os.close(writer)
 
     assert (code, err) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "said"),
+    [
+        ("errors.NotFound('gone')", Code.NOT_FOUND, b"pointsman: gone"),
+        ("KeyboardInterrupt", Code.INTERRUPTED, b"pointsman: interrupted"),
+        ("ZeroDivisionError('a bug')", 1, b"ZeroDivisionError: a bug"),
+    ],
+)
+def test_a_reader_who_has_gone_hides_no_error(error: str, expected: int, said: bytes) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        code, _, err = pointsman("-c", FAILS.format(error), stdout=writer, environment={"PYTHONUNBUFFERED": ""})
+    finally:
+        os.close(writer)
+
+    assert (code, err.rstrip().splitlines()[-1:]) == (expected, [said])
 
 
 @pytest.mark.parametrize(
