@@ -259,6 +259,20 @@ def sender(bus: MemoryBus) -> Sender:
     return Sender(bus, SUBJECTS, SystemClock(), "team")
 
 
+async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -> None:
+    bus = MemoryBroker(clock=SetClock(SystemClock(), -3600)).connect()
+    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    ended = story.control("cancel")
+    await sender(bus).send_new(story.state, ended)
+    sent = await bus.last("log", SUBJECTS.outcome(story.state.team, story.state.workflow_id))
+
+    await sender(bus).send_all(story.state, ended)  # by another supervisor, which has committed it, too
+    await sender(bus).send_all(story.state)  # by whoever is given an input again
+
+    assert sent is not None
+    assert await bus.last("log", sent.subject) == sent
+
+
 async def test_a_discarded_letter_does_not_come_back_when_its_workflow_is_taken_up_again() -> None:
     bus = MemoryBus()
     letters = DeadLetters(bus, SUBJECTS)
