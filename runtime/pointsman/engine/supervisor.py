@@ -20,6 +20,7 @@ from pointsman.core.state import State
 from pointsman.engine.admission import Room
 from pointsman.engine.announcing import keep_announced, team_card
 from pointsman.engine.arrivals import Arrival, are_new, begins, taken_id, too_early
+from pointsman.engine.backlog import Backlog
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
 from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
@@ -98,6 +99,7 @@ class SupervisorEngine:
         self._room = Room(bus, self._subjects, clock, team.name, settings.max_running)
         self._sharing = Sharing(bus, clock, team.name, self.instance, settings.heartbeat)
         self._consumers: dict[str, Consumer] = {}
+        self._backlog = Backlog(bus, clock, f"inbox-{team.name}", settings.ack_wait)
 
     @property
     def ready(self) -> bool:
@@ -106,9 +108,11 @@ class SupervisorEngine:
 
     @property
     def waiting_for(self) -> list[str]:
-        """The consumers of the team that the broker is not serving now."""
+        """The consumers of the team that the broker is not serving now; and, until it has been dealt with, what lay in
+        the inbox when this process began."""
         names = (f"request-{self._team.name}", f"inbox-{self._team.name}", consumer_name(self._team.name))
-        return [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
+        unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
+        return unserved or ([f"what lay in inbox-{self._team.name}"] if self._backlog else [])
 
     async def run(self, stop: asyncio.Event) -> None:
         """Supervise until `stop`; then take nothing new, finish what was taken, and return."""
@@ -125,6 +129,7 @@ class SupervisorEngine:
         if any(card.name == name and not card.team for card in cards):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
         card = team_card(self._team, self._clock.now(), self.instance)
+        await self._backlog.begin(inputs)
         await self._look_around()
         await self._look_for_losses()
         await self._circuits.load()
@@ -188,6 +193,7 @@ class SupervisorEngine:
             self._forget_old_ends()
             self._sharing.measure()
             with contextlib.suppress(BusUnavailable):
+                await self._backlog.look()
                 await self._look_around()
                 if await self._sender.broker_was_set():
                     for head in list(self._heads.values()):

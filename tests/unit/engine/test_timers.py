@@ -151,6 +151,27 @@ async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_ag
     assert set(deliveries) == {1}
 
 
+async def test_a_supervisor_is_ready_when_what_its_predecessor_died_over_has_been_dealt_with() -> None:
+    clock, stop, names = VirtualClock(), asyncio.Event(), SUBJECTS.inbox_of("crew")
+    broker = MemoryBroker(clock=clock)
+    client = Client(broker.connect())
+    predecessor = await client.bus.consumer("inbox-crew", "work", names, ack_wait=2, ranked=True)
+    await client.bus.publish(SUBJECTS.control("crew", "wf_1", "c1"), b"{", {})
+    await predecessor.take(1)
+    engine = SupervisorEngine(broker.connect(), LATER, Settings(ack_wait=2, heartbeat=0.2), clock)
+    running = asyncio.create_task(engine.run(stop))
+
+    await until(lambda: "inbox-crew" not in engine.waiting_for)
+    missing = engine.waiting_for
+    await in_time(clock, until(lambda: engine.ready))
+    ready_at = clock.monotonic()
+    stop.set()
+    await in_time(clock, running)
+
+    assert missing == ["what lay in inbox-crew"]
+    assert 2 <= ready_at < 2.5
+
+
 async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nobody() -> None:
     clock = VirtualClock()
     async with crew(clock, LATER) as client:
