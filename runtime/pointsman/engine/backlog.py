@@ -1,4 +1,4 @@
-"""What lay in a team's inbox when its supervisor began, of which a predecessor may have died: it is ready after that."""
+"""What lay in a team's inbox when its supervisor began, of which a predecessor may have died: then it is ready."""
 
 from __future__ import annotations
 

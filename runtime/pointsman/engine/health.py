@@ -3,8 +3,8 @@
 | Path | 200 when | Otherwise |
 |---|---|---|
 | `/healthz` | the event loop answers | no answer |
-| `/readyz` | the broker serves every consumer of the process, and what lay in a team's inbox when its supervisor began \
-has been dealt with | 503; the body names what is missing |
+| `/readyz` | the broker serves every consumer of the process, and what lay in a team's inbox at its supervisor's \
+beginning has been dealt with | 503; the body names what is missing |
 | `/metrics` | the extra `prometheus` is installed | 404 |
 
 They answer with one JSON object, `/metrics` in the Prometheus text format. A request is one line and headers that are
