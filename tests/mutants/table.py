@@ -128,7 +128,6 @@ MUTANTS = (
     ),
     _runtime(
         "M11", "engine/circuits.py", "            if len(failing) == self._failures:", "            if False:",
- 
         "unit/engine/test_circuits.py::"
         "test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again",
     ),
