@@ -143,14 +143,15 @@ class Tool(Generic[P, R]):
     ) -> Verdict | ApprovalWanted | None:
         """What a person said to the call, or the call as a person must allow it first; None when nobody need be asked.
         Those `ahead` were allowed and have not begun yet."""
-        with suppress(TaskError):
-            return self._said(self._parse(arguments), context, ahead)
-        return None  # the model is told what is wrong with them
+        if self.approval:
+            with suppress(Exception):  # when the call is made, the model is told what is wrong with them
+                return self._said(self._parse(arguments), context, ahead)
+        return None
 
     def skip(self, arguments: str, context: Context) -> None:
         """Count a call that was made before and is not made again: the next equal one keeps its idempotency key, and
         is not allowed by what this one was allowed by."""
-        with suppress(NeedsApproval, TaskError):
+        with suppress(Exception):  # as when it was made
             self._key(self._allowed(self._parse(arguments), context), context)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -169,9 +170,7 @@ class Tool(Generic[P, R]):
 
     def _said(
         self, checked: BaseModel, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> Verdict | ApprovalWanted | None:
-        if not self.approval:
-            return None
+    ) -> Verdict | ApprovalWanted:
         arguments = self._plain(checked)
         if (said := context.verdict(self.name, arguments, ahead)) is not None:
             return said
@@ -179,9 +178,9 @@ class Tool(Generic[P, R]):
 
     def _allowed(self, checked: BaseModel, context: Context) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
-        said = self._said(checked, context)
-        if said is None:
+        if not self.approval:
             return checked
+        said = self._said(checked, context)
         if isinstance(said, ApprovalWanted):
             raise NeedsApproval([said])
         if said.verdict != "approved":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import pytest
-from pydantic import JsonValue
+from pydantic import AfterValidator, JsonValue
 from support.loops import double, results_of, run
 
 from pointsman.context import Context
@@ -54,6 +55,23 @@ async def test_what_a_model_gets_wrong_is_told_to_it(call: tuple[str, JsonValue]
     assert is_error
     assert said in problem
     assert output == "8"
+
+
+@pytest.mark.parametrize("approval", [False, True])
+async def test_arguments_whose_reading_fails_in_the_tools_own_type_are_told_to_the_model(approval: bool) -> None:
+    def known(colour: str) -> str:
+        return {"red": "#f00"}[colour]
+
+    async def paint(colour: Annotated[str, AfterValidator(known)]) -> str:
+        """Paint the wall."""
+        return colour
+
+    output, model, _ = await run(
+        calling(("paint", {"colour": "blue"})), saying("no"), tools=[tool(approval=approval)(paint)]
+    )
+
+    assert results_of(model.requests[1]) == [("paint failed: KeyError: 'blue'", True)]
+    assert output == "no"
 
 
 async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> None:
