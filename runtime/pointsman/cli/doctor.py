@@ -45,7 +45,6 @@ _COUNTED = 1_000  # dead letters that are counted; more are "or more"
 _LATELY = 100  # workflows whose tasks are looked at
 _ASKED = 3  # times the broker is asked how long it takes
 _SLOW = 0.25  # seconds: 500 times what a broker on the same machine takes; one on another continent takes less
-_OF_A_TEAM = ("request", "inbox")  # what its consumers are called, before its name
 _OLD = timedelta(days=3.5)  # half of what the broker keeps a request for: a weekend is left to do something
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
@@ -189,7 +188,7 @@ async def _dead(client: Client) -> Check:
 
 async def _supervisor(client: Client, team: str) -> Sequence[Check]:
     """Whether a supervisor of the team is there, and takes what waits."""
-    durables = (f"request-{team}", f"inbox-{team}")
+    durables = _durables(team)
     before = [await client.bus.depth(durable, "work") for durable in durables]
     if any(depth and _stands(depth) for depth in before):
         await asyncio.sleep(_SECOND_LOOK)
@@ -204,6 +203,11 @@ async def _supervisor(client: Client, team: str) -> Sequence[Check]:
         seen += ", and nobody takes them" if _stands(depth) else ""
         checks.append(Check("supervisor", not _stands(depth), seen, advice))
     return checks
+
+
+def _durables(team: str) -> tuple[str, str]:
+    """The consumers of what a team is asked and told."""
+    return f"request-{team}", f"inbox-{team}"
 
 
 async def _requests(client: Client) -> Check:
@@ -300,12 +304,12 @@ def _handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 async def _ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     """Whether all who share a queue have the same ack deadline: the longest counts, whatever the others are told."""
     teams = sorted({card.name for card in await client.teams()})
-    durables = [f"{kind}-{name}" for name in teams for kind in _OF_A_TEAM]
-    asked = {durable: await client.bus.depth(durable, "work") for durable in durables}
-    asked |= {name: await client.queue(name) for name in alive}
+    durables = [durable for name in teams for durable in _durables(name)]
+    depths = await side_by_side(client.bus.depth(durable, "work") for durable in durables)
+    depths += await side_by_side(map(client.queue, alive))
     told = [
         f"{name} was asked for with {' and '.join(f'{wait:g}' for wait in depth.ack_waits)} s"
-        for name, depth in asked.items()
+        for name, depth in zip([*durables, *alive], depths, strict=True)
         if depth and depth.ack_waits
     ]
     advice = "the longest counts; give all that share a queue the same POINTSMAN_ACK_WAIT, and start them anew"

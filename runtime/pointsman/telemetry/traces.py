@@ -159,9 +159,9 @@ class span:
 
     An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
     Where a function gives its name and attributes, it is asked only if a span is made. `span_id` is the id it must
-    have, because another process knows it. `alone` says that it stands for all that the
-    block does: instrumented libraries make no spans of their own within. While nobody is there to take spans none is
-    made, and it counts as lost: what is below it hangs on what is above.
+    have, because another process knows it. `alone` says that it stands for all that the block does: instrumented
+    libraries make no spans of their own within. While nobody is there to take spans none is made, and it counts as
+    lost: what is below it hangs on what is above.
     """
 
     __slots__ = ("_before", "_inner", "_lost_to", "_opened", "_tracer", "_wanted", "_within")
