@@ -125,6 +125,11 @@ class Settings(Options, BaseModel):
     def _is_of_nats(cls, url: str) -> str:
         for each in url.split(","):
             scheme, found, _ = each.strip().partition("://")
+            try:
+                urlsplit(each if found else f"//{each}")
+            except ValueError:
+                said = "an address cannot be read; expected nats://HOST:PORT, and a password with [ or ] beside it"
+                raise ValueError(f"{said}, by {_PREFIX}USER and {_PREFIX}PASSWORD") from None
             if found and scheme not in _SCHEMES:
                 raise ValueError(f"{scheme}:// is not of a NATS server; expected nats://HOST:PORT, or tls, ws, wss")
         return url

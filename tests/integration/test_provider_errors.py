@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -151,9 +152,20 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
 
 
 @pytest.mark.parametrize("model", [OpenAIModel, OpenAIResponsesModel, AnthropicModel])
-@pytest.mark.parametrize("url", ["127.0.0.1:9/v1", "localhost", "localhost:8000", "ftp://host", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:9/v1",
+        "localhost",
+        "localhost:8000",
+        "ftp://host",
+        "http://",
+        "http://[::1/v1",
+        "http://host:port/v1",
+    ],
+)
 def test_a_base_url_that_is_none_is_refused_at_once(model: Callable[..., Model], url: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=f"base URL of (openai|anthropic) is '{url}'; expected http://HOST:PORT"
+        ConfigurationError, match=rf"base URL of (openai|anthropic) is '{re.escape(url)}'; expected http://HOST:PORT"
     ):
         model("m", api_key=KEY, base_url=url)

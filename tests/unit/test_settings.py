@@ -21,6 +21,13 @@ def test_servers_are_shown_without_their_credentials(url: str, shown: str) -> No
     assert Settings(url=url).servers == shown
 
 
+def test_a_url_that_cannot_be_taken_apart_is_refused_without_what_is_secret_in_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"^url: .*expected nats://HOST:PORT") as caught:
+        Settings.load(url="nats://ada:s[cret@a:4222")
+
+    assert "cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [

@@ -161,14 +161,17 @@ async def _telemetry() -> Check:
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint:
         return Check("telemetry", True, "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
-    parts = urlsplit(endpoint)
-    if parts.hostname is None:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:  # an address or a port that is none
+        host, port = None, 0
+    if host is None:
         return Check("telemetry", False, f"the endpoint is {endpoint!r}", "give a URL, such as http://127.0.0.1:4318")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    shown = f"{parts.hostname}:{port}"
+    shown = f"{host}:{port}"
     try:
         async with asyncio.timeout(_REACHABLE):
-            _, writer = await asyncio.open_connection(parts.hostname, port)
+            _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
         seen = f"nobody answers at {shown}: {error or 'no answer in time'}"
         advice = "start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT: spans are lost, work is not"

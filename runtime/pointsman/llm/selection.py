@@ -74,12 +74,20 @@ def server_of(provider: str, base_url: str | None) -> str | None:
     """
     variable = f"{provider.upper()}_BASE_URL"
     url = base_url or os.environ.get(variable) or None
-    if url is not None and not (urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname):
+    if url is not None and not _is_http(url):
         raise ConfigurationError(
             f"the base URL of {provider} is {url!r}{'' if base_url else f', by {variable}'}; expected "
             "http://HOST:PORT/v1 or the like"
         )
     return url
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an address or a port that is none
+        return False
 
 
 def _by_key() -> str:

@@ -176,6 +176,18 @@ def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pyte
     assert "openai:NAME, anthropic:NAME or offline" in model["advice"]
 
 
+@pytest.mark.parametrize("endpoint", ["localhost:4318", "http://[::1", "http://localhost:otel"])
+def test_an_endpoint_that_is_no_url_is_bad_and_shown(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+
+    telemetry = json.loads(run("doctor", "--json", *NOWHERE)[1].splitlines()[1])
+
+    assert (telemetry["name"], telemetry["ok"]) == ("telemetry", False)
+    assert telemetry["seen"] == f"the endpoint is {endpoint!r}"
+    assert "http://127.0.0.1:4318" in telemetry["advice"]
+
+
 def loaded_by(code: str, *watched: str) -> list[str]:
     """Which modules of the `watched` packages a new interpreter has loaded after `code`."""
     code = f"import sys\n{code}\nprint(*sorted(name for name in sys.modules if name.split('.')[0] in {watched}))"
