@@ -139,7 +139,11 @@ def _to_nowhere() -> None:
 
 
 def degrade() -> None:
-    """From now on a sign that the terminal's encoding lacks is a plainer one, and no error."""
+    """From now on a sign that the terminal's encoding lacks is a plainer one, and no error; nor is it one to write
+    where whoever started this process has closed the output."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     codecs.register_error("pointsman", _plainer)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

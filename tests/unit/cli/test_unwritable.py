@@ -72,6 +72,18 @@ def test_a_reader_who_has_gone_has_read_enough(arguments: list[str]) -> None:
     assert (code, err) == (0, b"")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no shell here that closes an output")
+@pytest.mark.parametrize(("arguments", "expected"), [(["--version"], 0), (["doctor", "--json", *NOWHERE], 1)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_an_output_that_was_closed_before_is_no_error(closed: str, arguments: list[str], expected: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m pointsman "$@" {closed}', sys.executable, *arguments],
+        capture_output=True, timeout=60, check=False, env={**os.environ, "POINTSMAN_REQUEST_TIMEOUT": "0.2"},
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (expected, b"")
+
+
 @pytest.mark.parametrize(
     ("error", "expected", "said"),
     [
