@@ -20,7 +20,7 @@ from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import RESENT
-from pointsman.engine.history import is_outcome
+from pointsman.engine.history import is_outcome, side_by_side
 from pointsman.engine.spans import log_ids, traceparent
 from pointsman.errors import Conflict, OversizeEvent, PointsmanError
 from pointsman.ports import Bus, Clock, Stored
@@ -140,7 +140,7 @@ class Sender:
         finally:
             for sending in under_way:
                 sending.close()
-        put_back = await asyncio.gather(*(self._put_back(state, each) for each in there)) if there else ()
+        put_back = await side_by_side(self._put_back(state, each) for each in there)
         if failure is not None:
             raise failure
         return len(messages) - len(there) + sum(put_back)
