@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from pointsman.core.inputs import EARLY
@@ -20,20 +20,19 @@ from pointsman.core.transitions import TaskStatus
 from pointsman.engine.burial import store_letter
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import RESENT
-from pointsman.engine.history import is_outcome, side_by_side
+from pointsman.engine.history import side_by_side
 from pointsman.engine.spans import log_ids, traceparent
+from pointsman.engine.strangers import ends, take_away
 from pointsman.errors import Conflict, OversizeEvent, PointsmanError
-from pointsman.ports import Bus, Clock, Stored
+from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger, tracing
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result, Timer
+from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
 from pointsman_schemas.log import ApprovalRequested, Entry, TaskAbandoned, TimerArmed
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Ready", "Sender"]
-
-_DECIDED = "ce-time"  # of a handoff or an outcome: when it was decided, which the log says
 
 _log = get_logger(__name__)
 
@@ -73,7 +72,7 @@ class Sender:
         if state.ended and not entries:
             *_, ending = self._ready(state, outbox(state, self._subjects, frozenset()))
             found = await self._bus.last("log", ending.message.subject)
-            if found is not None and _ends(found, ending, state):
+            if found is not None and ends(found, state, ending.headers):
                 return
         await self.take_back(state)
         messages = self._ready(state, outbox(state, self._subjects))
@@ -155,49 +154,8 @@ class Sender:
 
     async def _put_back(self, state: State, ready: Ready) -> bool:
         """Whether it had to be sent in place of what is no part of this workflow, where it is to come."""
-        match ready.message.event:
-            case Timer() if ready.message.due is not None:
-                return await self._put_back_timer(ready, ready.message.due)
-            case Handoff() as handoff:
-                return await self._put_back_handoff(ready, handoff)
-            case Outcome():
-                return await self._put_back_outcome(state, ready)
-            case _:
-                return False
-
-    async def _put_back_timer(self, ready: Ready, due: datetime) -> bool:
-        # What stands there fired, unless it was stored before its time: then somebody else has put it there, and a
-        # workflow that took it for its own wake-up would never get that.
-        target = ready.message.subject
-        there = await self._bus.last("work", target)
-        if there is not None and due + self._ahead - there.at <= EARLY:
+        if not await take_away(self._bus, state, ready.message, ready.headers, self._ahead):
             return False
-        _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
-        await self._bus.purge("work", target)
-        return await self._begin(ready) is True
-
-    async def _put_back_handoff(self, ready: Ready, handoff: Handoff) -> bool:
-        # A request that comes again when its log is gone, by age or by hand, begins anew under the same id: handoffs
-        # of before may still be there, and their results, which nobody would ever be told of again.
-        target = ready.message.subject
-        there = await self._bus.last("handoffs", target)
-        if there is None or there.headers.get(_DECIDED) == ready.headers[_DECIDED]:
-            return False
-        _log.warning("handoff_replaced", subject=target, hint="it is of a workflow of this id whose log is gone")
-        await self._bus.purge("work", handoff.return_to)
-        await self._bus.purge("handoffs", target)
-        _mark_resent([ready])
-        with contextlib.suppress(Conflict):  # by another supervisor, meanwhile
-            return await self._begin(ready) is not False
-        return False
-
-    async def _put_back_outcome(self, state: State, ready: Ready) -> bool:
-        target = ready.message.subject
-        there = await self._bus.last("log", target)
-        if there is None or _ends(there, ready, state):
-            return False
-        _log.warning("outcome_replaced", subject=target, hint="somebody published it; only the team's supervisors may")
-        await self._bus.purge("log", target)
         with contextlib.suppress(Conflict):  # by another supervisor, meanwhile
             return await self._begin(ready) is not False
         return False
@@ -276,13 +234,6 @@ class Sender:
         await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
         queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
         await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
-
-
-def _ends(there: Stored, ending: Ready, state: State) -> bool:
-    """Whether it is the outcome of `state`, and not of an earlier workflow of the same id whose log is gone."""
-    # The broker's clock may have been set back; and who could not read the log has ended it at another time.
-    same = there.headers.get(_DECIDED) == ending.headers[_DECIDED]
-    return is_outcome(there) and (same or there.at - state.started_at >= -EARLY)
 
 
 def _mark_resent(messages: Iterable[Ready]) -> None:
