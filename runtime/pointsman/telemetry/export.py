@@ -30,6 +30,7 @@ from pointsman.telemetry.environment import (
 from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.recorder import Recorder, Written
 from pointsman.telemetry.span_exporter import span_exporter, use_written
+from pointsman.telemetry.trace_context import context_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -262,7 +263,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
             logger.emit(
                 LogRecord(
                     timestamp=line.at,
-                    context=traces.context_of(line.trace_id, line.span_id),
+                    context=context_of(line.trace_id, line.span_id),
                     severity_text=line.level,
                     severity_number=severities.get(line.level, SeverityNumber.INFO),
                     body=line.event,

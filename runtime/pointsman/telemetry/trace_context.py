@@ -6,9 +6,11 @@ import re
 import secrets
 from typing import Final, NamedTuple
 
-from opentelemetry.trace.span import SpanContext, TraceFlags, TraceState
+from opentelemetry import trace as otel
+from opentelemetry.context import Context
+from opentelemetry.trace.span import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
-__all__ = ["TraceContext", "from_otel", "new_id", "parse_traceparent", "to_otel"]
+__all__ = ["TraceContext", "context_of", "from_otel", "new_id", "parse_traceparent", "to_otel", "under"]
 
 _SAMPLED: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
@@ -74,6 +76,18 @@ def from_otel(context: SpanContext) -> TraceContext | None:
         int(context.trace_flags),
         context.trace_state.to_header() if context.trace_state else "",
     )
+
+
+def under(parent: TraceContext) -> Context:
+    """What OpenTelemetry calls a context, in which `parent` is the innermost open span."""
+    return otel.set_span_in_context(NonRecordingSpan(to_otel(parent)))
+
+
+def context_of(trace_id: str, span_id: str) -> Context | None:
+    """What OpenTelemetry calls the context of these ids; None when they are none."""
+    if len(trace_id) != 32 or len(span_id) != 16:
+        return None
+    return under(TraceContext(trace_id, span_id, _SAMPLED))
 
 
 def new_id(size: int) -> str:

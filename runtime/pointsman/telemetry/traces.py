@@ -9,25 +9,23 @@ With tracing off no SDK is loaded, spans cost next to nothing, and the context t
 from __future__ import annotations
 
 import asyncio
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
-from opentelemetry.trace.span import NonRecordingSpan
 
-from pointsman.errors import PointsmanError
-from pointsman.telemetry.names import ERROR_TYPE, Attributes, Value
-from pointsman.telemetry.recorder import LeanSpan, Recorder
+from pointsman.telemetry.chosen_ids import ChosenIds, chosen_ids
+from pointsman.telemetry.names import ERROR_TYPE, Attributes
+from pointsman.telemetry.open_span import Passing, Span, note_exception, place_of, set_error, writable_attributes
+from pointsman.telemetry.recorder import Recorder
 from pointsman.telemetry.scrubber import scrub, writable
-from pointsman.telemetry.trace_context import TraceContext, from_otel, new_id, parse_traceparent, to_otel
+from pointsman.telemetry.trace_context import TraceContext, new_id, parse_traceparent, to_otel, under
 
 __all__ = [
     "Carried",
@@ -35,7 +33,6 @@ __all__ = [
     "Kind",
     "Span",
     "TraceContext",
-    "context_of",
     "current",
     "parse_traceparent",
     "record",
@@ -62,7 +59,6 @@ _NUMBERS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # 
 SCOPE: Final = "pointsman"
 SCHEMA: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 _SAMPLED: Final = 0x01
-_STACK_LENGTH: Final = 8_000  # characters of a traceback on a span: enough for some 100 frames, small beside a batch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -90,7 +86,6 @@ class Way(Protocol):
 _tracer: otel.Tracer | None = None
 _way: Way | None = None
 _recorder: Recorder | None = None
-_chosen: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
 _left_behind: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
 """Spans that ended while another that began within them was open, as those of interleaved generators do, and what was
 around each."""
@@ -105,45 +100,6 @@ class Happening:
     attributes: Attributes
 
 
-class Span:
-    """A span that is open, or a stand-in for one while tracing is off. Only the code inside `span` uses it."""
-
-    __slots__ = ("_failed", "_left", "_span", "context")
-
-    def __init__(self, span: otel.Span) -> None:
-        self._span = span
-        self._failed = False
-        self._left = False
-        self.context: TraceContext | None = _place(span)
-        """What to send along so that others become children: this span, or the surrounding one while tracing is off."""
-
-    @property
-    def recording(self) -> bool:
-        """Whether attributes go anywhere: false for a trace that is not sampled."""
-        return self._span.is_recording()
-
-    def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
-        """Add attributes; those that are None are left out."""
-        if self._span.is_recording():
-            self._span.set_attributes(_attributes({**(attributes or {}), **more}))
-
-    def note(self, name: str, attributes: Attributes | None = None) -> None:
-        """Something happened now: a span event."""
-        if self._span.is_recording():
-            self._span.add_event(writable(name), _attributes(attributes))
-
-    def leave(self) -> None:
-        """Do not export it: another process will end it, under the same id."""
-        self._left = True
-
-    def fail(self, error_type: str, message: str = "") -> None:
-        """Mark it as failed. The first one to say so is heard. `error_type` is a short name from a small set."""
-        if not self._failed:
-            self._failed = True
-            if self._span.is_recording():
-                _fail(self._span, error_type, message)
-
-
 def tracing() -> bool:
     """Whether spans are recorded at all, so that hot paths need not gather what to say about them."""
     return _tracer is not None
@@ -151,7 +107,7 @@ def tracing() -> bool:
 
 def current() -> TraceContext | None:
     """The context of the innermost open span here, whoever opened it."""
-    return _place(otel.get_current_span())
+    return place_of(otel.get_current_span())
 
 
 class span:
@@ -184,7 +140,7 @@ class span:
         tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
         before = within = otel_context.get_current()
         around = otel.get_current_span(before)
-        above = parent if parent is not None or way is None else _place(around)
+        above = parent if parent is not None or way is None else place_of(around)
         self._lost_to = lost_to = way if way is not None and _is_in_vain(way, above) else None
         self._tracer = tracer = tracer if lost_to is None else None
         if isinstance(name, str):
@@ -203,29 +159,29 @@ class span:
             )
             within = otel.set_span_in_context(inner, before)
         elif tracer is not None:
-            within = _under(parent) if parent is not None else before
-            token = _chosen.set(None if span_id is None else (None, int(span_id, 16)))
+            within = under(parent) if parent is not None else before
+            token = chosen_ids.set(None if span_id is None else (None, int(span_id, 16)))
             try:
                 inner = tracer.start_span(
                     writable(title),
                     within,
                     _KINDS[kind],
-                    _attributes(attributes),
+                    writable_attributes(attributes),
                     [otel.Link(to_otel(link)) for link in links],
                     record_exception=False,
                     set_status_on_exception=False,
                 )
             finally:
-                _chosen.reset(token)
+                chosen_ids.reset(token)
             within = otel.set_span_in_context(inner, within)
         else:
-            within = _under(parent) if parent is not None else before
+            within = under(parent) if parent is not None else before
             inner = otel.get_current_span(within)
         if alone and _tracer is not None:
             for key in _SUPPRESSING:
                 within = otel_context.set_value(key, True, within)
         self._inner, self._before, self._within = inner, before, within
-        self._opened = Span(inner) if tracer is not None else _Passing(inner)
+        self._opened = Span(inner) if tracer is not None else Passing(inner)
         if within is not before:
             otel_context.attach(within)
         return self._opened
@@ -235,7 +191,7 @@ class span:
     ) -> None:
         try:
             if isinstance(error, Exception):
-                _note(self._opened, self._inner, error)
+                note_exception(self._opened, self._inner, error)
             elif isinstance(error, asyncio.CancelledError):
                 self._opened.fail("cancelled", "the work was cancelled")
         finally:
@@ -247,7 +203,7 @@ class span:
                 elif otel.get_current_span(self._before) is not self._inner:
                     # One that began within this one may be open still, and must not bring this one back.
                     _left_behind[self._inner] = self._before
-            if not self._opened._left:
+            if not self._opened.left:
                 if self._tracer is not None:
                     self._inner.end()
                 elif self._lost_to is not None:
@@ -311,25 +267,27 @@ def record(
         recorder.write(name, _NUMBERS[kind], context, parent_span_id, said, links=links, **more)
         return
     if parent_span_id is not None:
-        within = _under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
+        within = under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
     else:
         within = otel_context.Context()
-    token = _chosen.set((int(context.trace_id, 16), int(context.span_id, 16)))
+    token = chosen_ids.set((int(context.trace_id, 16), int(context.span_id, 16)))
     try:
         finished = tracer.start_span(
             writable(name),
             within,
             _KINDS[kind],
-            _attributes(attributes),
+            writable_attributes(attributes),
             [otel.Link(to_otel(link)) for link in links],
             start_time=_nanoseconds(started),
         )
     finally:
-        _chosen.reset(token)
+        chosen_ids.reset(token)
     for happening in happenings:
-        finished.add_event(writable(happening.name), _attributes(happening.attributes), _nanoseconds(happening.at))
+        finished.add_event(
+            writable(happening.name), writable_attributes(happening.attributes), _nanoseconds(happening.at)
+        )
     if error is not None:
-        _fail(finished, *error)
+        set_error(finished, *error)
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
 
 
@@ -351,9 +309,9 @@ def use(
         return
     tracer = provider.get_tracer(SCOPE, version, SCHEMA)
     ids = getattr(tracer, "id_generator", None)
-    if ids is not None and not isinstance(ids, _ChosenIds):
+    if ids is not None and not isinstance(ids, ChosenIds):
         # Only our own tracer chooses ids: an application's provider keeps its generator for everybody else.
-        tracer.id_generator = _ChosenIds(ids)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+        tracer.id_generator = ChosenIds(ids)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     _tracer = tracer
 
 
@@ -368,44 +326,11 @@ class Carried(Generic[P, T]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         before = otel_context.get_current()
         if self._parent is not None:
-            otel_context.attach(_under(self._parent))
+            otel_context.attach(under(self._parent))
         try:
             return self._function(*args, **kwargs)
         finally:
             otel_context.attach(before)  # a pool's process is used again
-
-
-class _Passing(Span):
-    """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
-
-    __slots__ = ()
-
-    @property
-    def recording(self) -> bool:
-        return False
-
-    def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None: ...
-    def note(self, name: str, attributes: Attributes | None = None) -> None: ...
-    def fail(self, error_type: str, message: str = "") -> None: ...
-
-
-class _ChosenIds:
-    """An SDK id generator that gives out the ids chosen for the span being made, and else those of `ids`."""
-
-    def __init__(self, ids: Any) -> None:
-        self._ids = ids
-
-    def generate_trace_id(self) -> int:
-        chosen = _chosen.get()
-        trace_id = chosen[0] if chosen else None
-        return int(self._ids.generate_trace_id()) if trace_id is None else trace_id
-
-    def generate_span_id(self) -> int:
-        chosen = _chosen.get()
-        return int(self._ids.generate_span_id()) if chosen is None else chosen[1]
-
-    def is_trace_id_random(self) -> bool:
-        return bool(getattr(self._ids, "is_trace_id_random", bool)())
 
 
 def _is_in_vain(way: Way, above: TraceContext | None) -> bool:
@@ -413,60 +338,11 @@ def _is_in_vain(way: Way, above: TraceContext | None) -> bool:
     return above is not None and above.sampled and way.is_away()
 
 
-def _place(span: otel.Span) -> TraceContext | None:
-    return span.place if isinstance(span, LeanSpan) else from_otel(span.get_span_context())
-
-
 def _root_flags(tracer: otel.Tracer, trace_id: int) -> int:
     sampler = getattr(tracer, "sampler", None)
     if sampler is None:
         return _SAMPLED
     return _SAMPLED if sampler.should_sample(otel_context.Context(), trace_id, "").decision.is_sampled() else 0
-
-
-def _note(opened: Span, inner: otel.Span, error: Exception) -> None:
-    kind = type(error)
-    qualified = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    if opened.recording:
-        inner.add_event(
-            "exception",
-            {
-                "exception.type": writable(qualified),
-                "exception.message": scrub(str(error)),
-                "exception.stacktrace": scrub("".join(traceback.format_exception(error))[-_STACK_LENGTH:]),
-            },
-        )
-    opened.fail(error.kind if isinstance(error, PointsmanError) else qualified, str(error))
-
-
-def _fail(inner: otel.Span, error_type: str, message: str) -> None:
-    inner.set_attribute(ERROR_TYPE, writable(error_type))
-    inner.set_status(otel.Status(otel.StatusCode.ERROR, scrub(message)))
-
-
-def _attributes(attributes: Attributes | None) -> Mapping[str, Value]:
-    if not attributes:
-        return {}
-    return {writable(key): _writable(value) for key, value in attributes.items() if value is not None}
-
-
-def _writable(value: Value) -> Value:
-    if isinstance(value, str):
-        return writable(value)
-    if isinstance(value, Sequence):
-        return cast(Value, [writable(each) if isinstance(each, str) else each for each in value])
-    return value
-
-
-def context_of(trace_id: str, span_id: str) -> otel_context.Context | None:
-    """What OpenTelemetry calls the context of these ids; None when they are none."""
-    if len(trace_id) != 32 or len(span_id) != 16:
-        return None
-    return _under(TraceContext(trace_id, span_id, _SAMPLED))
-
-
-def _under(parent: TraceContext) -> otel_context.Context:
-    return otel.set_span_in_context(NonRecordingSpan(to_otel(parent)))
 
 
 def _nanoseconds(instant: datetime) -> int:
