@@ -14,6 +14,7 @@ from mcp.types import ListToolsResult
 from mcp.types import Tool as Offered
 from support.processes import found
 from support.system import echo, planner_of, running, synthesizer
+from support.waiting import until
 
 from pointsman.context import Context
 from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
@@ -319,3 +320,25 @@ async def test_a_team_that_fails_is_an_error_that_its_caller_can_read(settings: 
 
     assert result.is_error
     assert "no agent named nobody is alive" in result.content[0].text  # type: ignore[union-attr]
+
+
+async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_though_all_processes_leave(
+    settings: Settings, command: list[str]
+) -> None:
+    team = Team(name="desk", agents=ANY, strategy=Pipeline(stages=(Stage(agent="a"),)), limits=Limits(deadline=60))
+    model = ScriptedModel(calling(("add", {"a": 2, "b": 3})), saying("It is done."))
+
+    def clerk() -> LLMAgent:
+        tools = [mcp_tools(command, only=["add"], approval=["add"])]
+        return LLMAgent(name="a", description="Adds", instructions="Add.", tools=tools, model=model)
+
+    async with running(settings, team, [clerk()]) as client:
+        workflow = (await client.submit("desk", "2 and 3")).id
+        (asked,) = await until(client.approvals)
+    async with running(settings, team, [clerk()]) as client:
+        await client.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
+        outcome = await (await client.workflow(workflow)).outcome(30)
+
+    assert (asked.tool, asked.workflow_id) == ("add", workflow)
+    assert (outcome.status, outcome.answer) == ("completed", "It is done.")
+    assert [turn.text for turn in model.requests[-1].turns if turn.role == "tool"] == ["42"]
