@@ -27,6 +27,7 @@ from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.history import is_outcome
+from pointsman.engine.insisting import insist
 from pointsman.engine.intake import addressee
 from pointsman.engine.loads import Loads
 from pointsman.engine.mending import Mender
@@ -129,10 +130,10 @@ class SupervisorEngine:
         if any(card.name == name and not card.team for card in cards):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
         card = team_card(self._team, self._clock.now(), self.instance)
-        await self._backlog.begin(inputs)
+        await insist(lambda: self._backlog.begin(inputs), self._clock)
         await self._look_around()
         await self._look_for_losses()
-        await self._circuits.load()
+        await insist(self._circuits.load, self._clock)
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
         if absent := sorted(set(self._team.needs()) - {each.name for each in cards}):
             hint = "their tasks wait for them; `pointsman worker module:name` starts one"
