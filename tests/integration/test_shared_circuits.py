@@ -73,6 +73,12 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
             return "alpha" in await circuits()
 
         await found(opened, "open circuit")
+
+        async def each_has_failed_or_waits() -> bool:  # else one begins below, and looks like a probe
+            waits = [each for each in failing if await entries(system, each, TaskHeld)]
+            return len(begun(tmp_path)) + len(waits) >= len(failing)
+
+        await found(each_has_failed_or_waits, "failure, or held task, of each")
         (tmp_path / "ill").unlink()
         (tmp_path / "waits").touch()
         before = len(begun(tmp_path))

@@ -5,6 +5,7 @@ Who asks bounds it, if it has to be bounded: an attempt by its deadline, a worke
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import get_logger
 
-__all__ = ["insist", "store_first"]
+__all__ = ["begin", "insist", "store_first"]
 
 T = TypeVar("T")
 
@@ -33,6 +34,35 @@ async def insist(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
                 _log.warning("waiting_for_broker", error=str(error), hint=hint)
         await clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def begin(start: Callable[[], Awaitable[T]], bus: Bus, clock: Clock, stop: asyncio.Event) -> T | None:
+    """What `start` returns, which is called again where it lost its connection to the broker; None once `stop` is set.
+
+    Raises:
+        BusUnavailable: the broker is there, and did not answer.
+    """
+
+    async def started() -> T:
+        while True:
+            try:
+                return await start()
+            except BusUnavailable as error:
+                if bus.connected:
+                    raise
+                hint = "it begins anew once the broker is back; `pointsman doctor` looks from here"
+                _log.warning("waiting_for_broker", error=str(error), hint=hint)
+            while not bus.connected:
+                await clock.sleep(_FIRST_PAUSE)
+
+    starting, stopped = asyncio.ensure_future(started()), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return starting.result() if starting.done() else None
+    finally:
+        for task in (starting, stopped):
+            task.cancel()
+        await asyncio.wait({starting, stopped})
 
 
 async def store_first(bus: Bus, clock: Clock, subject: str, body: bytes, headers: Mapping[str, str]) -> Stored | None:

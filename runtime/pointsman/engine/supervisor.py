@@ -27,7 +27,7 @@ from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.history import is_outcome
-from pointsman.engine.insisting import insist
+from pointsman.engine.insisting import begin
 from pointsman.engine.intake import addressee
 from pointsman.engine.loads import Loads
 from pointsman.engine.mending import Mender
@@ -40,9 +40,10 @@ from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.steady import SteadyClock
 from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
 from pointsman.errors import BusUnavailable, ConfigurationError, InvariantError
-from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored
+from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, tracing
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.log import Entry, WorkflowEnded
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
@@ -116,28 +117,15 @@ class SupervisorEngine:
         return unserved or ([f"what lay in inbox-{self._team.name}"] if self._backlog else [])
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Supervise until `stop`; then take nothing new, finish what was taken, and return."""
-        await self._bus.set_up()
-        await self._clock.set(self._bus)
-        name, wait = self._team.name, self._settings.ack_wait
-        request, inputs = self._subjects.request(name), self._subjects.inbox_of(name)
-        requests = await self._bus.consumer(f"request-{name}", "work", request, ack_wait=wait, ranked=True)
-        inbox = await self._bus.consumer(f"inbox-{name}", "work", inputs, ack_wait=wait, ranked=True)
-        tasks = consumer_name(name)
-        handoffs = await self._bus.consumer(tasks, "handoffs", self._subjects.handoffs_of(name), ack_wait=wait)
-        self._consumers = {f"request-{name}": requests, f"inbox-{name}": inbox, tasks: handoffs}
-        cards = await self._bus.registry.cards()
-        if any(card.name == name and not card.team for card in cards):
-            raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
-        card = team_card(self._team, self._clock.now(), self.instance)
-        await insist(lambda: self._backlog.begin(inputs), self._clock)
-        await self._look_around()
-        await self._look_for_losses()
-        await insist(self._circuits.load, self._clock)
-        _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
-        if absent := sorted(set(self._team.needs()) - {each.name for each in cards}):
-            hint = "their tasks wait for them; `pointsman worker module:name` starts one"
-            _log.info("agents_not_seen_yet", team=name, agents=absent, hint=hint)
+        """Supervise until `stop`; then take nothing new, finish what was taken, and return.
+
+        Raises:
+            BusUnavailable: the broker did not answer while starting.
+            ConfigurationError: an agent has the team's name, or the namespace does not fit.
+        """
+        if (card := await begin(self._begin, self._bus, self._clock, stop)) is None:
+            return
+        name, (requests, inbox, handoffs) = self._team.name, self._consumers.values()
         ended = self._subjects.outcomes_of(name)
         async with (
             await self._bus.listen(ended, self._heard_outcome),
@@ -172,6 +160,33 @@ class SupervisorEngine:
         if failures:
             raise failures[0]
         _log.info("supervisor_stopped", team=name)
+
+    async def _begin(self) -> AgentCard:
+        """Open the team's consumers, and see what there is. It may be called again where it was not done."""
+        await self._bus.set_up()
+        await self._clock.set(self._bus)
+        name, subjects = self._team.name, self._subjects
+        inputs, tasks = subjects.inbox_of(name), consumer_name(name)
+        await self._open(f"request-{name}", "work", subjects.request(name), ranked=True)
+        await self._open(f"inbox-{name}", "work", inputs, ranked=True)
+        await self._open(tasks, "handoffs", subjects.handoffs_of(name))
+        cards = await self._bus.registry.cards()
+        if any(card.name == name and not card.team for card in cards):
+            raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
+        await self._backlog.begin(inputs)
+        await self._look_around()
+        await self._look_for_losses()
+        await self._circuits.load()
+        _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
+        if absent := sorted(set(self._team.needs()) - {each.name for each in cards}):
+            hint = "their tasks wait for them; `pointsman worker module:name` starts one"
+            _log.info("agents_not_seen_yet", team=name, agents=absent, hint=hint)
+        return team_card(self._team, self._clock.now(), self.instance)
+
+    async def _open(self, name: str, stream: StreamKind, subject: str, *, ranked: bool = False) -> None:
+        if name not in self._consumers:
+            wait = self._settings.ack_wait
+            self._consumers[name] = await self._bus.consumer(name, stream, subject, ack_wait=wait, ranked=ranked)
 
     async def _look_for_losses(self) -> None:
         """Streams that have lost their end, or will lose their beginning, are reported; what the log still knows of is

@@ -26,6 +26,7 @@ from pointsman.engine.attempt import ABANDON
 from pointsman.engine.desks import Desk, desk_of
 from pointsman.engine.handlers import ThreadHandlers
 from pointsman.engine.handoffs import consumer_name
+from pointsman.engine.insisting import begin
 from pointsman.engine.meters import BusMeters
 from pointsman.engine.steady import SteadyClock
 from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, describe_error
@@ -102,8 +103,6 @@ class Worker:
         Raises:
             BusUnavailable: the broker did not answer while starting.
         """
-        await self._clock.set(self._bus)
-        self._began = self._clock.now()
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
                 meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
@@ -112,17 +111,9 @@ class Worker:
             stack.callback(self._answerer.deadlines.close)
             if self._own_loop:
                 self._answerer.handlers = await stack.enter_async_context(ThreadHandlers())
-            await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
-            for desk in self._desks:
-                desk.consumer = await self._bus.consumer(
-                    consumer_name(desk.name),
-                    "handoffs",
-                    self._subjects.handoffs_of(desk.name),
-                    ack_wait=self._settings.ack_wait,
-                    max_in_flight=desk.agent.card.max_in_flight,
-                )
-                await stack.enter_async_context(await self._bus.serve(desk.service))
-            await self._look_for_others()
+            if (served := await begin(self._begin, self._bus, self._clock, stop)) is None:
+                return
+            await stack.enter_async_context(served)
             async with asyncio.TaskGroup() as group:
                 announcing = group.create_task(
                     keep_announced(self._bus, self._cards, self._settings.heartbeat, self._clock)
@@ -151,6 +142,25 @@ class Worker:
             await self._close_agents(_until(gone))
             await self._answerer.handlers.close(_until(gone))
             _log.info("worker_stopped", instance=self.instance)
+
+    async def _begin(self) -> AsyncExitStack:
+        """Hear of cancellations, and have the broker serve every agent's consumer and service until the context that is
+        returned ends. It may be called again where it was not done."""
+        await self._clock.set(self._bus)
+        self._began = self._clock.now()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
+            for desk in self._desks:
+                desk.consumer = desk.consumer or await self._bus.consumer(
+                    consumer_name(desk.name),
+                    "handoffs",
+                    self._subjects.handoffs_of(desk.name),
+                    ack_wait=self._settings.ack_wait,
+                    max_in_flight=desk.agent.card.max_in_flight,
+                )
+                await stack.enter_async_context(await self._bus.serve(desk.service))
+            await self._look_for_others()
+            return stack.pop_all()
 
     async def hand_back(self) -> None:
         """Give back all there is in hand, as it is: this process ends now, and another one begins with it at once."""

@@ -1,0 +1,88 @@
+"""A process that loses the broker while it starts waits for it; one that it does not answer ends, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.system import echo
+from support.waiting import until
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBus, MemoryConsumer
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.worker import Worker
+from pointsman.errors import BusUnavailable
+from pointsman.settings import Settings
+from pointsman_schemas.team import Team
+
+SETTINGS = Settings(ack_wait=2)
+
+
+class Cut(MemoryBus):
+    """The first consumer that is asked for is not made: with `away`, because the connection is lost meanwhile."""
+
+    def __init__(self, *, away: bool) -> None:
+        super().__init__()
+        self.loses, self.away, self.asked = away, False, 0
+
+    @property
+    def connected(self) -> bool:
+        return super().connected and not self.away
+
+    async def consumer(self, *given: Any, **more: Any) -> MemoryConsumer:
+        self.asked += 1
+        if self.asked == 1:
+            self.away = self.loses
+            raise BusUnavailable("the connection was lost before it was answered")
+        return await super().consumer(*given, **more)
+
+
+def _supervisor(bus: MemoryBus) -> SupervisorEngine:
+    return SupervisorEngine(bus, Team(name="crew"), SETTINGS, SystemClock())
+
+
+def _worker(bus: MemoryBus) -> Worker:
+    return Worker(bus, [echo("a")], SETTINGS)
+
+
+@pytest.mark.parametrize("process", [_supervisor, _worker])
+async def test_who_loses_the_broker_while_starting_begins_anew_when_it_is_back(
+    process: Callable[[MemoryBus], SupervisorEngine | Worker],
+) -> None:
+    bus, stop = Cut(away=True), asyncio.Event()
+    starting = process(bus)
+    running = asyncio.create_task(starting.run(stop))
+    await until(lambda: bus.away)
+    bus.away = False
+
+    await until(lambda: starting.ready)
+    stop.set()
+    await running
+
+    assert bus.asked > 1
+
+
+@pytest.mark.parametrize("process", [_supervisor, _worker])
+async def test_who_is_to_stop_while_the_broker_is_away_leaves_before_it_has_begun(
+    process: Callable[[MemoryBus], SupervisorEngine | Worker],
+) -> None:
+    bus, stop = Cut(away=True), asyncio.Event()
+    running = asyncio.create_task(process(bus).run(stop))
+    await until(lambda: bus.away)
+
+    stop.set()
+    async with asyncio.timeout(5):
+        await running
+
+    assert bus.asked == 1
+
+
+@pytest.mark.parametrize("process", [_supervisor, _worker])
+async def test_a_broker_that_is_there_and_does_not_answer_ends_the_start(
+    process: Callable[[MemoryBus], SupervisorEngine | Worker],
+) -> None:
+    with pytest.raises(BusUnavailable, match="lost before it was answered"):
+        await process(Cut(away=False)).run(asyncio.Event())
