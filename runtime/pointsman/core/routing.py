@@ -65,13 +65,16 @@ def _most_idle(draft: Draft, task: Task) -> Choice:
         return Choice(ready[0])
     draft.compared.update(ready)
     loads = {name: around.loads.get(name, UNKNOWN) for name in ready}
-    # Who was not seen at work yet is taken to be as quick as the quickest: so it is tried.
+    # Who was not seen at work yet is taken to be as quick as the quickest, and goes first: so it is tried.
     usual = min((load.seconds for load in loads.values() if load.seconds is not None), default=1.0)
     slots = {name: sum(card.concurrency for card in around.cards if card.name == name) for name in ready}
     probes = around.circuits.keys()  # one that may be probed is, for else it would never be known to be well
-    return Choice(
-        min(ready, key=lambda name: (name not in probes, loads[name].wait(draft.sent[name], slots[name], usual), name))
-    )
+
+    def order(name: str) -> tuple[bool, float, bool, str]:
+        wait = loads[name].wait(draft.sent[name], slots[name], usual)
+        return name not in probes, wait, loads[name].seconds is not None, name
+
+    return Choice(min(ready, key=order))
 
 
 def addressed(draft: Draft, plan: Plan) -> Plan:

@@ -67,8 +67,9 @@ def test_more_hands_take_more() -> None:
     assert Counter(got(uneven).values()) == {"quick": 12, "slow": 4}
 
 
-def test_an_agent_of_unknown_speed_is_tried() -> None:
-    new = story(loads={"quick": Load(ahead=1, seconds=1.0), "slow": Load()})
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_an_agent_of_unknown_speed_is_tried(ahead: int) -> None:
+    new = story(loads={"quick": Load(ahead=ahead, seconds=1.0), "slow": Load()})
 
     new.planned(*asked("t1"))
 
