@@ -160,19 +160,11 @@ class span:
             within = otel.set_span_in_context(inner, before)
         elif tracer is not None:
             within = under(parent) if parent is not None else before
-            token = chosen_ids.set(None if span_id is None else (None, int(span_id, 16)))
-            try:
-                inner = tracer.start_span(
-                    writable(title),
-                    within,
-                    _KINDS[kind],
-                    writable_attributes(attributes),
-                    [otel.Link(to_otel(link)) for link in links],
-                    record_exception=False,
-                    set_status_on_exception=False,
-                )
-            finally:
-                chosen_ids.reset(token)
+            chosen = None if span_id is None else (None, int(span_id, 16))
+            inner = _of_the_sdk(
+                tracer, chosen, title, within, kind, attributes, links,
+                record_exception=False, set_status_on_exception=False,
+            )  # fmt: skip
             within = otel.set_span_in_context(inner, within)
         else:
             within = under(parent) if parent is not None else before
@@ -270,18 +262,9 @@ def record(
         within = under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
     else:
         within = otel_context.Context()
-    token = chosen_ids.set((int(context.trace_id, 16), int(context.span_id, 16)))
-    try:
-        finished = tracer.start_span(
-            writable(name),
-            within,
-            _KINDS[kind],
-            writable_attributes(attributes),
-            [otel.Link(to_otel(link)) for link in links],
-            start_time=_nanoseconds(started),
-        )
-    finally:
-        chosen_ids.reset(token)
+    chosen = int(context.trace_id, 16), int(context.span_id, 16)
+    began = _nanoseconds(started)
+    finished = _of_the_sdk(tracer, chosen, name, within, kind, attributes, links, start_time=began)
     for happening in happenings:
         finished.add_event(
             writable(happening.name), writable_attributes(happening.attributes), _nanoseconds(happening.at)
@@ -289,6 +272,31 @@ def record(
     if error is not None:
         set_error(finished, *error)
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
+
+
+def _of_the_sdk(
+    tracer: otel.Tracer,
+    chosen: tuple[int | None, int] | None,
+    name: str,
+    within: otel_context.Context,
+    kind: Kind,
+    attributes: Attributes | None,
+    links: Sequence[TraceContext],
+    **more: Any,
+) -> otel.Span:
+    """A span that the SDK begins, with the ids that are `chosen`, if any are."""
+    token = chosen_ids.set(chosen)
+    try:
+        return tracer.start_span(
+            writable(name),
+            within,
+            _KINDS[kind],
+            writable_attributes(attributes),
+            [otel.Link(to_otel(link)) for link in links],
+            **more,
+        )
+    finally:
+        chosen_ids.reset(token)
 
 
 def use(

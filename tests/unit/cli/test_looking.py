@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
 from support.history import WORKFLOW, at, dispatched, planned, started, store
+from support.letters import bury
 from support.system import echo
 from support.waiting import until
 
-from pointsman.cli import agents, approvals, archives, doctor, letters, workflows
+from pointsman.cli import agents, approvals, doctor, letters, workflows
 from pointsman.cli.following import print_outcome
-from pointsman.cli.naming import the_workflow
 from pointsman.client import Answer, Client, Workflow
 from pointsman.engine.announcing import team_card
-from pointsman.errors import ConfigurationError, NotFound
+from pointsman.errors import NotFound
 from pointsman.ports import QueueDepth
-from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import AttemptError, DeadLetter, Outcome
+from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import PlanAccepted
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Team
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
-
-
-async def bury(client: Client, name: str, cause: str, workflow: str = "wf_1", message: str = "?") -> None:
-    letter = DeadLetter(
-        id=name, origin="a", cause=AttemptError(kind=cause, message=message), attempts=1, workflow_id=workflow,
-        at=NOW, subject="s", body=base64.b64encode(b"?").decode(),
-    )  # fmt: skip
-    envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=NOW)
-    await client.bus.publish(client.subjects.dead("a", workflow, name), dump(letter), encode(envelope))
 
 
 def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
@@ -184,104 +170,6 @@ def test_an_answer_is_kept_under_the_name_of_who_gave_it(
     assert said == [kept]
 
 
-def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(client: Client) -> None:
-    gone = asyncio.run(doctor._supervisor(client, "shop"))
-    asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
-    there = asyncio.run(doctor._supervisor(client, "shop"))
-
-    assert [(check.ok, check.seen) for check in gone] == [(False, "none of shop alive")]
-    assert [(check.ok, check.seen) for check in there] == [(True, "1 of shop alive")]
-
-
-def test_what_doctor_saw_goes_on_below_where_it_began(
-    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "console", lambda: Console(force_terminal=True, color_system=None, width=60))
-
-    doctor.doctor(None, url=None, namespace=None, json=False)
-
-    lines = capsys.readouterr().out.splitlines()
-    (at,) = (index for index, line in enumerate(lines) if line.startswith("ok   streams"))
-    assert lines[at].startswith("ok   streams      the streams hold")
-    assert lines[at + 1].startswith(" " * 18 + "each other")
-
-
-def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.doctor("shop", url=None, namespace=None, json=True)
-
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {bool(check.get("advice")) for check in checks if check["ok"]} == {False}
-    assert {bool(check.get("advice")) for check in checks if not check["ok"]} == {True}
-
-
-def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owners: list[object] = []
-
-    @asynccontextmanager
-    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
-        owners.append(asyncio.current_task())
-        try:
-            yield client
-        finally:
-            owners.append(asyncio.current_task())
-
-    def emit(check: doctor.Check) -> None:
-        if check.name == "broker":
-            raise BrokenPipeError
-
-    monkeypatch.setattr(doctor, "session", session)
-    monkeypatch.setattr(doctor, "emit", emit)
-
-    with pytest.raises(BrokenPipeError):
-        doctor.doctor(None, url=None, namespace=None, json=True)
-
-    began, ended = owners
-    assert ended is began
-
-
-@pytest.mark.parametrize(("second", "told"), [("string", False), ("integer", True)])
-def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
-    client: Client, capsys: pytest.CaptureFixture[str], second: str, told: bool
-) -> None:
-    for instance, kind in (("i1", "string"), ("i2", second)):
-        update = {"instance": instance, "output_schema": {"type": kind}}
-        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
-
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
-    assert ("2 versions with different schemas" in capsys.readouterr().out) is told
-
-    doctor.doctor(None, url=None, namespace=None, json=True)
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    [schemas] = [check for check in checks if check["name"] == "schemas"]
-    assert schemas["ok"] is not told
-    assert ("tea: 2 versions with different schemas" in schemas["seen"]) is told
-
-
-@pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
-                                            ((2, 1), "3 told to stop still run")])  # fmt: skip
-def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
-    client: Client, capsys: pytest.CaptureFixture[str], left: tuple[int, int], told: str
-) -> None:
-    for instance, amount in zip(("i1", "i2"), left, strict=True):
-        update = {"instance": instance, "left_running": amount}
-        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
-
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
-    assert ("still run" in (shown := capsys.readouterr().out)) is bool(told)
-    assert told in shown
-
-    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
-    assert json.loads(capsys.readouterr().out)["left_running"] == sum(left)
-
-    doctor.doctor(None, url=None, namespace=None, json=True)
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    [handlers] = [check for check in checks if check["name"] == "handlers"]
-    assert handlers["ok"] is not bool(told)
-    assert told in handlers["seen"]
-
-
 def test_a_row_that_is_piped_is_as_long_as_what_it_says(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(bury(client, "d1", "handler_error", message="no bolts " * 30))
     asyncio.run(bury(client, "d2", "handler_error", message="no nuts"))
@@ -337,93 +225,6 @@ def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, wi
     assert width == 200 or not more
     assert width < 60 or "in work" in head
     assert width in (40, 200) or row.rstrip().endswith("…"), "what it does is seen to be cut"
-
-
-def test_the_beginning_of_an_id_is_enough_to_look_where_one_begins_so(client: Client) -> None:
-    workflow = asyncio.run(client.submit("shop", "hello"))
-
-    assert asyncio.run(the_workflow(client, workflow.id[:10])) == workflow.id
-    assert asyncio.run(the_workflow(client, workflow.id)) == workflow.id
-    assert asyncio.run(the_workflow(client, "wf_none")) == "wf_none"
-    assert asyncio.run(the_workflow(client, "wf_")) == "wf_"
-
-
-def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client) -> None:
-    some = [asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}")).id for number in range(17)]
-    digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # of 16 there are
-
-    with pytest.raises(ConfigurationError, match=f"workflows begin with wf_{digit}: .*give more of the id"):
-        asyncio.run(the_workflow(client, f"wf_{digit}"))
-
-
-def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    workflow = asyncio.run(client.submit("shop", "hello"))
-
-    workflows.show(workflow.id[:12], **NOWHERE)  # type: ignore[arg-type]
-
-    assert f"{workflow.id} is waiting for admission" in capsys.readouterr().out
-
-
-def test_the_beginning_of_an_id_is_enough_to_take_a_workflow_elsewhere_or_to_end_it(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asyncio.run(store(client.bus, started()))  # type: ignore[arg-type]
-
-    archives.export(WORKFLOW[:9], "-", url=None, namespace=None, json=False)
-    exported = capsys.readouterr().out
-    code = workflows.cancel(WORKFLOW[:9], reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
-
-    assert json.loads(exported)["workflow_id"] == WORKFLOW
-    assert (code, capsys.readouterr().out) == (0, f"Asked {WORKFLOW} to end.\n")
-
-
-def test_a_beginning_that_is_of_several_ends_none_of_them(client: Client) -> None:
-    for number in range(17):
-        asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}"))
-    ids = [each.id for each in asyncio.run(client.list())]
-    digit = next(each[3] for each in ids if sum(other[3] == each[3] for other in ids) > 1)  # of 16 there are
-
-    with pytest.raises(ConfigurationError, match="give more of the id"):
-        workflows.cancel(f"wf_{digit}", reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
-
-    assert {each.status for each in asyncio.run(client.list())} == {"waiting for admission"}
-
-
-def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asyncio.run(store(client.bus, started()))  # type: ignore[arg-type]
-    answered: list[str] = []
-
-    async def reject(approval: str, **_: object) -> Answer:
-        answered.append(approval)
-        return Answer(True, f"{approval} is rejected")
-
-    monkeypatch.setattr(client, "reject", reject)
-
-    for given in (f"{WORKFLOW[:9]}-a1", f"{WORKFLOW}-a1"):
-        approvals.answer(given, approve=False, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
-
-    assert answered == [f"{WORKFLOW}-a1"] * 2
-
-
-def test_dead_letters_are_named_by_the_beginnings_of_their_ids_and_of_their_workflows(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asyncio.run(store(client.bus, started()))  # type: ignore[arg-type]
-    for name, workflow in (("c0ffee", WORKFLOW), ("c0fa11", "wf_2")):
-        asyncio.run(bury(client, name, "undecodable", workflow))
-
-    letters.show("c0ff", **NOWHERE)  # type: ignore[arg-type]
-    assert "c0ffee" in capsys.readouterr().out
-    assert "c0fa11" not in dead(capsys, workflow=WORKFLOW[:9])
-    with pytest.raises(ConfigurationError, match="2 dead letters begin with c0f: c0ffee, c0fa11; give more of the id"):
-        letters.discard(letters.Choice(("c0f",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
-    letters.discard(letters.Choice(("c0fa",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
-
-    assert capsys.readouterr().out == "c0fa11: discarded\n"
-    with pytest.raises(NotFound, match="no dead letter 'c0fa'"):
-        letters.show("c0fa", **NOWHERE)  # type: ignore[arg-type]
 
 
 def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
