@@ -110,6 +110,7 @@ class SharedCircuits:
                 self._changes.put_nowait(lambda known: self._opened(known, agent))
 
     def _opened(self, known: Circuits, agent: str) -> Circuits:
+        self._failing.pop(agent, None)  # here, whoever opens it: it may be closed again before it is heard of
         return known if agent in known.agents else opened(known, agent, self._clock.now(), self._seconds)
 
     def _probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
@@ -165,7 +166,6 @@ class SharedCircuits:
         new = circuits.agents.keys() - self._known.agents.keys()
         self._known, self._sequence = circuits, sequence
         for agent in new:
-            self._failing.pop(agent, None)
             until = circuits.agents[agent].until.isoformat(timespec="seconds")
             _log.warning(
                 "circuit_opened", agent=agent, hint=f"tasks in a row failed there; it is sent none until {until}"

@@ -21,6 +21,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.client import Client
 from pointsman.core import routing
+from pointsman.core.circuits import closed
 from pointsman.core.draft import Probe
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.supervisor import SupervisorEngine
@@ -343,3 +344,23 @@ async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
         await running
 
     assert [entry["event"] for entry in logs] == ["circuit_opened"]
+    assert shared._failing == {}  # else the next failures would be none of the first few, and open nothing
+
+
+async def test_a_circuit_that_somebody_has_closed_before_it_is_heard_to_be_open_opens_again() -> None:
+    broker = MemoryBroker()
+    shared, other = (
+        SharedCircuits(broker.connect(), Subjects(), SystemClock(), failures=2, seconds=60) for _ in range(2)
+    )
+    for number in range(2):
+        shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+    opening = shared._changes.get_nowait()
+    await other._change(lambda known: other._opened(known, "worker"))
+    await other._change(lambda known: closed(known, "worker"))
+    await shared.load()
+    await shared._change(lambda known: closed(opening(known), "worker"))  # of which nobody hears that it was open
+
+    for number in range(2, 4):
+        shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+
+    assert shared._changes.qsize() == 1
