@@ -4,11 +4,11 @@ every container there is, but for the messages, which are the broker's, and for 
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 from collections import deque
 
 import pytest
+from support.caches import empty_caches
 from support.system import echo, planner_of, synthesizer
 from support.waiting import until
 
@@ -63,11 +63,7 @@ def entries_without_messages(broker: MemoryBroker) -> int:
         broker.purge(kind, ">")
         broker.stream(kind)._message_ids.clear()
     broker._schedules.clear()
-    gc.collect()
-    for each in gc.get_objects():
-        if isinstance(each, functools._lru_cache_wrapper) and each.cache_parameters()["maxsize"] is not None:
-            each.cache_clear()
-    gc.collect()
+    empty_caches()
     timers = getattr(asyncio.get_running_loop(), "_scheduled", ())  # cancelled ones, too, of which it keeps a hundred
     kept = (each for each in gc.get_objects() if isinstance(each, dict | list | set | deque | tuple))
     return sum(len(each) for each in kept if each is not timers)
