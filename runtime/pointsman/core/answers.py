@@ -77,8 +77,9 @@ def write_answer(draft: Draft) -> None:
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
         return end(draft, verdict(state), bare_results(draft))
-    judged = isinstance(strategy, FanOut) or decisions(state)
-    return ask_synthesizer(draft, synthesizer, found_disagreements(state) if judged else ())
+    # Where each was asked something else, one field may mean other things: whoever wants no judge says that it does.
+    contradict = isinstance(strategy, FanOut) or state.judge is not None
+    return ask_synthesizer(draft, synthesizer, found_disagreements(state) if contradict else ())
 
 
 def found_disagreements(state: State) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ RULED = {"decisions": [{"what": SAYS, "decision": "Friday", "reason": "t2 read t
 
 
 def contradicting(**given: Any) -> Story:
-    story = Story(cards=AGENTS, **given)
+    story = Story(**{"cards": AGENTS, **given})
     story.planned(task("t1", "worker"), task("t2", "other"))
     story.succeed("t1", {"due": "Monday"})
     story.succeed("t2", {"due": "Friday"})
@@ -54,10 +54,21 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
     story = contradicting()
 
     story.fail("judge", failure())
+    written = story.handoff("synthesis")
     story.succeed("synthesis", {"answer": "on Monday or Friday"})
 
+    assert isinstance(written.input, dict)
+    assert written.input["disagreements"] == [SAYS]
     assert story.outcome.status == "completed"
     assert story.outcome.conflicts == ()
+
+
+def test_where_no_judge_lives_the_contradiction_is_told_to_who_writes_the_answer() -> None:
+    story = contradicting(cards=cards("worker", "other"))
+
+    written = story.handoff("synthesis")
+    assert isinstance(written.input, dict)
+    assert written.input["disagreements"] == [SAYS]
 
 
 def test_results_that_agree_go_to_no_judge() -> None:
@@ -68,7 +79,10 @@ def test_results_that_agree_go_to_no_judge() -> None:
     assert "judge" not in story.state.tasks
 
 
-def test_a_team_that_wants_no_judge_has_none_though_one_lives() -> None:
+def test_a_team_that_wants_no_judge_has_none_though_one_lives_and_takes_nothing_for_a_contradiction() -> None:
     story = contradicting(judge=None)
 
+    written = story.handoff("synthesis")
     assert "judge" not in story.state.tasks
+    assert isinstance(written.input, dict)
+    assert "disagreements" not in written.input

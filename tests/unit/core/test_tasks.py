@@ -58,8 +58,8 @@ def test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others() -> No
 
 def test_the_synthesizer_is_given_every_result_in_the_order_of_the_plan() -> None:
     story = Story().planned(task("a"), task("b"))
-    story.succeed("b")
-    story.succeed("a")
+    story.succeed("b", "done")
+    story.succeed("a", "done")
 
     handoff = story.handoff("synthesis")
 
