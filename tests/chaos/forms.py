@@ -16,10 +16,11 @@ from random import Random
 from support.checker import problems
 from support.cluster import NatsCluster
 from support.crew import CREW, steps
+from support.health import ask
 from support.processes import Service, System, found
 from support.proxy import Proxy
 
-from chaos.load import Load, Report
+from chaos.load import TEAM, Load, Report
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.errors import BusUnavailable
@@ -76,7 +77,8 @@ async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool
 
 async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
     """kill -9 of the only supervisor; the broker stops while the next one starts or takes up what there is, a little
-    later each time, and is away for two seconds."""
+    later each time, and is away for two seconds. The next one is struck when it has said that it is ready, which it
+    may not say before what lay there when its predecessor died has been dealt with."""
     chance = Random(amount.seed)
     report = Report("recovery interrupted")
     store = folder / "broker"
@@ -84,25 +86,49 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
     try:
-        async with System(folder / "processes", _settings(broker.url)) as system:
+        settings = _settings(broker.url, health_port=0)
+        async with System(folder / "processes", settings) as system:
             supervisor, worker = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+            bus, inputs = system.client.bus, system.client.subjects.inbox_of(TEAM)
             load = Load(system, report, running=amount.running, chance=chance)
             async with load.running(patience=amount.patience):
                 await asyncio.sleep(amount.pause)
                 for number in range(amount.blows):
                     await supervisor.kill()
+                    left = await bus.last("work", inputs)
                     supervisor = await system.start("supervisor", CREW)
+                    watching = asyncio.create_task(_becomes_ready(supervisor, amount.patience))
                     await asyncio.sleep(0.2 + 0.4 * number)
                     await broker.stop()
                     load.blow()
                     await asyncio.sleep(2.0)
                     broker = EmbeddedBroker(store, port=port)
                     await broker.start()
-                    await supervisor.logged("supervisor_started")
+                    report.until_ready.append(await watching)
+                    inbox = await found(lambda: bus.depth(f"inbox-{TEAM}", "work"), "inbox of the team")
+                    if left is not None and inbox.settled < left.sequence:
+                        report.problems.append(
+                            f"{supervisor.name} said it was ready and had dealt with the inbox up to {inbox.settled} "
+                            f"of the {left.sequence} that its predecessor left"
+                        )
             report.problems += (f"{service.name} has ended" for service in (supervisor, worker) if not service.alive)
     finally:
         await broker.stop()
     return report
+
+
+async def _becomes_ready(supervisor: Service, patience: float) -> float:
+    """Seconds from its first answer to the one that says it is ready. Raises `AssertionError` where that is the first:
+    there is always something left to do."""
+    port, began = int((await supervisor.logged("health_served"))["port"]), time.monotonic()
+    first, _ = await ask(port, "/readyz")
+    assert first == 503, f"{supervisor.name} was ready at once"
+
+    async def ready() -> bool:
+        return (await ask(port, "/readyz"))[0] == 200
+
+    await found(ready, f"readiness of {supervisor.name}", seconds=patience)
+    return time.monotonic() - began
 
 
 async def handoffs_forgotten(folder: Path, amount: Amount) -> Report:

@@ -22,7 +22,7 @@ from pointsman.client import Client
 from pointsman.errors import BusUnavailable
 from pointsman_schemas.ids import workflow_id_for
 
-__all__ = ["Load", "Report", "percentile"]
+__all__ = ["TEAM", "Load", "Report", "percentile"]
 
 TEAM = "crew"
 _AGAIN = 0.2  # seconds between two tries to submit while the broker is away
@@ -48,6 +48,8 @@ class Report:
     """From each blow to the next commit of any workflow."""
     stalls: list[float] = field(default_factory=list)
     """From each blow to the next commit of each workflow that was running."""
+    until_ready: list[float] = field(default_factory=list)
+    """From the first answer of each process that was started again until it said that it was ready."""
     statuses: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -61,6 +63,11 @@ class Report:
             f"  blow to next progress: p50 {percentile(self.recoveries, 0.5):.2f} s, "
             f"p99 {percentile(self.recoveries, 0.99):.2f} s; of each running workflow: "
             f"p50 {percentile(self.stalls, 0.5):.2f} s, p99 {percentile(self.stalls, 0.99):.2f} s",
+            *(
+                [f"  not ready for {', '.join(f'{each:.1f}' for each in self.until_ready)} s"]
+                if self.until_ready
+                else []
+            ),
             *(f"  WRONG: {problem}" for problem in self.problems[:20]),
         ]
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.crew import CREW
+from support.health import ask
 from support.processes import Service, System, found
 from support.proxy import Proxy
 
@@ -34,18 +33,6 @@ async def text(port: int, path: str) -> str:
         writer.close()
         await writer.wait_closed()
     return answer.partition(b"\r\n\r\n")[2].decode()
-
-
-async def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any]:
-    """The status and the JSON object that `path` is answered with."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
-        await writer.wait_closed()
-    return int(head.split()[1]), json.loads(body) if body else None
 
 
 async def until_ready(ports: list[int], ready: bool, *, seconds: float) -> None:

@@ -209,7 +209,6 @@ class SupervisorEngine:
             self._forget_old_ends()
             self._sharing.measure()
             with contextlib.suppress(BusUnavailable):
-                await self._backlog.look()
                 await self._look_around()
                 if await self._sender.broker_was_set():
                     for head in list(self._heads.values()):
@@ -218,10 +217,11 @@ class SupervisorEngine:
 
     async def _keep_alive(self) -> None:
         """Tell the broker about what has been in hand for a while: what is committed at once may take long to send. If
-        it came again meanwhile, all would be sent again on its account, which takes as long."""
+        it came again meanwhile, all would be sent again on its account, which takes as long. And see what is left of
+        the backlog."""
         earlier = set[int]()
         while True:
-            await self._clock.sleep(self._settings.ack_wait / 3)
+            await self._clock.sleep(min(self._settings.ack_wait / 3, self._settings.heartbeat))
             in_hand = [
                 each.delivery for some in (self._waiting, self._in_turn) for all in some.values() for each in all
             ]
@@ -229,6 +229,8 @@ class SupervisorEngine:
                 if id(delivery) in earlier:
                     await delivery.in_progress()
             earlier = {id(delivery) for delivery in in_hand}
+            with contextlib.suppress(BusUnavailable):
+                await self._backlog.look(delivery.message.sequence for delivery in in_hand)
             in_hand.clear()  # or they would be held until the next time
 
     # Taking
