@@ -1,19 +1,115 @@
-"""The guide to strategies shows teams as they can be written today."""
+"""The guide to strategies shows teams that do what it says of them: each is played, with agents that only answer."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from pointsman.testing import run_team
+from pointsman.agent import Agent, agent
+from pointsman.client import Client
+from pointsman.context import Context
+from pointsman.errors import TaskError
+from pointsman.testing import running_team
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Handoff, Outcome
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import RetryScheduled, TaskDispatched
 from pointsman_schemas.strategies import Strategy
 from pointsman_schemas.team import Team
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+
+
+def defined_in(section: str) -> dict[str, Any]:
+    """What the only block of a section of the guide defines."""
+    (text,) = [text for text in re.split(r"^## ", GUIDE, flags=re.MULTILINE) if text.startswith(f"{section}\n")]
+    (block,) = [block for block in BLOCKS if block in text]
+    defined: dict[str, Any] = {}
+    exec(block, defined)
+    return defined
+
+
+def says(name: str, *answers: Any, heard: list[Handoff] | None = None, **card: Any) -> Agent:
+    """An agent that gives its answers in their order, the last of them from then on; one that is an error is raised."""
+    left = list(answers)
+
+    @agent(name=name, description=f"Answers as {name}", **card)
+    async def say(context: Context) -> Any:
+        if heard is not None:
+            heard.append(context.handoff)
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return say
+
+
+def doing(*names: str) -> list[Agent]:
+    return [says(name, f"{name} is done") for name in names]
+
+
+def plan(*agents: str, needs: Mapping[str, str] | None = None, **given: Any) -> dict[str, Any]:
+    """A task for each of `agents`, called like it; `needs` says which one depends on which."""
+    tasks = [
+        {
+            "id": f"by-{name}",
+            "agent": name,
+            "intent": f"Have {name} do it",
+            "depends_on": [f"by-{other}"] if other else [],
+        }
+        for name in agents
+        for other in [(needs or {}).get(name)]
+    ]
+    return {"tasks": tasks, **given}
+
+
+def planner(*plans: Any, heard: list[Handoff] | None = None) -> Agent:
+    return says("planner", *plans, heard=heard, role=Role.PLAN)
+
+
+def classifier(sure: Mapping[str, float], **given: Any) -> Agent:
+    agents = [{"agent": name, "confidence": confidence} for name, confidence in sure.items()]
+    return says("classifier", {"agents": agents, **given}, role=Role.CLASSIFY)
+
+
+def reviewer(*verdicts: str) -> Agent:
+    reviews = [{"verdict": verdict, "reason": "it promises money"} for verdict in verdicts]
+    return says("reviewer", *reviews, role=Role.JUDGE)
+
+
+def synthesizer(heard: list[Handoff] | None = None) -> Agent:
+    return says("synthesizer", {"answer": "joined"}, heard=heard, role=Role.SYNTHESIZE)
+
+
+async def play(
+    teams: Team | Sequence[Team], agents: Sequence[Agent], request: str | dict[str, Any] = "Please do"
+) -> tuple[Outcome, list[str]]:
+    """The outcome, and who was handed something, in that order; after a team, who was by it."""
+    first = teams if isinstance(teams, Team) else teams[0]
+    async with running_team(teams, agents) as client:
+        workflow = await client.submit(first.name, request)
+        return await workflow.outcome(20), await handed(client, workflow.id)
+
+
+async def handed(client: Client, workflow: str) -> list[str]:
+    found: list[str] = []
+    for entry in await client.entries(workflow):
+        if isinstance(entry, TaskDispatched | RetryScheduled):
+            found.append(entry.agent)
+            if entry.team:
+                found += await handed(client, child_id_for(entry.agent, workflow, entry.task_id, entry.attempt))
+    return found
+
+
+def asked(handoff: Handoff) -> dict[str, Any]:
+    assert isinstance(handoff.input, dict)
+    return handoff.input
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -26,17 +122,236 @@ def test_a_block_defines_a_team_that_travels(block: str) -> None:
     assert Team.model_validate_json(team.model_dump_json()) == team
 
 
+# Adaptive
+
+ENGINEERS = ("data", "comms", "ops")
+
+
+async def test_an_adaptive_team_is_planned_after_every_result_until_its_planner_is_done() -> None:
+    heard: list[Handoff] = []
+
+    @agent(name="code", description="Reads code")
+    async def code(context: Context) -> str:
+        context.replan("it looks like configuration")
+        return "no bug"
+
+    plans = planner(plan("code"), plan("ops"), {"done": True}, heard=heard)
+    crew = [plans, code, *doing(*ENGINEERS), synthesizer()]
+    outcome, order = await play(defined_in("Adaptive")["team"], crew)
+
+    assert (outcome.status, outcome.answer) == ("completed", "joined")
+    assert order == ["planner", "code", "planner", "ops", "planner", "synthesizer"]
+    second = asked(heard[1])
+    assert {item["name"] for item in second["agents"]} == {"code", *ENGINEERS}
+    assert second["agents_used"] == ["code"]
+    assert [report["output"] for report in second["results"]] == ["no bug"]
+    assert second["replan_reason"] == "code suggests it: it looks like configuration"
+    assert [asked(handoff)["plans_left"] for handoff in heard] == [7, 6, 5]
+
+
+async def test_an_adaptive_team_ends_after_its_plans_and_names_the_limit() -> None:
+    plans = [{"tasks": [{"id": f"t{host}", "agent": "ops", "intent": f"Look at host {host}"}]} for host in range(8)]
+    crew = [planner(*plans), *doing("code", *ENGINEERS), synthesizer()]
+    outcome, order = await play(defined_in("Adaptive")["team"], crew)
+
+    assert outcome.status == "partial"
+    assert outcome.reason == "the limit of 8 plans was reached before the planner said that it was done"
+    assert order == [*["planner", "ops"] * 8, "synthesizer"]
+
+
+async def test_an_adaptive_team_is_not_led_in_a_circle() -> None:
+    heard: list[Handoff] = []
+    again = {"tasks": [{**plan("ops")["tasks"][0], "id": "again"}]}
+    crew = [planner(plan("ops"), again, heard=heard), *doing("code", *ENGINEERS), synthesizer()]
+    outcome, order = await play(defined_in("Adaptive")["team"], crew)
+
+    assert (outcome.status, order) == ("partial", ["planner", "ops", *["planner"] * 3, "synthesizer"])
+    assert "the plan repeats tasks that were tried before" in asked(heard[-1])["problems"][0]
+
+
+# Router
+
+DESK = ("billing", "technical", "account")
+
+
+async def test_one_that_the_router_is_sure_of_answers_by_itself() -> None:
+    sure = classifier({"billing": 0.9, "technical": 0.39})
+    outcome, order = await play(defined_in("Router")["team"], [sure, *doing(*DESK), planner(plan()), synthesizer()])
+
+    assert (outcome.status, outcome.answer) == ("completed", "billing is done")
+    assert order == ["classifier", "billing"]
+
+
+async def test_several_are_planned_by_who_knows_of_no_others() -> None:
+    heard: list[Handoff] = []
+    sure = classifier({"billing": 0.9, "technical": 0.4, "account": 0.3})
+    plans = planner(plan("technical", "billing", needs={"billing": "technical"}), heard=heard)
+    crew = [sure, plans, *doing(*DESK), synthesizer()]
+    outcome, order = await play(defined_in("Router")["team"], crew)
+
+    assert (outcome.status, outcome.answer) == ("completed", "joined")
+    assert order == ["classifier", "planner", "technical", "billing", "synthesizer"]
+    assert {item["name"] for item in asked(heard[0])["agents"]} == {"billing", "technical"}
+
+
+async def test_a_part_that_is_for_nobody_is_said_in_the_answer_of_the_router() -> None:
+    told: list[Handoff] = []
+    sure = classifier({"billing": 0.9}, unserved="water the plants")
+    crew = [sure, *doing(*DESK), planner(plan()), synthesizer(heard=told)]
+    outcome, order = await play(defined_in("Router")["team"], crew)
+
+    assert (outcome.status, order) == ("completed", ["classifier", "billing", "synthesizer"])
+    assert "water the plants" in asked(told[0])["final_instruction"]
+
+
+async def test_a_router_that_is_sure_of_nobody_asks_back() -> None:
+    unsure = classifier({"billing": 0.3}, question="Which invoice do you mean?")
+    outcome, order = await play(defined_in("Router")["team"], [unsure, *doing(*DESK), planner(plan()), synthesizer()])
+
+    assert (outcome.status, outcome.answer, order) == ("failed", "Which invoice do you mean?", ["classifier"])
+
+
+# Pipeline
+
+LETTER = "Dear customer, the second charge of November was made by mistake, and so it is paid back to you."
+
+
+async def test_each_stage_of_the_pipeline_is_checked_told_why_and_judged() -> None:
+    written: list[Handoff] = []
+    crew = [
+        says("extract_details", {"customer_id": ""}, {"customer_id": "C-1001"}),
+        says("check_policy", "The refund is Approved."),
+        says("compose_response", "Dear customer.", LETTER, LETTER, heard=written),
+        reviewer("again", "pass"),
+    ]
+    outcome, order = await play(defined_in("Pipeline")["team"], crew)
+
+    assert (outcome.status, outcome.answer) == ("completed", LETTER)
+    assert order == [
+        *["extract_details"] * 2, "check_policy", *["compose_response"] * 2, "reviewer", "compose_response", "reviewer",
+    ]  # fmt: skip
+    assert [handoff.feedback for handoff in written] == [
+        "",
+        "the output has 14 characters; at least 80 are expected",
+        "reviewer sent it back: it promises money",
+    ]
+    assert {report.task_id: report.output for report in written[0].context} == {
+        "extract_details": {"customer_id": "C-1001"},
+        "check_policy": "The refund is Approved.",
+    }
+
+
+@pytest.mark.parametrize("verdict", ["again", "stop"])
+async def test_a_letter_that_the_judge_lets_not_pass_ends_the_pipeline_with_what_was_done(verdict: str) -> None:
+    crew = [
+        says("extract_details", {"customer_id": "C-1001"}),
+        says("check_policy", "denied"),
+        says("compose_response", LETTER),
+        reviewer(verdict),
+    ]
+    outcome, order = await play(defined_in("Pipeline")["team"], crew)
+
+    assert outcome.status == "partial"
+    assert outcome.answer == {"extract_details": {"customer_id": "C-1001"}, "check_policy": "denied"}
+    assert "the stage compose_response of 3 could not be done: reviewer did not let it pass" in outcome.reason
+    assert "it promises money; done before it: extract_details (0.0" in outcome.reason
+    rounds = 2 if verdict == "again" else 1
+    assert order == ["extract_details", "check_policy", *["compose_response", "reviewer"] * rounds]
+
+
+async def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
+    crew = [says("extract_details", "I do not know"), *doing("check_policy", "compose_response"), reviewer("pass")]
+    outcome, order = await play(defined_in("Pipeline")["team"], crew)
+
+    assert (outcome.status, order) == ("failed", ["extract_details"] * 3)
+
+
+# Fan-out
+
+
+async def test_a_share_of_the_members_is_an_answer_that_is_told_where_they_disagree() -> None:
+    told: list[Handoff] = []
+    members = [
+        says("optimist", {"verdict": "yes", "confidence": 0.9}),
+        says("skeptic", {"verdict": "no", "confidence": 0.4}),
+        says("economist", TaskError("the figures are away")),
+    ]
+    outcome, order = await play(defined_in("Fan-out")["team"], [*members, synthesizer(heard=told)])
+
+    assert (outcome.status, outcome.answer) == ("partial", "joined")
+    assert order == ["optimist", "skeptic", "economist", "synthesizer"]
+    assert asked(told[0])["disagreements"] == ["verdict: optimist says yes; skeptic says no"]
+    assert [(gap.agent, gap.reason) for gap in outcome.gaps] == [("economist", "the figures are away")]
+    assert [task.agent for task in outcome.tasks if task.elapsed] == order
+
+
+async def test_too_few_members_are_no_answer() -> None:
+    members = [says("optimist", "yes"), *(says(name, TaskError("no idea")) for name in ("skeptic", "economist"))]
+    outcome, order = await play(defined_in("Fan-out")["team"], [*members, synthesizer()])
+
+    assert (outcome.status, order) == ("failed", ["optimist", "skeptic", "economist"])
+    assert outcome.reason.startswith("1 of 3 members succeeded, and at least 2 must")
+
+
+# Choreography
+
+
+async def test_agents_react_to_what_others_emit_until_an_event_ends_it() -> None:
+    heard: list[Handoff] = []
+    block = defined_in("Choreography")
+
+    @agent(name="notification", description="Writes to the customer", reacts_to=["refund_eligible"])
+    async def notification(charge: dict[str, Any], context: Context) -> str:
+        heard.append(context.handoff)
+        await context.emit("refunded", {"charge": charge["charge"]})
+        return "written"
+
+    crew = [block["policy"], notification]
+    outcome, order = await play(block["team"], crew, {"charge": "ch-2", "duplicate": True})
+    quiet, alone = await play(block["team"], crew, {"charge": "ch-3", "duplicate": False})
+
+    assert (outcome.status, outcome.answer, order) == ("completed", {"charge": "ch-2"}, ["policy", "notification"])
+    (handoff,) = heard
+    assert (handoff.event, handoff.intent) == ("refund_eligible", "React to refund_eligible from policy")
+    assert [report.output for report in handoff.context] == ["eligible"]
+    assert (quiet.status, quiet.answer, alone) == ("completed", "not eligible", ["policy"])
+
+
+# Skills
+
+
 async def test_the_work_of_a_skill_is_shared_by_who_has_it() -> None:
-    (block,) = [block for block in BLOCKS if "skill=" in block]
-    defined: dict[str, Any] = {}
-    exec(block, defined)
-    agents = [defined[name] for name in ("planner", "careful", "hasty")]
+    block = defined_in("Agents with the same skill")
+    crew = [block[name] for name in ("planner", "careful", "hasty")]
+    outcome, order = await play(block["team"], crew, "one|two|three|four")
 
-    outcome = await run_team(defined["team"], agents, "one|two|three|four")
-
-    assert outcome.status == "completed"
+    assert (outcome.status, order) == ("completed", ["planner", *["careful", "hasty"] * 2])
     by_hasty = {"page-1": "hasty: two", "page-3": "hasty: four"}
     assert outcome.answer == {"page-0": "careful: one", "page-2": "careful: three", **by_hasty}
+
+
+# Teams of teams
+
+
+async def test_a_router_before_a_supervisor_before_a_pipeline() -> None:
+    block = defined_in("Teams of teams")
+    found: list[Handoff] = []
+    crew = [
+        classifier({"support": 0.9}),
+        planner(plan("account", "refunds", needs={"refunds": "account"})),
+        *doing("account", "sales", "verify_charges"),
+        says("compose_response", TaskError("the letters are out of paper"), heard=found),
+        synthesizer(),
+    ]
+    outcome, order = await play([block[name] for name in ("team", "support", "refunds")], crew)
+
+    assert order == [
+        "classifier", "support", "planner", "account", "refunds", "verify_charges", "compose_response", "synthesizer",
+    ]  # fmt: skip
+    assert (outcome.status, outcome.answer) == ("partial", "joined")
+    (gap,) = outcome.gaps
+    assert gap.reason == "by-refunds of support: compose_response of refunds: the letters are out of paper"
+    assert (found[0].depth, found[0].from_agent) == (2, "refunds")
 
 
 def test_every_strategy_is_in_the_table() -> None:

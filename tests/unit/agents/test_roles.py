@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, JsonValue
 from support.teams import with_model
 
+import pointsman_agents
 from pointsman.context import Context
 from pointsman.core.plans import check_plan, read_plan
 from pointsman.errors import TaskError
@@ -25,11 +27,24 @@ from pointsman_agents.reviewer import reviewer
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Gap, TaskReport
-from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import LimitsLeft, PlannerInput, SynthesizerInput
+from pointsman_schemas.plan import Plan, Selection
+from pointsman_schemas.roles import (
+    ClassifierInput,
+    JudgeInput,
+    LimitsLeft,
+    PlannerInput,
+    Refinement,
+    RefinerInput,
+    Review,
+    ReviewInput,
+    Ruling,
+    Synthesis,
+    SynthesizerInput,
+)
 from pointsman_schemas.strict_json import parse_json
 from pointsman_schemas.team import Limits
 
+PROMPTS = Path(pointsman_agents.__path__[0])
 GOOD: JsonValue = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 
 
@@ -47,18 +62,42 @@ async def run(agent: LLMAgent, data: BaseModel) -> JsonValue:
 
 
 @pytest.mark.parametrize(
-    ("agent", "name", "role"),
+    ("agent", "name", "role", "takes", "gives"),
     [
-        (planner, "planner", Role.PLAN),
-        (classifier, "classifier", Role.CLASSIFY),
-        (synthesizer, "synthesizer", Role.SYNTHESIZE),
+        (planner, "planner", Role.PLAN, PlannerInput, Plan),
+        (classifier, "classifier", Role.CLASSIFY, ClassifierInput, Selection),
+        (synthesizer, "synthesizer", Role.SYNTHESIZE, SynthesizerInput, Synthesis),
+        (refiner, "refiner", Role.REFINE, RefinerInput, Refinement),
+        (judge, "judge", Role.JUDGE, JudgeInput, Ruling),
+        (reviewer, "reviewer", Role.JUDGE, ReviewInput, Review),
     ],
 )
-def test_the_roles_are_found_by_name_and_say_what_they_are_for(agent: LLMAgent, name: str, role: Role) -> None:
+async def test_a_role_is_found_by_its_name_and_has_its_own_prompt_and_contract(
+    agent: LLMAgent, name: str, role: Role, takes: type[BaseModel], gives: type[BaseModel]
+) -> None:
     (found,) = entry_points(group="pointsman.agents", name=name)
+    context = Context.for_test(_some(takes), agent=name, intent="as always")
+
+    script = saying("no JSON"), saying("no JSON either"), saying("never")
+    with speaking(agent, *script) as model, pytest.raises(TaskError, match="and its repair neither"):
+        await agent.run(context.handoff, context)
 
     assert found.load() is agent
     assert (agent.card.name, agent.card.role) == (name, role)
+    assert agent.card.input_schema == takes.model_json_schema()
+    first, repair = model.requests
+    assert first.output_schema == gives.model_json_schema()
+    assert first.instructions.startswith((PROMPTS / f"{name}.md").read_text().strip())
+    assert "it holds no JSON object" in repair.turns[-1].text
+
+
+def _some(takes: type[BaseModel]) -> JsonValue:
+    """An input of that type with what it must have."""
+    given = {"request": "x", "task_id": "t1", "agent": "a", "intent": "x", "attempts": 2, "error": "x"}
+    given["disagreements"] = ["due: a says Monday; b says Friday"]
+    return takes.model_validate(
+        {field: value for field, value in given.items() if field in takes.model_fields}
+    ).model_dump(mode="json")
 
 
 async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_plans() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
-from support.core import Story, admission, card, cards, failure, messages, plan, task
+from support.core import T0, Story, admission, card, cards, failure, messages, plan, task
 
+from pointsman.core.circuits import Circuit
 from pointsman.core.inputs import RequestReceived, RequestRefused
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, Request
@@ -47,6 +49,51 @@ def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() ->
     assert (item["skills"], item["intents"], item["examples"]) == (["water"], ["ask_tides"], ["High water at noon?"])
     assert item["input_schema"] == schema
     assert classifier["agents"] == [item]
+
+
+def test_a_planner_is_told_the_metadata_the_instructions_of_its_owner_and_how_many_tasks_it_may_plan() -> None:
+    story = Story(strategy=Supervisor(instructions="Ask the tides first."), limits=Limits(tasks=7))
+
+    given = asked(story.start(metadata={"customer": "C-1"}), "plan-1")
+
+    assert given["metadata"] == {"customer": "C-1"}
+    assert given["instructions"] == "Ask the tides first."
+    assert given["max_tasks"] == 7
+
+
+def test_a_planner_is_told_which_agents_keep_failing() -> None:
+    circuits = {"other": Circuit(since=T0, until=T0 + timedelta(seconds=10))}
+
+    items = asked(Story(circuits=circuits).start(), "plan-1")["agents"]
+
+    assert {item["name"]: item.get("note") for item in items} == {
+        "worker": None,
+        "other": "It keeps failing, and work for it waits: choose another agent where one will do.",
+    }
+
+
+def test_each_role_is_played_by_who_the_team_names() -> None:
+    named = {role: card(f"own-{role}", role=role) for role in (Role.PLAN, Role.SYNTHESIZE, Role.REFINE, Role.JUDGE)}
+    story = Story(
+        cards=(*cards("worker", "other"), *named.values()),
+        strategy=Supervisor(planner="own-plan", synthesizer="own-synthesize"),
+        refiner="own-refine",
+        judge="own-judge",
+    )
+
+    story.planned(task("t1"), task("t2", "other"))
+    story.fail("t1", failure(retryable=True))
+    story.fail("t1", failure(retryable=True))
+    story.succeed(story.task("t1").refined_by, {"intent": "do it better"})
+    story.succeed("t1", {"due": "Monday"})
+    story.succeed("t2", {"due": "Friday"})
+    story.succeed("judge", {"decisions": [{"what": "due", "decision": "Friday", "reason": "it was looked up"}]})
+    story.succeed("synthesis", {"answer": "on Friday"})
+    routed = Story(strategy=Router(classifier="own-classify")).start()
+
+    played = {each.role: each.agent for each in story.state.tasks.values() if each.role is not Role.WORK}
+    assert played == {role: each.name for role, each in named.items()}
+    assert routed.handoff("classify-1").to_agent == "own-classify"
 
 
 def test_the_menu_holds_only_the_agents_of_the_team() -> None:

@@ -32,6 +32,20 @@ def test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error() -> 
     assert isinstance(asked.input, dict)
     assert asked.input["error"] == "invalid_output: invalid_output was seen"
     assert (asked.input["attempts"], asked.input["request"]) == (2, "do it")
+    assert (asked.input["agent"], asked.input["agent_description"]) == ("worker", "does what worker does")
+    assert asked.input["intent"] == "do the work of t1"
+    assert "task_input" not in asked.input  # it is the request
+
+
+def test_the_refiner_is_told_what_the_task_was_given() -> None:
+    story = Story(cards=AGENTS).planned({**task("t1"), "input": {"port": "Kiel"}})
+
+    story.fail("t1", failure(retryable=True))
+    story.fail("t1", failure(retryable=True))
+
+    asked = story.handoff(refiner_of(story)).input
+    assert isinstance(asked, dict)
+    assert asked["task_input"] == {"port": "Kiel"}
 
 
 def test_the_next_attempt_has_the_better_words_and_the_attempts_are_no_more() -> None:
