@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ async def lost(request: str) -> str:
 @pytest.mark.parametrize(("where", "query"), QUERIES, ids=[where for where, _ in QUERIES])
 def test_every_metric_and_label_of_a_panel_or_an_alert_exists(where: str, query: str) -> None:
     plain = re.sub(r'"[^"]*"', "", query)
-    words = set(re.findall(r"[a-z_][a-z0-9_]*", re.sub(r"\[[^]]*]", "", plain))) - FUNCTIONS
+    words = set(re.findall(r"[a-z_][a-z0-9_]*", re.sub(r"\[[^]]*]| offset \w+", "", plain))) - FUNCTIONS
     labels = set(re.findall(r"(\w+)\s*!?=~?", plain))
     for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", plain):
         labels |= {label.strip() for label in grouped.split(",")}
@@ -74,6 +75,16 @@ def test_every_trouble_has_its_command_its_panel_and_its_alert(about: str) -> No
     assert re.search(r"^```sh\npointsman |`pointsman \w", about, re.M)
     assert re.search(r"^Panels?: \*\*", about, re.M)
     assert re.search(r"Alerts?: `Pointsman", about)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool, of Prometheus, is not here")
+def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
+    told = Path(__file__).with_name("alerts.yml")
+    assert set(re.findall(r"alertname: (\w+)", told.read_text())) == {rule["alert"] for rule in RULES}
+
+    ran = subprocess.run(["promtool", "test", "rules", told], capture_output=True, text=True, timeout=50)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.timeout(120)
