@@ -19,6 +19,7 @@ from playwright.async_api import Browser, expect
 from support.asgi import events
 from support.browser import page_of, served, shown
 from support.history import WORKFLOW, at, dispatched, ended, planned, started, store, succeeded
+from support.proxy import Proxy
 from support.system import planner_of, running, synthesizer
 
 from pointsman.agent import agent
@@ -165,6 +166,42 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         await page.get_by_role("link", name="mender").click()
         await expect(page.get_by_role("searchbox")).to_have_value("mender")
         await expect(rows).to_have_count(2)
+
+
+async def test_a_request_that_the_broker_is_slow_to_take_says_so_and_is_sent_once_however_often_it_is_pressed(
+    browser: Browser, settings: Settings
+) -> None:
+    crew = Crew()
+    crew.go.set()
+    host, _, port = settings.url.removeprefix("nats://").partition(":")
+    async with (
+        Proxy(host, int(port)) as proxy,
+        running(settings, TEAM, crew.agents) as client,
+        dashboard(settings.model_copy(update={"url": proxy.url, "request_timeout": 2.0})) as address,
+        page_of(browser, address, complains="503") as page,
+    ):
+        await page.goto("/")
+        await shown(page, "No workflows yet.").to_be_visible()
+        await page.get_by_role("button", name="New request").click()
+        await page.get_by_label("Request", exact=True).fill("Why does it squeak?")
+        send = page.get_by_role("dialog").get_by_role("button", name=re.compile("^Send"))
+        posted: list[str] = []
+        page.on("request", lambda request: posted.append(request.method) if request.method == "POST" else None)
+        proxy.black_hole(upward=False)  # it is stored, and the answer does not come
+        await send.press("Enter")
+        await expect(send).to_have_text("Sending")
+        await page.keyboard.press("Enter")
+        await page.get_by_label("Request", exact=True).press("Control+Enter")
+        await send.focus()
+        await expect(page.get_by_role("alert")).to_contain_text("Send it again: it stays one request.")
+        await expect(send).to_have_text("Send")
+        await expect(send).to_be_focused()
+        assert posted == ["POST"]
+
+        proxy.heal()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Answer")).to_be_visible()
+        assert len(await client.list()) == 1
 
 
 async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(

@@ -36,8 +36,9 @@ async def served(client: Client, *, port: int = 0, token: str | None = None) -> 
 
 
 @asynccontextmanager
-async def page_of(browser: Browser, address: str, **options: Any) -> AsyncIterator[Page]:
-    """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy."""
+async def page_of(browser: Browser, address: str, *, complains: str = "", **options: Any) -> AsyncIterator[Page]:
+    """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy; save of
+    what `complains` says."""
     context = await browser.new_context(base_url=address, **options)
     context.set_default_timeout(PATIENCE)
     page = await context.new_page()
@@ -48,7 +49,7 @@ async def page_of(browser: Browser, address: str, **options: Any) -> AsyncIterat
         yield page
     finally:
         await context.close()
-    assert not complaints
+    assert [said for said in complaints if not complains or complains not in said] == []
 
 
 def shown(page: Page, text: str) -> Any:

@@ -29,17 +29,24 @@ export function askFor(go, before = null) {
   const fail = (said) => { problem.textContent = said; problem.hidden = false; };
   dialog.querySelector("form").addEventListener("submit", async (event) => {
     event.preventDefault();
+    if (send.ariaDisabled) return;
     let input = text.value.trim();
     if (asJson.checked) {
       try { input = JSON.parse(input); } catch (error) { fail(`That is no JSON: ${error.message}`); return; }
     }
-    send.disabled = true;
+    send.ariaDisabled = "true"; // `disabled` would take the focus away, and let Ctrl-Enter through
     send.textContent = "Sending"; // without a broker it takes a while until that is said
     problem.hidden = true;
     const done = await post("/api/requests", { team: team.value.trim(), input, request_id: id });
-    send.disabled = false;
+    send.ariaDisabled = null;
     send.textContent = "Send";
-    if (!done.ok) { fail(done.error || "It could not be sent."); return; }
+    if (!done.ok) {
+      const refused = done.status < 500; // else it may be there all the same
+      const said = done.error || "It could not be sent.";
+      fail(refused ? said : `${said} Send it again: it stays one request.`);
+      if (!dialog.open) note(said, "bad");
+      return;
+    }
     teams.add(done.team);
     dialog.close();
     note("Sent.");
