@@ -46,7 +46,8 @@ class Adaptive(_Synthesized):
 
 class Router(_Synthesized):
     """A classifier picks agents. One above `threshold` answers by itself; several go to `escalate` or run side by side;
-    none goes to `fallback`, or back to the caller as a question."""
+    none goes to `fallback`, or back to the caller as a question. Of `escalate` its planner and the planner's
+    instructions count: who writes the answer and who falls back the router says itself."""
 
     kind: Literal["router"] = "router"
     classifier: AgentName = "classifier"
@@ -54,6 +55,16 @@ class Router(_Synthesized):
     fallback: AgentName | None = None
     synthesizer: AgentName | None = "synthesizer"
     escalate: Supervisor | None = None
+
+    @model_validator(mode="after")
+    def _heeds_what_it_is_given(self) -> Self:
+        given, default = self.escalate or Supervisor(), Supervisor().synthesizer
+        if given.fallback is not None or given.synthesizer not in (default, self.synthesizer):
+            raise ValueError(
+                "the synthesizer and the fallback are those of the router itself: write Router(synthesizer=..., "
+                "fallback=...) and leave them out of what it escalates to"
+            )
+        return self
 
 
 class Check(Options, Frozen):

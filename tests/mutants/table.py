@@ -90,7 +90,8 @@ MUTANTS = (
         "test_planning.py::test_a_failure_asks_for_another_plan_once_the_rest_is_done",
     ),
     _core(
-        "M7", "planning.py", "is Phase.RUNNING and replans_left(state) and tasks_left(state):", "is Phase.RUNNING:",
+        "M7", "planning.py", "is Phase.RUNNING and replans_left(state) and tasks_left(state)):",
+        "is Phase.RUNNING):",
         "test_planning.py::test_replans_are_bounded",
     ),
     _core(

@@ -46,7 +46,7 @@ def finish_fan_out(draft: Draft, strategy: FanOut) -> None:
     state = draft.open()
     work = list(state.work())
     done = [task for task in work if task.status is TaskStatus.SUCCEEDED]
-    needed = math.ceil(strategy.minimum * len(work))
+    needed = math.ceil(round(strategy.minimum * len(work), 6))  # 0.56 of 25 is 14.000000000000002
     if len(done) < needed:
         reason = f"{len(done)} of {len(work)} members succeeded, and at least {needed} must"
         if why := state.limit or "; ".join(failures(state)):

@@ -26,6 +26,7 @@ __all__ = [
     "ask_planner",
     "classified",
     "keep_plan",
+    "last_planner",
     "menu",
     "plan_again",
     "planned",
@@ -55,7 +56,6 @@ def ask_planner(
     asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # this time included
     asked = PlannerInput(
         request=state.input,
-        metadata=state.metadata,
         agents=menu(draft, only),
         agents_used=tuple(dict.fromkeys(task.agent for task in work if task.attempt)),
         problems=problems,
@@ -72,9 +72,7 @@ def ask_planner(
 def ask_classifier(draft: Draft, strategy: Router, number: int = 1) -> None:
     """Have the router's classifier choose among the live agents."""
     state = draft.open()
-    asked = ClassifierInput(
-        request=state.input, metadata=state.metadata, agents=menu(draft), threshold=strategy.threshold
-    )
+    asked = ClassifierInput(request=state.input, agents=menu(draft), threshold=strategy.threshold)
     name = free_id(state, f"classify-{number}")
     add_role_task(draft, name, Role.CLASSIFY, strategy.classifier, "Choose who can serve the request", asked)
 
@@ -147,15 +145,14 @@ def too_many(draft: Draft, wanted: int, left: int) -> None:
 
 def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
     """Send the plan back to whoever wrote it, unless that was done often enough."""
-    before = draft.open()
-    state = draft.add(PlanRejected(at=draft.now, revision=max(before.revision, 1), problems=problems, raw=raw))
+    number = max(draft.open().revision, 1)
+    state = draft.add(PlanRejected(at=draft.now, revision=number, problems=problems, raw=raw))
     if state.rejections <= state.limits.plan_repairs:
         match state.strategy:
             case Supervisor() | Adaptive() as strategy:
                 return ask_planner(draft, strategy, problems=problems)
             case Router(escalate=Supervisor() as strategy) if task.role is Role.PLAN:
-                shown = PlannerInput.model_validate(input_of(before, task)).agents
-                return ask_planner(draft, strategy, problems=problems, only=[item.name for item in shown])
+                return ask_planner(draft, strategy, problems=problems, only=_shown(state, task))
             case Router() as strategy:
                 return ask_classifier(draft, strategy, state.rejections + 1)
     reason = f"no valid plan after {state.rejections} tries: {'; '.join(problems)}"
@@ -196,11 +193,26 @@ def keep_plan(draft: Draft, reason: str = "") -> None:
 def plan_again(draft: Draft, reason: str) -> bool:
     """Ask for another plan, if the limits allow one and none is being made."""
     state = draft.open()
+    if not (state.phase is Phase.RUNNING and replans_left(state) and tasks_left(state)):
+        return False
     match state.strategy:
-        case Supervisor() as strategy if state.phase is Phase.RUNNING and replans_left(state) and tasks_left(state):
+        case Supervisor() as strategy:
             ask_planner(draft, strategy, reason=reason)
-            return True
-    return False
+        case Router(escalate=Supervisor() as strategy) if (planner := last_planner(state)) is not None:
+            ask_planner(draft, strategy, reason=reason, only=_shown(state, planner))
+        case _:
+            return False
+    return True
+
+
+def last_planner(state: State) -> Task | None:
+    """The task of whoever was asked last for a plan."""
+    return next((task for task in reversed(tuple(state.tasks.values())) if task.role is Role.PLAN), None)
+
+
+def _shown(state: State, planner: Task) -> list[str]:
+    """The agents that a planner was told of."""
+    return [item.name for item in PlannerInput.model_validate(input_of(state, planner)).agents]
 
 
 def classified(draft: Draft, task: Task, result: Result) -> None:

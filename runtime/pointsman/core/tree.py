@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Planned
-from pointsman_schemas.strategies import Adaptive, Choreography, Supervisor
+from pointsman_schemas.strategies import Adaptive, Choreography, Router, Supervisor
 
 if TYPE_CHECKING:
     from pointsman.core.state import State, Task
@@ -109,7 +109,7 @@ def sharing(
 
 def used_up(state: State) -> str:
     """The limit that kept the workflow from being planned again after a failure; nothing where none did."""
-    if not (isinstance(state.strategy, Supervisor) and state.limits.replans):
+    if not (_replanned(state) and state.limits.replans):
         return ""
     if all(task.status is not TaskStatus.FAILED for task in state.work()):
         return ""
@@ -123,11 +123,18 @@ def _asked_about(state: State) -> int:
     return sum(len(each.plan.tasks) for each in state.approvals.values() if each.plan is not None)
 
 
+def _replanned(state: State) -> bool:
+    """Whether another plan is asked for when one has failed: a planner wrote it, and not step by step."""
+    if isinstance(state.strategy, Adaptive):
+        return False
+    return any(task.role is Role.PLAN for task in state.tasks.values())
+
+
 def _plans_more(state: State, replans: int) -> bool:
     match state.strategy:
         case Adaptive():
             return not (state.plan is not None and state.plan.done)
-        case Supervisor():
-            return replans > 0
+        case Supervisor() | Router():
+            return replans > 0 and _replanned(state)
         case strategy:
             return isinstance(strategy, Choreography)

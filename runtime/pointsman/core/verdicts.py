@@ -12,12 +12,11 @@ from pointsman.core.attempts import task_failed
 from pointsman.core.draft import Draft, dispatch, end
 from pointsman.core.inputs import ControlReceived
 from pointsman.core.outcome import could_not
-from pointsman.core.planning import accept_plan, keep_plan, problems_of, reject_plan
+from pointsman.core.planning import accept_plan, keep_plan, last_planner, problems_of, reject_plan
 from pointsman.core.plans import read_plan
 from pointsman.core.routing import addressed
 from pointsman.core.state import Pending
 from pointsman.core.transitions import Phase, TaskStatus
-from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control
 from pointsman_schemas.log import ApprovalDecided, ControlIgnored
 from pointsman_schemas.plan import Plan
@@ -124,7 +123,7 @@ def _about_plan(draft: Draft, pending: Pending, decided: ApprovalDecided) -> Non
         return accept_plan(draft, plan, revision=pending.revision, approved=True)
     state = draft.open()
     error = refusal(pending, decided.by, decided.reason, decided.verdict)
-    planner = next((task for task in reversed(tuple(state.tasks.values())) if task.role is Role.PLAN), None)
+    planner = last_planner(state)
     if decided.verdict == "rejected" and planner is not None:
         return reject_plan(draft, planner, (error.message,), _text(pending.plan.model_dump(mode="json")))
     if state.plan is not None:

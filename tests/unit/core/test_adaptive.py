@@ -176,6 +176,37 @@ def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back
     assert story.of(LimitReached)[0].limit == "plans"
 
 
+def test_what_runs_when_the_planner_fails_may_finish_and_nobody_is_asked_again() -> None:
+    story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
+    story.succeed("t1", "one")
+
+    story.fail("plan-2", failure())
+    story.succeed("t2", "two")
+
+    assert (story.outcome.status, story.outcome.answer) == ("partial", {"t1": "one", "t2": "two"})
+    assert "plan-3" not in story.state.tasks
+
+
+def test_a_planner_that_can_name_no_more_tasks_is_done_while_others_run() -> None:
+    story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
+    story.succeed("t1", "one")
+
+    story.succeed("plan-2", plan(cannot="nobody here could do more"))
+    story.succeed("t2", "two")
+
+    assert (story.outcome.status, story.outcome.answer) == ("completed", {"t1": "one", "t2": "two"})
+
+
+def test_a_suggestion_is_told_once() -> None:
+    story = begun(task("t1", "code"))
+    story.succeed("t1", "no bug", replan_hint="it looks like configuration")
+    story.succeed("plan-2", plan(task("t2", "ops")))
+
+    story.succeed("t2", "done", replan_hint="tell the others")
+
+    assert told(story, "plan-3")["replan_reason"] == "ops suggests it: tell the others"
+
+
 def test_a_planner_that_fails_later_ends_it_with_what_there_is() -> None:
     story = begun(task("t1", "code"), strategy=Adaptive(synthesizer=None))
     story.succeed("t1", "one")

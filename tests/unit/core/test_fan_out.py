@@ -38,6 +38,7 @@ def test_the_merge_is_told_what_contradicts_itself() -> None:
     story.succeed("sales", {"verdict": "yes"})
 
     given: Any = story.handoff("synthesis").input
+    assert given["final_instruction"].endswith("Where they disagree, say who says what.")
     assert given["disagreements"] == ["verdict: legal says yes; risk says No; sales says yes"]
     story.succeed("synthesis", {"answer": "two of three say yes"})
     assert (story.outcome.status, story.outcome.answer) == ("completed", "two of three say yes")
@@ -98,6 +99,39 @@ def test_the_share_is_the_teams_to_choose(minimum: float, status: str) -> None:
     story.succeed("sales")
 
     assert story.outcome.status == status
+
+
+def test_a_share_is_that_many_members_and_no_more() -> None:
+    members = [f"m{number}" for number in range(25)]
+    story = Story(strategy=FanOut(minimum=0.56, synthesizer=None), cards=cards(*members)).start()
+
+    for number, name in enumerate(members):
+        story.succeed(name) if number < 14 else story.fail(name)
+
+    assert story.outcome.status == "partial"
+
+
+def test_what_members_contradict_each_other_in_is_decided_by_a_judge_where_one_lives() -> None:
+    story = Story(strategy=FanOut(), cards=(*THREE, card("judge", role=Role.JUDGE)), agents=("legal", "risk")).start()
+    story.succeed("legal", {"verdict": "yes"})
+    story.succeed("risk", {"verdict": "no"})
+
+    story.succeed("judge", {"decisions": [{"what": "verdict", "decision": "no", "reason": "risk has looked"}]})
+
+    given: Any = story.handoff("synthesis").input
+    assert [each["decision"] for each in given["decisions"]] == ["no"]
+
+
+def test_members_are_told_in_the_team_s_words_what_to_do() -> None:
+    story = asked(FanOut(intent="Name one risk"))
+
+    assert {story.handoff(name).intent for name in story.statuses()} == {"Name one risk"}
+
+
+def test_a_skill_that_is_asked_for_twice_has_one_member() -> None:
+    story = Story(strategy=FanOut(skills=("law", "law")), cards=(card("legal", skills=("law",)),)).start()
+
+    assert [(task.id, task.agent) for task in story.state.work()] == [("law", "legal")]
 
 
 def test_without_a_synthesizer_the_answer_is_each_members_own() -> None:

@@ -85,6 +85,7 @@ def test_feedback_is_of_the_check_alone() -> None:
         (Check(states=("approved", "denied")), {"approved": False}, "the output must state one of: approved, denied"),
         (Check(states=("approved",)), "disapproved", "the output must state one of: approved"),
         (Check(min_length=5), {"say": ["no"]}, "the output has 2 characters; at least 5 are expected"),
+        (Check(min_length=5), "1234", "the output has 4 characters; at least 5 are expected"),
     ],
 )
 def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> None:

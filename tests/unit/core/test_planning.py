@@ -278,6 +278,17 @@ def test_a_hint_changes_the_plan_while_other_tasks_run_on() -> None:
     assert story.statuses()["d"] == "running"
 
 
+def test_a_hint_that_comes_while_the_planner_thinks_asks_for_no_other_plan() -> None:
+    story = Story(limits=Limits(replans=2)).planned(task("a"), task("b", "other"))
+    story.succeed("a", replan_hint="it is the configuration")
+
+    story.succeed("b", replan_hint="it is the cable")
+
+    assert "plan-3" not in story.state.tasks
+    story.succeed("plan-2", plan(task("c", "other")))
+    assert story.statuses() == {"a": "succeeded", "b": "succeeded", "c": "running"}
+
+
 def test_what_finishes_while_the_planner_thinks_counts() -> None:
     story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"))
     story.succeed("a", replan_hint="look again")

@@ -96,6 +96,63 @@ def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> N
     assert given["problems"] == list(story.of(PlanRejected)[0].problems)
 
 
+def test_a_skill_escalates_to_a_planner_that_knows_all_who_have_it() -> None:
+    able = (card("legal"), card("hasty", skills=("translation",)), card("careful", skills=("translation",)))
+    story = Story(strategy=Router(escalate=Supervisor()), cards=(*able, card("other"))).start()
+
+    story.succeed(
+        "classify-1", {"agents": [{"skill": "translation", "confidence": 0.8}, *selection(("legal", 0.9))["agents"]]}
+    )
+
+    given: Any = story.handoff("plan-1").input
+    assert [item["name"] for item in given["agents"]] == ["legal", "hasty", "careful"]
+
+
+def escalated(**limits: Any) -> Story:
+    chosen = selection(("legal", 0.9), ("medical", 0.5))
+    story = routed(Router(escalate=Supervisor(), synthesizer=None), chosen, limits=Limits(**limits))
+    story.succeed("plan-1", plan(task("a", "legal"), task("b", "medical")))
+    return story
+
+
+def test_what_was_escalated_is_planned_again_after_a_failure_with_the_same_short_menu() -> None:
+    story = escalated(replans=1)
+
+    story.fail("a")
+    story.succeed("b")
+
+    given: Any = story.handoff("plan-2").input
+    assert given["replan_reason"] == "legal could not do a"
+    assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
+    story.succeed("plan-2", plan(task("c", "medical")))
+    story.succeed("c", "done")
+    assert (story.outcome.status, story.outcome.gaps[0].task_id) == ("partial", "a")
+    assert story.outcome.reason == "the limit of 1 re-plans is used up"
+
+
+def test_what_was_escalated_is_planned_again_when_a_result_suggests_it() -> None:
+    story = escalated(replans=1)
+
+    story.succeed("a", replan_hint="it is for a doctor")
+
+    given: Any = story.handoff("plan-2").input
+    assert given["replan_reason"] == "legal suggests it: it is for a doctor"
+
+
+def test_what_was_not_planned_is_not_planned_again() -> None:
+    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9)), limits=Limits(replans=1))
+
+    story.fail("legal")
+
+    assert (story.outcome.status, "plan-1" in story.state.tasks) == ("failed", False)
+
+
+def test_what_a_classifier_says_of_an_agent_s_part_is_its_intent() -> None:
+    story = routed(Router(), {"agents": [{"agent": "legal", "confidence": 0.9, "intent": "Read the lease"}]})
+
+    assert story.handoff("legal").intent == "Read the lease"
+
+
 def test_one_sure_agent_does_not_escalate() -> None:
     story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9)))
 

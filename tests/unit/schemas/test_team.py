@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pointsman_schemas.team import Check, Pipeline, Router, Stage, Supervisor, Team
 
 
@@ -24,6 +26,15 @@ def test_a_router_needs_everybody_it_may_turn_to() -> None:
         "desk": "works",
         "strategist": "plans",
     }
+
+
+@pytest.mark.parametrize("ignored", [Supervisor(synthesizer="writer"), Supervisor(fallback="desk")])
+def test_what_a_router_would_not_heed_of_its_planner_is_refused(ignored: Supervisor) -> None:
+    with pytest.raises(ValueError, match="the synthesizer and the fallback are those of the router itself"):
+        Router(escalate=ignored)
+
+    assert Router(synthesizer="writer", escalate=Supervisor(synthesizer="writer")).escalate is not None
+    assert Router(synthesizer="writer", escalate=Supervisor()).synthesizer == "writer"
 
 
 def test_a_pipeline_needs_the_agents_of_its_stages_and_their_judges() -> None:
