@@ -20,6 +20,7 @@ from pointsman.engine.continuity import LogWatch
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.settings import Settings
+from pointsman_schemas.ids import token
 from pointsman_schemas.team import Team
 
 _TASKS = [
@@ -28,6 +29,13 @@ _TASKS = [
 ]
 _SPARE = 10
 """Entries that one count may have and another not, whatever was done between: what a timer or a task has at hand."""
+
+
+def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:
+    token("a-name", "a name")
+    assert token.cache_info().currsize > 0
+    empty_caches()
+    assert token.cache_info().currsize == 0
 
 
 async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
