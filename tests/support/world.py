@@ -83,7 +83,7 @@ def some_strategy(chance: Random) -> Strategy:
     router = Router(
         fallback=chance.choice([None, "plain", "ghost"]),
         synthesizer=chance.choice(["synthesizer", None]),
-        escalate=chance.choice([None, supervisor]),
+        escalate=chance.choice([None, Supervisor()]),
     )
     stages = tuple(_stage(chance, f"s{number}") for number in range(chance.randint(1, 4)))
     dance = Choreography(begins="a", ends=chance.choice([(), ("c",)]), synthesizer=supervisor.synthesizer)

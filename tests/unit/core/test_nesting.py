@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.core import SUBJECTS, T0, WORKFLOW, Story, admission, card, cards, failure, messages, task
+from support.core import SUBJECTS, T0, WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.decide import decide
 from pointsman.core.evolve import fold
@@ -154,6 +154,28 @@ def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
     assert result_of(story).error == AttemptError(
         kind="team_failed", message="team failed: planner could not plan: refused was seen"
     )
+
+
+def test_a_child_that_was_cancelled_says_so_and_no_fallback_does_its_work() -> None:
+    below = child()
+    below.control("cancel", by="ops", reason="a mistake")
+    told = result_of(below).error
+    story = Story(cards=(card("refunds", team=True, fallback="worker"), card("worker")), agents=("refunds", "worker"))
+    story.planned(task("t1", "refunds"))
+
+    story.fail("t1", told)
+
+    assert told == AttemptError(kind="cancelled", message="team cancelled: cancelled by ops: a mistake")
+    assert story.statuses() == {"t1": "failed"}
+
+
+def test_what_a_child_asks_of_a_person_expires_with_the_task_that_its_parent_waits_for() -> None:
+    story = child()
+    story.cards = (card("worker", approval="required"),)
+
+    story.succeed("plan-1", plan(task("a")))
+
+    assert [pending.expires_at for pending in story.state.approvals.values()] == [PARENT.deadline]
 
 
 def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
