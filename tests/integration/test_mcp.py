@@ -334,7 +334,7 @@ async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_th
 
     async with running(settings, team, [clerk()]) as client:
         workflow = (await client.submit("desk", "2 and 3")).id
-        (asked,) = await until(client.approvals)
+        (asked,) = await until(client.approvals, seconds=30)  # a process that loads the SDK starts first
     async with running(settings, team, [clerk()]) as client:
         await client.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
         outcome = await (await client.workflow(workflow)).outcome(30)
