@@ -31,6 +31,7 @@ from pointsman.engine.archive import Archive, read
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.ids import child_id_for
@@ -321,6 +322,7 @@ async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never
         ended("cancelled", 0.43),
         team=team,
     )
+    await bus.registry.announce(AgentCard(name="p" * 58, instance="i1", description="d" * 80, version="1"))
     async with (
         served(Client(bus)) as address,
         page_of(browser, address, viewport={"width": 390, "height": 844}) as page,
@@ -332,8 +334,15 @@ async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never
         await page.goto(f"/workflows/wf_none?team={team}")
         await shown(page, "Waiting for a supervisor of").to_be_visible()
         waiting = await page.evaluate("document.documentElement.scrollWidth")
+        await page.goto("/agents")
+        await shown(page, "p" * 58).to_be_visible()
+        cut_off = "table => table.scrollWidth - table.clientWidth"
+        hidden = [await page.locator(".scroll").evaluate(cut_off)]
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        hidden.append(await page.locator(".scroll").evaluate(cut_off))
 
     assert (wide, waiting) == (390, 390)
+    assert hidden == [0, 0]
     assert scale == ["0", "200 ms", "400 ms"]
 
 
