@@ -106,6 +106,7 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
                     await broker.start()
                     report.until_ready.append(await watching)
                     inbox = await found(lambda: bus.depth(f"inbox-{TEAM}", "work"), "inbox of the team")
+                    assert inbox is not None
                     if left is not None and inbox.settled < left.sequence:
                         report.problems.append(
                             f"{supervisor.name} said it was ready and had dealt with the inbox up to {inbox.settled} "

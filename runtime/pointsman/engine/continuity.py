@@ -23,7 +23,7 @@ from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
+__all__ = ["LogWatch", "bounds", "long_unattended", "lost_log", "lost_work", "running_workflows"]
 
 _WITNESS = timedelta(days=6)
 """How old a commit may be to vouch for its result: the work stream keeps that for 7 days."""
@@ -113,6 +113,13 @@ class LogWatch:
         except BusUnavailable:
             return True  # not known to be gone
         return newest is not None and newest.sequence >= sequence
+
+
+async def long_unattended(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> bool:
+    """Whether nobody has supervised the team for so long that the work stream may have dropped wake-ups and results:
+    what runs commits once a day at least."""
+    newest = await bus.last("log", subjects.logs_of(team))
+    return newest is not None and clock.now() - newest.at > _WITNESS
 
 
 async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> Sequence[str]:

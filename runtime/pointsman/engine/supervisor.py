@@ -23,7 +23,7 @@ from pointsman.engine.arrivals import Arrival, are_new, begins, taken_id, too_ea
 from pointsman.engine.backlog import Backlog
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
-from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
+from pointsman.engine.continuity import LogWatch, bounds, long_unattended, lost_log, lost_work
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.history import is_outcome
@@ -66,6 +66,7 @@ _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
 _LONGEST_PAUSE = 60.0
 """Seconds between two deliveries of a timer that makes the engine itself fail."""
+_DAY = 86_400.0
 _LEAVE = 2.0
 """Seconds to take the card back in, when leaving: a broker that restarts is there again by then, and a card expires."""
 _HEADS_KEPT = 2
@@ -163,6 +164,13 @@ class SupervisorEngine:
 
     async def _begin(self) -> AgentCard:
         """Open the team's consumers, and see what there is. It may be called again where it was not done."""
+        deadline, kept = self._team.limits.deadline, self._settings.retention_days * _DAY
+        if deadline >= kept:
+            raise ConfigurationError(
+                f"the team {self._team.name} has a deadline of {deadline:g} s, and a log is kept for {kept:g} s: a "
+                "workflow that takes longer has no outcome; lower Limits(deadline=...), or raise "
+                "POINTSMAN_RETENTION_DAYS and the max age of the log stream"
+            )
         await self._bus.set_up()
         await self._clock.set(self._bus)
         name, subjects = self._team.name, self._subjects
@@ -200,6 +208,8 @@ class SupervisorEngine:
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
             if not self._bus.forgets:  # else it begins with that
                 await self._mender.mend()
+        if await long_unattended(self._bus, self._subjects, self._team.name, self._clock):
+            await self._mender.mend()  # or what waited for a wake-up that was dropped would wait for ever
 
     async def _keep_up(self) -> None:
         """What is done at each heartbeat. Schedules fire by the broker's clock: should it be set, what waits there is
