@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from support.core import WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.approvals import unanswered
+from pointsman.core.circuits import Circuit
 from pointsman.core.inputs import RequestReceived
 from pointsman.core.rehearsal import rehearse
 from pointsman_schemas.events import Approval, ApprovalWanted, Request, Verdict
@@ -166,6 +168,12 @@ def test_silence_means_no() -> None:
     assert same_again(story)
 
 
+def test_somebody_looks_when_a_question_expires_though_nothing_else_is_due_before() -> None:
+    story = guarded(task("look", "worker"), limits=Limits(approval=5))
+
+    assert story.state.timer_due == story.state.approvals[FIRST].expires_at
+
+
 def test_the_time_a_person_takes_does_not_count_against_the_deadline() -> None:
     story = guarded(limits=Limits(deadline=60))
     before = story.state.deadline
@@ -181,6 +189,7 @@ def test_the_time_a_person_takes_does_not_count_against_the_deadline() -> None:
 
 def test_several_wait_at_once_and_each_is_answered_by_its_id() -> None:
     story = guarded(task("pay2", "guarded"))
+    assert len({question.answer_to for question in asked(story)}) == 2
 
     story.control("reject", approval=SECOND, reason="no", by="Ann")
 
@@ -278,6 +287,31 @@ def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
     assert "nobody approved the plan" in story.outcome.reason
 
 
+def test_a_further_plan_that_nobody_answers_leaves_the_plan_there_is() -> None:
+    story = of_team(limits=Limits(approval=60, replans=1))
+    story.succeed("plan-1", plan(task("t1"), task("t2", needs=["t1"])))
+    approve(story)
+    story.succeed("t1", replan_hint="another way")
+    story.succeed("plan-2", plan(task("t3")))
+
+    stay_silent(story)
+
+    assert story.statuses() == {"t1": "succeeded", "t2": "running"}
+
+
+def test_an_approved_task_that_waits_for_its_agent_is_not_asked_about_again() -> None:
+    story = guarded()
+    story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
+    approve(story)
+    assert story.statuses() == {"pay": "held"}
+
+    story.circuits = {}
+    story.wait(30)
+    story.fire()
+
+    assert story.statuses() == {"pay": "running"}
+
+
 def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
     story = of_team(strategy=Supervisor(fallback="other"), limits=Limits(plan_repairs=0))
     story.succeed("plan-1", "no idea")
@@ -319,6 +353,18 @@ def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answe
     story.succeed("t1")
     assert story.task("t1").status == "succeeded"
     assert same_again(story)
+
+
+def test_an_attempt_that_asked_for_a_tool_counts_against_no_limit_of_attempts() -> None:
+    story = Story(limits=Limits(attempts=2)).planned(task("t1"))
+    calls(story, {"id": 1})
+    approve(story)
+
+    story.fail("t1", failure(retryable=True))
+    assert (story.task("t1").attempt, story.statuses()["t1"]) == (3, "backing_off")
+    story.fail("t1", failure(retryable=True))
+
+    assert story.statuses()["t1"] == "failed"
 
 
 def test_an_agent_that_asked_and_got_no_answer_is_told_so() -> None:

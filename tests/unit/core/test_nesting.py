@@ -15,7 +15,7 @@ from pointsman.core.inputs import Circumstances, RequestReceived, RequestRefused
 from pointsman.core.nesting import request_of
 from pointsman.core.outbox import outbox
 from pointsman.core.state import State
-from pointsman_schemas.events import AttemptError, Budget, Control, Gap, Handoff, Outcome, Request, Result
+from pointsman_schemas.events import AttemptError, Budget, Control, Gap, Handoff, Outcome, Planned, Request, Result
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import Parent
 from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
@@ -153,6 +153,41 @@ def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
 
     assert result_of(story).error == AttemptError(
         kind="team_failed", message="team failed: planner could not plan: refused was seen"
+    )
+
+
+def test_a_child_tells_how_much_it_has_planned() -> None:
+    story = child(Supervisor(synthesizer=None), Limits(replans=1))
+    story.succeed("plan-1", plan(task("a"), task("b")))
+    story.succeed("a", replan_hint="another way")
+    story.succeed("b")
+    story.succeed("plan-2", plan(task("c")))
+
+    story.succeed("c")
+
+    assert result_of(story).planned == Planned(tasks=3, replans=1)
+
+
+def test_a_child_plans_again_only_as_often_as_it_was_given() -> None:
+    story = Story(strategy=Supervisor(synthesizer=None), limits=Limits(replans=5))
+    story.start(budget=Budget(replans=0))
+    story.succeed("plan-1", plan(task("a"), task("b")))
+
+    story.succeed("a", replan_hint="another way")
+
+    assert "plan-2" not in story.state.tasks
+
+
+def test_a_team_that_planned_more_than_it_was_given_ends_the_work_with_the_limit() -> None:
+    story = Story(strategy=Supervisor(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4))
+    story.agents = ("refunds", "worker")
+    story.planned(task("t1", "refunds"), task("t2", "worker"))
+
+    story.succeed("t1", "done", planned=Planned(tasks=9))
+
+    assert (story.outcome.status, story.outcome.reason) == (
+        "partial",
+        "the limit of 4 tasks was passed: 11 planned",
     )
 
 
