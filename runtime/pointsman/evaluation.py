@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,6 +170,7 @@ async def _scored(suite: Suite, place: int, case: Case, client: Client) -> Score
     used = _used(came)
     if came is not None:
         problems += _judged(case, came, status, answer, used)
+        problems += await _checked(case, came)
     return Scored(
         name=name,
         problems=tuple(problems),
@@ -208,16 +210,22 @@ def _judged(case: Case, came: Outcome | Result, status: str, answer: JsonValue, 
     problems += [
         f"the answer does not contain {text!r}" for text in case.contains if _plain(text) not in _plain(answer)
     ]
-    if (check := case.check_function()) is not None:
-        try:
-            found = check(came)
-            if found is False or isinstance(found, str):
-                problems.append(found or f"{_name(case.check)} says it is not good")
-        except AssertionError as error:
-            problems.append(str(error) or f"{_name(case.check)} says it is not good")
-        except Exception as error:
-            problems.append(f"{_name(case.check)} failed: {describe_error(error)}")
     return problems
+
+
+async def _checked(case: Case, came: Outcome | Result) -> list[str]:
+    if (check := case.check_function()) is None:
+        return []
+    bad = f"{_name(case.check)} says it is not good"
+    try:
+        found = check(came)
+        if inspect.isawaitable(found):
+            found = await found
+    except AssertionError as error:
+        return [str(error) or bad]
+    except (Exception, SystemExit) as error:  # no check ends the evaluation of the others
+        return [f"{_name(case.check)} failed: {describe_error(error)}"]
+    return [found or bad] if found is False or isinstance(found, str) else []
 
 
 def _confused(each: Scored) -> list[tuple[str, str]]:

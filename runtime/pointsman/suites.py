@@ -6,12 +6,12 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from pointsman.engine.loading import load
-from pointsman.errors import ConfigurationError, ContractError
+from pointsman.errors import ConfigurationError, ContractError, describe_error
 from pointsman_schemas.ids import AgentName, TeamName
 from pointsman_schemas.options import no_such
 from pointsman_schemas.strict_json import describe, parse_json
@@ -19,15 +19,16 @@ from pointsman_schemas.strict_json import describe, parse_json
 __all__ = ["Case", "Check", "Suite", "load_suite"]
 
 Check: TypeAlias = Callable[[Any], object]
-"""It is given the `Outcome` (or an agent's `Result`). False, a text or an AssertionError says that it is not good."""
+"""It is given the `Outcome` (or an agent's `Result`), and may be async. False, a text or an AssertionError says that it
+is not good."""
 
 
 class Case(BaseModel):
     """A request, and what is right for it. What is not given is not looked at.
 
-    `agents` are those who must work on it, and no others. `answer` is the golden answer: a text, equal but for case and
-    spaces, or an object, whose fields must be equal and may be joined by others. `contains` are texts that the answer
-    must have in it, in any case. `check` is a function in Python, as `module:function` or itself.
+    `agents` are those who must work on it, and no others. `answer` is the golden answer: a text or a value, equal
+    but for case and spaces, or an object, whose fields must be equal and may be joined by others. `contains` are texts
+    that the answer must have in it, in any case. `check` is a function in Python, as `module:function` or itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -35,9 +36,9 @@ class Case(BaseModel):
     input: JsonValue
     name: str = ""
     agents: tuple[AgentName, ...] | None = None
-    answer: str | dict[str, JsonValue] | None = None
+    answer: JsonValue = None
     contains: tuple[str, ...] = ()
-    status: str = "completed"
+    status: Literal["completed", "partial", "failed", "cancelled", "refused"] = "completed"
     check: str | Check | None = None
 
     def check_function(self) -> Check | None:
@@ -51,6 +52,10 @@ class Case(BaseModel):
             raise ConfigurationError(
                 f"the check {self.check!r} is not there: {error}; expected module:function"
             ) from None
+        except Exception as error:
+            raise ConfigurationError(
+                f"the check {self.check!r} cannot be had: its module raised {describe_error(error)}; mend {module}"
+            ) from error
         if not callable(found):
             raise ConfigurationError(f"the check {self.check!r} is a {type(found).__name__}; expected a function")
         return found
@@ -97,6 +102,11 @@ def load_suite(path: Path) -> Suite:
     text = path.read_bytes()
     try:
         value = parse_json(text) if path.suffix == ".json" else _yaml(text, path)
+        if not isinstance(value, dict):
+            seen = "empty" if value is None else f"a {type(value).__name__}"
+            raise ConfigurationError(
+                f"the suite {path} is {seen}; expected an object with a `team` or an `agent`, and `cases`"
+            )
         if unknown := _unknown(value):
             raise ConfigurationError(f"the suite {path} does not fit: {unknown}")
         suite = Suite.model_validate(value)

@@ -139,6 +139,8 @@ def _plainly(problem: ErrorDetails) -> str:
         return "a name is expected, of 1 to 64 letters, digits, - and _"
     if problem["type"] in ("tuple_type", "list_type"):
         return "a list is expected"
+    if problem["type"] == "too_short" and problem.get("ctx", {}).get("min_length") == 1:
+        return "at least one is expected"
     return "an object is expected" if "valid dictionary" in problem["msg"] else problem["msg"]
 
 

@@ -55,6 +55,16 @@ def test_an_agent_below_the_threshold_is_exit_code_1_and_the_table_says_why(tmp_
     assert "below the threshold" in ran.stderr
 
 
+def test_results_that_cannot_be_written_are_told_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "suite.json").write_text('{"agent": "shouter", "target": "nowhere.py", "cases": [{"input": "x"}]}')
+
+    ran = run("suite.json", "--embedded", "--junit", "nowhere/junit.xml", folder=tmp_path)
+
+    assert (ran.returncode, ran.stderr.split("; ")[0].strip()) == (
+        2, "pointsman: nowhere/junit.xml cannot be written: No such file or directory",
+    )  # fmt: skip
+
+
 def test_a_suite_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
     ran = run("nowhere.yaml", folder=tmp_path)
 

@@ -47,6 +47,11 @@ async def cake(text: str) -> dict[str, Any]:
     return {"price": 5, "left": 2}
 
 
+@agent(name="counter", description="Counts words")
+async def counter(text: str) -> int:
+    return len(text.split())
+
+
 async def judged(*cases: Case, **more: Any) -> Report:
     async with running_team(TEAM, [planner, synthesizer, tea, cake]) as client:
         return await evaluate(Suite(team="shop", cases=cases, **more), client)
@@ -78,6 +83,16 @@ def raises(outcome: Outcome) -> None:
     raise ZeroDivisionError("oh")
 
 
+def leaves(outcome: Outcome) -> None:
+    raise SystemExit(3)
+
+
+async def awaits(outcome: Outcome) -> None:
+    await asyncio.sleep(0)
+    if "green" not in str(outcome.answer):
+        raise AssertionError("it should be green")
+
+
 @pytest.mark.parametrize(
     ("case", "problem"),
     [
@@ -88,6 +103,9 @@ def raises(outcome: Outcome) -> None:
         (Case(input="tea", check=lambda outcome: True), None),
         (Case(input="tea", check=too_cheap), "it should cost 9"),
         (Case(input="tea", check=raises), "raises failed: ZeroDivisionError: oh"),
+        (Case(input="tea", check=leaves), "leaves failed: SystemExit: 3"),
+        (Case(input="tea", check=awaits), "it should be green"),
+        (Case(input="tea", check=lambda outcome: outcome.workflow_id != ""), None),
         (Case(input="tea", status="partial"), "it ended completed, expected partial"),
     ],
 )
@@ -118,7 +136,12 @@ async def test_an_agent_s_fields_are_compared_and_its_result_can_be_checked() ->
         good = await evaluate(Suite(agent="cake", cases=(Case(input="x", answer={"price": 5}, check=enough),)), client)
         bad = await evaluate(Suite(agent="cake", cases=(Case(input="x", answer={"price": 6}),)), client)
 
+    async with running_team(TEAM, [planner, synthesizer, counter]) as client:
+        cases = (Case(input="a b", answer=2), Case(input="a b", answer=3), Case(input="a b", answer="2"))
+        counted = await evaluate(Suite(agent="counter", cases=cases), client)
+
     assert good.passed
+    assert [each.problems for each in counted.scored] == [(), ("the answer is '2', expected '3'",), ()]
     assert bad.scored[0].problems == ("the answer's price is 5, expected 6",)
 
 
@@ -175,7 +198,6 @@ def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("team: shop\ncases: []\n", "cases"),
         ("cases: [{input: x}]\n", "give one of them"),
         ("team: shop\ncases: [{input: x, agnts: [a]}]\n", "agnts"),
         ("team: shop\ncases: [{input: x, check: 'nowhere:fine'}]\n", "module:function"),
@@ -186,12 +208,24 @@ def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
         ("team: shop\ncases: [{input: x, agent: a}]\n", r"fit: cases\.0 has no 'agent'; did you mean agents\?$"),
         ("team: shop\nsize: 1\ncases: [{input: x}]\n", "fit: it has no 'size'; it has team, agent, target, threshold,"),
         ("team: shop\ncases: [{input: x, agents: a}]\n", r"fit: cases\.0\.agents: a list is expected$"),
+        ("team: shop\ncases: []\n", r"fit: cases: at least one is expected$"),
+        (
+            "team: shop\ncases: [{input: x, status: succeeded}]\n",
+            r"cases\.0\.status: .*'completed', 'partial', 'failed'",
+        ),
+        (
+            "team: shop\ncases: [{input: x, check: 'raising_checks:fine'}]\n",
+            "its module raised ZeroDivisionError: .*mend",
+        ),
+        ("", r"is empty; expected an object with a `team` or an `agent`, and `cases`$"),
+        ("- x\n", "is a list; expected an object with a `team`"),
         ("a: [", "no YAML"),
     ],
 )
 def test_a_suite_that_does_not_fit_says_where(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text)
+    (tmp_path / "raising_checks.py").write_text("1 / 0\n")
 
     with pytest.raises(ConfigurationError, match=said):
         load_suite(path)

@@ -35,6 +35,8 @@ def run(
     suite = load_suite(path)
     changed = {"threshold": threshold, "target": target}
     suite = suite.model_copy(update={name: value for name, value in changed.items() if value is not None})
+    if junit is not None:
+        _see_that_writable(junit)
     report = app.run(_evaluated(suite, embedded=embedded, parallel=parallel, url=url, namespace=namespace))
     if junit is not None:
         junit.write_bytes(report.as_junit())
@@ -63,6 +65,16 @@ async def _evaluated(suite: Suite, *, embedded: bool, parallel: int, url: str | 
             client = await stack.enter_async_context(session(url, namespace, create=True))
             await _attended(client, suite)
         return await evaluate(suite, client, parallel=parallel)
+
+
+def _see_that_writable(junit: Path) -> None:
+    """Before anything is paid for. Raises `ConfigurationError`."""
+    try:
+        junit.open("ab").close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{junit} cannot be written: {error.strerror}; give --junit a file in a folder that is there"
+        ) from None
 
 
 def _see_that_defined(suite: Suite, target: str) -> None:

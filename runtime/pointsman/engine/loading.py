@@ -142,6 +142,6 @@ def _members(value: Any, name: str, kind: type[T], spec: str) -> tuple[T, ...]:
     else:
         raise ConfigurationError(f"{spec} is a {type(value).__name__}; expected an {what}, a list of them, or a module")
     if not found:
-        way = "decorate a function with @agent(...)" if kind is Agent else f"give it one: {what}(name=...)"
+        way = "decorate a function with @agent(...)" if kind is Agent else f"give it one: {what}(...)"
         raise ConfigurationError(f"{spec} defines no {what}; {way}, or name another place")
     return found

@@ -142,5 +142,5 @@ def test_what_fails_in_a_module_is_told_with_its_line(file: Path, monkeypatch: p
 
 
 def test_who_looks_for_a_team_is_not_told_to_decorate_a_function() -> None:
-    with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(name=\.\.\.\)"):
+    with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(\.\.\.\)"):
         load("json", Team)

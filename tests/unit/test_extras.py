@@ -1,0 +1,73 @@
+"""Who uses what an extra brings, without it, is told which extra to install; and nothing else needs one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MISSING = """
+import sys
+
+sys.modules.update(dict.fromkeys({missing}))  # as if they were not there, for imports and for who looks for them
+from pointsman.__main__ import main
+
+sys.argv = ["pointsman", *{arguments}]
+main()
+"""
+LIBRARIAN = """
+from pointsman import LLMAgent
+from pointsman.mcp import mcp_tools
+
+tools = [mcp_tools(["server"])]
+librarian = LLMAgent(name="librarian", description="d", instructions="i", tools=tools)
+"""
+EXTRAS = {
+    "mcp": ["mcp"],
+    "eval": ["yaml"],
+    "dashboard": ["starlette", "uvicorn"],
+    "prometheus": ["opentelemetry.exporter.prometheus", "prometheus_client"],
+}
+
+
+def without(missing: list[str], arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """`pointsman` with `arguments`, where the modules `missing` cannot be imported, nor a broker be found."""
+    environment = {**os.environ, "POINTSMAN_URL": "nats://127.0.0.1:9"}
+    code = MISSING.format(missing=missing, arguments=arguments)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=50,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "said"),
+    [
+        ("mcp", ["mcp", "shop"], "offering a team needs the MCP SDK"),
+        ("mcp", ["worker", "librarian.py"], "tools of MCP servers need the MCP SDK"),
+        ("eval", ["eval", "suite.yaml"], "suite.yaml is YAML, which needs PyYAML"),
+        ("dashboard", ["dashboard"], "the dashboard needs starlette and uvicorn"),
+    ],
+)
+def test_a_command_without_its_extra_says_what_to_install(
+    extra: str, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "librarian.py").write_text(LIBRARIAN)
+    (tmp_path / "suite.yaml").write_text("team: shop\ncases: [{input: x}]\n")
+
+    ran = without(EXTRAS[extra], arguments, tmp_path)
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"pointsman: {said}: pip install 'pointsman[{extra}]'\n")
+
+
+def test_every_command_can_be_asked_what_it_does_without_any_extra(tmp_path: Path) -> None:
+    missing = [name for names in EXTRAS.values() for name in names]
+
+    helped = without(missing, ["--help"], tmp_path)
+    checked = without(missing, ["doctor"], tmp_path)
+
+    assert helped.returncode == 0, helped.stderr
+    assert (checked.returncode, "no broker at 127.0.0.1:9" in checked.stdout) == (1, True), checked.stderr
