@@ -111,12 +111,12 @@ class LLMAgent(Agent):
             input_schema=self._input.input_schema if self._input else {},
             output_schema=_schema(output, name) or {"type": "string"},
         )
-        if turns < 1:
-            raise ConfigurationError(f"agent {name} has turns={turns}; expected at least 1 model call")
-        if tokens is not None and tokens < 1:
-            raise ConfigurationError(f"agent {name} has tokens={tokens}; expected at least 1, or None for no limit")
-        if max_tokens < 1:
-            raise ConfigurationError(f"agent {name} has max_tokens={max_tokens}; expected at least 1")
+        if not _is_count(turns):
+            raise ConfigurationError(f"agent {name} has turns={turns!r}; expected at least 1 model call")
+        if tokens is not None and not _is_count(tokens):
+            raise ConfigurationError(f"agent {name} has tokens={tokens!r}; expected at least 1, or None for no limit")
+        if not _is_count(max_tokens):
+            raise ConfigurationError(f"agent {name} has max_tokens={max_tokens!r}; expected at least 1")
         usable = _usable(tools, name)
         self._own_tools = _by_name([tool for tool in usable if isinstance(tool, Tool)], name)
         self._sources = [source for source in usable if not isinstance(source, Tool)]
@@ -317,6 +317,10 @@ def _specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
                 "offline, or an object with `complete` such as a ScriptedModel"
             )
     return specs
+
+
+def _is_count(given: Any) -> bool:
+    return isinstance(given, int) and given >= 1
 
 
 def _listed(given: Any, what: str, agent: str) -> tuple[Any, ...]:

@@ -48,8 +48,11 @@ class ToolTurns:
                 )
         if asked := self._unasked(calls, turn):
             raise NeedsApproval(asked)  # before any tool of this turn has run
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._result(call, (turn, place))) for place, call in enumerate(calls)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._result(call, (turn, place))) for place, call in enumerate(calls)]
+        except ExceptionGroup as failed:  # none of them is the model's to read: the attempt ends by the first
+            raise failed.exceptions[0] from None
         return [task.result() for task in running]
 
     def _unasked(self, calls: Sequence[ToolCall], turn: int) -> list[ApprovalWanted]:

@@ -83,7 +83,8 @@ class Tool(Generic[P, R]):
         owner = f"tool {name}"
         if not description:
             raise ConfigurationError(f"{owner} has no description; models choose by it: write a docstring")
-        if timeout <= 0 or retries < 0:
+        numbers = isinstance(timeout, int | float) and isinstance(retries, int)
+        if not (numbers and timeout > 0 and retries >= 0):
             raise ConfigurationError(
                 f"{owner} has timeout={timeout!r} and retries={retries!r}; expected seconds above 0, and 0 or more"
             )
@@ -123,11 +124,12 @@ class Tool(Generic[P, R]):
         self.__wrapped__ = function
 
     async def call(self, arguments: str, context: Context, *, call_id: str = "") -> ToolResult:
-        """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors too."""
+        """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors
+        too, unless they are not the model's: `NeedsApproval`, and `ConfigurationError`."""
         try:
             value = await self._reported(lambda: self._parse(arguments), context, call_id)
-        except NeedsApproval:
-            raise  # it is for the supervisor, not for the model
+        except (NeedsApproval, ConfigurationError):
+            raise  # the one is for the supervisor, the other for the author: neither is for the model
         except (Exception, SystemExit) as error:
             said = describe_error(error)
             told = isinstance(error, TaskError) and error.kind == ErrorKind.INVALID_INPUT

@@ -11,11 +11,14 @@ import pytest
 from pydantic import BaseModel, Field
 
 from pointsman.context import Context
-from pointsman.errors import PointsmanError, TaskError
+from pointsman.errors import ConfigurationError, PointsmanError, TaskError
 from pointsman.llm_agent import LLMAgent
+from pointsman.ports import ModelReply
 from pointsman.reporting import RecordingReporter
+from pointsman.testing import run_team
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tools import Tool, ToolResult, tool
+from pointsman_schemas.team import Pipeline, Stage, Team
 
 
 class Charge(BaseModel):
@@ -243,10 +246,29 @@ async def test_a_tool_finds_what_it_depends_on_by_its_type_and_a_test_s_own_come
 
 
 async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
-    result = await newest.call("{}", Context.for_test(agent="clerk"))
+    with pytest.raises(ConfigurationError, match="clerk was asked for a Orders and has nothing; give it to the agent"):
+        await newest.call("{}", Context.for_test(agent="clerk"))
 
-    assert result.is_error
-    assert "clerk was asked for a Orders and has nothing; give it to the agent as deps=[...]" in result.text
+
+@pytest.mark.parametrize(
+    ("script", "missing"),
+    [
+        ([calling(("newest", {}), ("find_charges", {"customer": "c"}))], "clerk was asked for a Orders and has nothing"),
+        ([calling(("find_charges", {"customer": "c"}))], "no answer for call 2; it was given 1"),
+    ],
+    ids=["a dependency", "an answer of a script"],
+)
+async def test_what_its_author_left_out_ends_a_task_at_its_first_attempt_and_is_not_told_to_the_model(
+    script: list[ModelReply], missing: str
+) -> None:
+    model = ScriptedModel(*script)
+    clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=[newest, find_charges], model=model)
+
+    outcome = await run_team(Team(name="t", strategy=Pipeline(stages=(Stage(agent="clerk"),))), [clerk], "go on")
+
+    assert [(task.status, task.attempts) for task in outcome.tasks] == [("failed", 1)]
+    assert missing in outcome.reason
+    assert [turn.text for request in model.requests for turn in request.turns if missing in turn.text] == []
 
 
 async def test_code_calls_a_tool_with_the_same_checks_and_gets_its_errors() -> None:
@@ -309,6 +331,7 @@ def test_a_wrong_definition_says_what_to_change() -> None:
         (lambda: tool(name="a b")(fine), "expected 1 to 64"),
         (lambda: tool(retries=1)(fine), "idempotent=True"),
         (lambda: tool(timeout=0)(fine), "seconds above 0"),
+        (lambda: tool(timeout="5")(fine), "timeout='5' and retries=0; expected seconds above 0"),  # type: ignore[arg-type]
     ):
         with pytest.raises(PointsmanError, match=advice):
             wrong()

@@ -16,7 +16,7 @@ from pointsman.agent import Agent, FunctionAgent
 from pointsman.context import Context
 from pointsman.engine.deadlines import Deadlines
 from pointsman.engine.handlers import Execution, Handlers
-from pointsman.errors import ContractError, ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
+from pointsman.errors import ConfigurationError, ContractError, ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
 from pointsman.journal import Journal
 from pointsman.metering import Meters
 from pointsman.ports import Clock
@@ -203,6 +203,8 @@ class Attempt:
             return _Ending("failed", made, _cause(error.kind, error, error.retryable, error.retry_after))
         except ModelError as error:
             return _Ending("failed", error=_cause(error.kind, error, error.retryable, error.retry_after))
+        except ConfigurationError as error:  # the author's, and the same in every attempt
+            return _Ending("failed", error=_cause(error.kind, error, False, None))
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from pydantic import JsonValue
 
+from pointsman.errors import ConfigurationError
 from pointsman.ports import ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import as_json_value, compact
@@ -18,7 +19,7 @@ Script: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply
 
 class ScriptedModel:
     """Gives its replies in order: a reply, an exception to raise, or a function of the request. Running out of them is
-    an `AssertionError`. `requests` are the calls it got."""
+    a `ConfigurationError`, which fails the attempt at once. `requests` are the calls it got."""
 
     provider = "scripted"
     name = "scripted"
@@ -31,7 +32,11 @@ class ScriptedModel:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.requests.append(request)
-        assert self._script, f"the scripted model was called {len(self.requests)} times; give it that many replies"
+        if not self._script:
+            raise ConfigurationError(
+                f"the scripted model has no answer for call {len(self.requests)}; it was given "
+                f"{len(self.requests) - 1}: give it one more, or find out why it is asked again"
+            )
         step = self._script.pop(0)
         if isinstance(step, Exception):
             raise step

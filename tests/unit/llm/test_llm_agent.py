@@ -77,6 +77,10 @@ def _plain(n: int) -> int:
         ({"output": list[Place]}, r"output=list\[.*Place\]; expected a pydantic model, .*put it into a field of one"),
         ({"output": Place(city="Oslo")}, "output=.*; expected a pydantic model"),
         ({"turns": 0}, "turns=0"),
+        ({"turns": "3"}, "turns='3'; expected at least 1 model call"),
+        ({"tokens": "many"}, "tokens='many'; expected at least 1, or None"),
+        ({"max_tokens": None}, "max_tokens=None; expected at least 1"),
+        ({"input": 42}, "uses the type 42, which has no JSON form"),
         ({"tokens": 0}, "tokens=0; expected at least 1, or None for no limit"),
         ({"max_tokens": 0}, "max_tokens=0; expected at least 1"),
         ({"model": []}, "name at least one"),
@@ -107,5 +111,5 @@ def test_instructions_may_stand_in_a_file(tmp_path: Path) -> None:
 
 
 async def test_a_script_that_runs_out_says_so() -> None:
-    with pytest.raises(AssertionError, match="called 1 times"):
+    with pytest.raises(ConfigurationError, match="no answer for call 1; it was given 0: give it one more"):
         await ScriptedModel().complete(ModelRequest("m", "i", (Turn("user", "x"),)))
