@@ -253,7 +253,10 @@ async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("script", "missing"),
     [
-        ([calling(("newest", {}), ("find_charges", {"customer": "c"}))], "clerk was asked for a Orders and has nothing"),
+        (
+            [calling(("newest", {}), ("find_charges", {"customer": "c"}))],
+            "clerk was asked for a Orders and has nothing",
+        ),
         ([calling(("find_charges", {"customer": "c"}))], "no answer for call 2; it was given 1"),
     ],
     ids=["a dependency", "an answer of a script"],

@@ -16,7 +16,16 @@ from pointsman.agent import Agent, FunctionAgent
 from pointsman.context import Context
 from pointsman.engine.deadlines import Deadlines
 from pointsman.engine.handlers import Execution, Handlers
-from pointsman.errors import ConfigurationError, ContractError, ModelError, NeedsApproval, NotJson, Refused, TaskError, describe_error
+from pointsman.errors import (
+    ConfigurationError,
+    ContractError,
+    ModelError,
+    NeedsApproval,
+    NotJson,
+    Refused,
+    TaskError,
+    describe_error,
+)
 from pointsman.journal import Journal
 from pointsman.metering import Meters
 from pointsman.ports import Clock
