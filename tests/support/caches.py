@@ -6,14 +6,15 @@ import functools
 import gc
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 __all__ = ["empty_caches"]
 
 
 def empty_caches() -> None:
-    """Every `lru_cache` with a bound of a module or of a class in one is empty, and what was thrown away is gone.
+    """Every `lru_cache` with a bound in a module of ours is empty, and what was thrown away is gone.
 
-    A full one grows in steps: its dictionary alone is made anew with tens of kilobytes more.
+    Until one is full it keeps what is new, and its dictionary is made anew in steps of tens of kilobytes.
     """
     for cache in _caches():
         if cache.cache_parameters()["maxsize"] is not None:
@@ -22,9 +23,12 @@ def empty_caches() -> None:
 
 
 def _caches() -> Iterator[functools._lru_cache_wrapper[object]]:
-    """Found by name: those that were there before all tests are frozen, and `gc.get_objects` does not tell of them."""
-    for module in list(sys.modules.values()):
-        for named in list(vars(module).values()):
-            for each in (named, *vars(named).values()) if isinstance(named, type) else (named,):
-                if isinstance(each, functools._lru_cache_wrapper):
+    """Found by name: those that were there before all tests are frozen, and `gc.get_objects` does not tell of them.
+
+    No module is loaded by being looked at, which asking one that loads late for its attributes would do.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pointsman"):
+            for each in list(ModuleType.__getattribute__(module, "__dict__").values()):
+                if type(each) is functools._lru_cache_wrapper:
                     yield each
