@@ -25,6 +25,14 @@ from pointsman.mcp import mcp_tools
 tools = [mcp_tools(["server"])]
 librarian = LLMAgent(name="librarian", description="d", instructions="i", tools=tools)
 """
+ECHO = """
+from pointsman import agent
+
+
+@agent(name="echo", description="d")
+async def echo(task: str) -> str:
+    return task
+"""
 EXTRAS = {
     "mcp": ["mcp"],
     "eval": ["yaml"],
@@ -71,3 +79,16 @@ def test_every_command_can_be_asked_what_it_does_without_any_extra(tmp_path: Pat
 
     assert helped.returncode == 0, helped.stderr
     assert (checked.returncode, "no broker at 127.0.0.1:9" in checked.stdout) == (1, True), checked.stderr
+
+
+def test_a_worker_that_prometheus_is_to_ask_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "echo.py").write_text(ECHO)
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
+    monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "0")
+    monkeypatch.setenv("POINTSMAN_HEALTH_HOST", "192.0.2.1")  # nobody's: the worker ends before it waits for a broker
+
+    ran = without(EXTRAS["prometheus"], ["worker", "echo.py"], tmp_path)
+
+    assert "pip install 'pointsman[prometheus]'" in ran.stdout + ran.stderr
