@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import statistics
 from collections import Counter
 from collections.abc import Awaitable
@@ -282,6 +283,46 @@ async def test_after_an_outage_longer_than_a_card_lives_the_first_requests_find_
     assert took < 15
     assert said["bus_disconnected"] == 3  # a client, a worker and a supervisor
     assert sum(said.values()) < 30, said
+
+
+async def test_consumers_outlive_the_broker_and_one_that_was_deleted_while_it_restarted_is_made_again(
+    tmp_path: Path,
+) -> None:
+    """What is kept in memory only is what a reader of its own follows with, who begins again where he was."""
+    broker = EmbeddedBroker(tmp_path / "broker")
+    await broker.start()
+    port = int(broker.url.rpartition(":")[2])
+    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, grace=0.5)
+    try:
+        async with running(settings, team, [planner, synthesizer, worker]) as client:
+            await (await client.submit("crew", steps("before"))).outcome(20)
+            before = await _configs(client)
+            await broker.stop()
+            # What a broker that lost the state of one consumer comes back with.
+            shutil.rmtree(next((tmp_path / "broker").rglob("POINTSMAN_WORK/obs/agent-worker")))
+            broker = EmbeddedBroker(tmp_path / "broker", port=port)
+            await broker.start()
+            workflows = await asyncio.gather(*(client.submit("crew", steps("a", "b")) for _ in range(20)))
+            outcomes = await asyncio.gather(*(workflow.outcome(30) for workflow in workflows))
+            after = await _configs(client)
+    finally:
+        await broker.stop()
+
+    kept = {name for name, config in before.items() if not config.get("mem_storage")}
+    assert kept >= {"inbox-crew", "agent-planner", "agent-synthesizer", "agent-worker"}
+    assert all(name.startswith("reader_") for name in before.keys() - kept)
+    assert {name: before[name] for name in kept} == {name: after.get(name) for name in kept}
+    assert all(before[name]["durable_name"] == name and before[name]["num_replicas"] == 0 for name in kept)
+    assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
+
+
+async def _configs(client: Client) -> dict[str, dict[str, Any]]:
+    """Of every consumer at the broker, by its name."""
+    bus = client.bus
+    assert isinstance(bus, JetStreamBus)
+    streams = (await bus.api("STREAM.NAMES"))["streams"]
+    lists = await asyncio.gather(*(bus.api(f"CONSUMER.LIST.{stream}") for stream in streams))
+    return {each["name"]: each["config"] for found in lists for each in found["consumers"]}
 
 
 async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) -> None:
