@@ -29,6 +29,12 @@ async def weather_of(city: str) -> str:
     return f"rain in {city}"
 
 
+class Place(BaseModel):
+    """Where something is."""
+
+    city: str
+
+
 @every
 @pytest.mark.parametrize("factor", [1.0, 1.5], ids=["right", "short"])
 async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_input_is_short(
@@ -95,6 +101,26 @@ async def test_the_next_model_of_a_chain_is_asked_when_the_one_before_it_fails()
         await agent.close()
 
     assert (len(first.calls), len(second.calls)) == (2, 2)
+
+
+@every
+async def test_a_wrong_answer_is_repaired_by_the_next_model_of_a_chain_which_is_told_what_was_wrong(
+    connect: Connect,
+) -> None:
+    async with (
+        FakeProvider.saying(Answer("no such model", status=404), Answer("no such model", status=404)) as first,
+        FakeProvider.saying(Answer(data={"city": 7}), Answer(data={"city": "Oslo"})) as second,
+    ):
+        models = [responses(first), connect(second)]
+        agent = LLMAgent(name="a", description="d", instructions="i", model=models, output=Place)
+        context = Context.for_test("where?")
+        found = await agent.run(context.handoff, context)
+        await agent.close()
+
+    assert found == {"city": "Oslo"}
+    assert (len(first.calls), len(second.calls), context.usage.calls) == (2, 2, 2)
+    assert "valid string" not in second.calls[0].prompt
+    assert "valid string" in second.calls[1].prompt
 
 
 IDS: dict[Connect, str] = {openai: "chatcmpl-test", responses: "resp_test", anthropic: "msg_test"}

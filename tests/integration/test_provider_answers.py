@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, asking, every, talking
-from support.providers import Answer
+from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, anthropic, asking, every, talking
+from support.providers import Answer, Call, FakeProvider, stream_of
 
 from pointsman.errors import ModelError
 from pointsman.llm.openai_responses import OpenAIResponsesModel
+from pointsman.llm.prices import PRICES
 from pointsman.ports import ToolCall, Turn
 from pointsman_schemas.events import Usage
 
@@ -124,3 +127,32 @@ async def test_arguments_that_are_not_json_do_not_break_the_history(connect: Con
         reply = await model.complete(asking(turns=turns, tools=(WEATHER,)))
 
     assert reply.text == "sorry"
+
+
+async def test_tokens_that_anthropic_s_cache_gave_or_took_are_input() -> None:
+    usage = {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 40}
+    said = {"id": "m", "type": "message", "role": "assistant", "model": "claude-haiku-4-5", "stop_reason": "end_turn",
+            "content": [{"type": "text", "text": "hi"}], "usage": usage}  # fmt: skip
+    events = stream_of("/v1/messages", said, None)
+    async with talking(anthropic, Answer(body=json.dumps(said).encode()), Answer(body=events)) as (_, model):
+        replies = [await model.complete(asking()), await model.complete(asking(on_text=lambda _: None))]
+
+    assert [(reply.usage.input_tokens, reply.usage.output_tokens) for reply in replies] == [(143, 2)] * 2
+
+
+@every
+async def test_a_price_of_ones_own_holds_for_the_dated_model_that_answers(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dated(call: Call) -> Answer:
+        call.body["model"] += "-20250414"
+        return Answer("hi", usage=(1_000_000, 500_000))
+
+    async with FakeProvider.saying(dated) as provider:
+        model = connect(provider)
+        monkeypatch.setitem(PRICES, model.name, (1.0, 2.0))
+        reply = await model.complete(asking())
+        await model.close()
+
+    assert reply.model == f"{model.name}-20250414"
+    assert reply.usage.cost == 2.0

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.adapters import SCHEMA, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer
 
+from pointsman.context import Context
 from pointsman.errors import ModelError
 from pointsman.llm.reading import strict_json
+from pointsman.llm_agent import LLMAgent
+from pointsman.tools import tool
+from pointsman_schemas.events import Usage
 
 
 @every
@@ -92,3 +97,44 @@ async def test_a_stream_that_ends_without_saying_so_is_no_answer(connect: Connec
             await model.complete(asking(on_text=lambda _: None))
 
     assert caught.value.retryable
+
+
+PINGS: dict[Connect, bytes] = {
+    openai: b": keep-alive\n\n",
+    responses: b": keep-alive\n\n",
+    anthropic: b'event: ping\ndata: {"type": "ping"}\n\n',
+}
+
+
+@every
+async def test_keep_alives_hold_a_call_no_longer_than_its_timeout(connect: Connect) -> None:
+    async with talking(connect, Answer(alive=PINGS[connect])) as (_, model):
+        model._timeout = 0.5  # type: ignore[attr-defined]
+        with pytest.raises(ModelError, match="timed out") as caught:
+            await model.complete(asking(on_text=lambda _: None))
+
+    assert (caught.value.retryable, caught.value.usage) == (True, Usage(calls=1))
+
+
+@every
+@pytest.mark.parametrize("broken", ["after a whole call", "after keep-alives"])
+async def test_a_call_of_a_stream_that_broke_off_is_not_run_and_the_stream_is_asked_for_again(
+    connect: Connect, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.model_calls._backoff", lambda _: 0.0)
+    ran: list[str] = []
+
+    @tool
+    async def weather(city: str) -> str:
+        """The weather of a city."""
+        ran.append(city)
+        return "rain"
+
+    wanted = Answer(calls=(("weather", {"city": "Oslo"}),))
+    whole = replace(wanted, unended=True) if broken == "after a whole call" else Answer(body=PINGS[connect] * 3)
+    async with talking(connect, whole, wanted, Answer("Rain.")) as (provider, model):
+        agent = LLMAgent(name="a", description="d", instructions="i", model=model, tools=[weather], stream=True)
+        context = Context.for_test("hello")
+        answer = await agent.run(context.handoff, context)
+
+    assert (answer, ran, len(provider.calls)) == ("Rain.", ["Oslo"], 3)

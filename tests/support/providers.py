@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -22,7 +23,8 @@ class Answer:
 
     `data` is structured output in the provider's own way. `status` other than 200 sends an error with `text` as its
     message. `drop` closes the connection after that many bytes of the body. `error` comes inside of a stream, after
-    half of what there is. `body` is sent as it is.
+    half of what there is; with `unended` it stops before what says that it ended. `body` is sent as it is; `alive` is
+    sent again and again, and nothing else.
     """
 
     text: str = ""
@@ -35,7 +37,9 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
     drop: int | None = None
     error: dict[str, Any] | None = None
+    unended: bool = False
     body: bytes | None = None
+    alive: bytes = b""
     delay: float = 0.0
 
 
@@ -128,11 +132,20 @@ class FakeProvider:
         streamed = bool(call.body.get("stream")) and answer.status == 200
         whole = _body(call, answer)
         sent = stream_of(call.path, whole, answer.error) if streamed else json.dumps(whole).encode()
+        if streamed and answer.unended:
+            sent = b"".join(event + b"\n\n" for event in takewhile(_before_its_end, sent.split(b"\n\n")))
         body = answer.body if answer.body is not None else sent
         kind = "text/event-stream" if streamed else "application/json"
         lines = [f"HTTP/1.1 {answer.status} {_phrase(answer.status)}", f"content-type: {kind}"]
-        lines += [f"content-length: {len(body)}", *(f"{name}: {value}" for name, value in answer.headers)]
+        lines += [
+            f"content-length: {_ENDLESS if answer.alive else len(body)}",
+            *(f"{name}: {value}" for name, value in answer.headers),
+        ]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+        while answer.alive:
+            writer.write(answer.alive)
+            await writer.drain()
+            await asyncio.sleep(0.02)
         writer.write(body if answer.drop is None else body[: answer.drop])
         await writer.drain()
         return answer.drop is None
@@ -257,6 +270,13 @@ def _response(call: Call, answer: Answer) -> dict[str, Any]:
 
 
 # Streams: each provider's own events for the same body
+
+_ENDLESS = 10**9
+_ENDS = (b"event: message_delta", b"event: response.completed", b'"finish_reason": "')
+
+
+def _before_its_end(event: bytes) -> bool:
+    return not any(end in event for end in _ENDS)
 
 
 def stream_of(path: str, body: dict[str, Any], error: dict[str, Any] | None) -> bytes:

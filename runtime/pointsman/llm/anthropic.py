@@ -151,7 +151,7 @@ class AnthropicModel:
             text=text,
             calls=calls,
             data=data,
-            usage=priced(self.provider, message.model or self.name, _usage(message)),
+            usage=priced(self.provider, message.model or self.name, _usage(message), request.model or self.name),
             finish=finish,
             model=message.model or self.name,
             id=message.id or "",

@@ -152,11 +152,14 @@ class OpenAIModel(OpenAIServer):
         elif calls and finish == "stop":
             finish = "tool_calls"  # several compatible servers say `stop` here
         text = refusal or message.content or ""
+        model = completion.model or self.name
         return ModelReply(
             text=text,
             calls=calls,
             data=strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=priced(self.provider, completion.model or self.name, _usage(completion.usage)),
+            usage=priced(
+                self.provider, completion.model or self.name, _usage(completion.usage), request.model or self.name
+            ),
             finish=finish,
             model=completion.model or self.name,
             id=completion.id or "",

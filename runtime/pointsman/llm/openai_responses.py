@@ -74,7 +74,7 @@ class OpenAIResponsesModel(OpenAIServer):
             text=text,
             calls=tuple(calls) if finish == "tool_calls" else (),
             data=strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=priced(self.provider, model, _usage(response)),
+            usage=priced(self.provider, model, _usage(response), request.model or self.name),
             finish=finish,
             model=model,
             id=response.id or "",

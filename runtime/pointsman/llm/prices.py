@@ -24,9 +24,10 @@ async def load_sdk(name: str) -> ModuleType:
     return await in_thread(_load, name)
 
 
-def priced(provider: str, model: str, usage: Usage) -> Usage:
-    """`usage` with its cost in US dollars, without discounts for caching or batches."""
-    if own := PRICES.get(model):
+def priced(provider: str, model: str, usage: Usage, asked: str = "") -> Usage:
+    """`usage` with its cost in US dollars, without discounts for caching or batches. `asked` is the name `model` was
+    asked for by, as providers answer with a dated one."""
+    if own := PRICES.get(model) or PRICES.get(asked):
         cost = (usage.input_tokens * own[0] + usage.output_tokens * own[1]) / _MILLION
         return usage.model_copy(update={"cost": cost})
     import genai_prices  # only calls that cost something need it

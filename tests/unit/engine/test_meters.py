@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,8 +15,11 @@ from pointsman.core.metering import _BURST, Allowance, ModelLimits
 from pointsman.engine.meters import BusMeters
 from pointsman.engine.worker import Worker
 from pointsman.errors import ModelError, PeerError, UnknownOutcome
+from pointsman.llm.anthropic import AnthropicModel
+from pointsman.llm.openai import OpenAIModel
+from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Bus, Clock, ModelReply, ModelRequest
+from pointsman.ports import Bus, Clock, Model, ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import ScriptedModel, saying
@@ -52,6 +56,33 @@ async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None
 
     assert len(admitted) == 200
     assert 9.5 < max(admitted) < 15  # 100 at once, and then ten a second
+
+
+async def test_two_keys_of_a_model_have_limits_of_their_own() -> None:
+    clock = VirtualClock()
+    kept = meters(MemoryBus(broker=MemoryBroker()), clock, concurrency=1)
+    mine, yours = ScriptedModel(), ScriptedModel()
+    mine.account, yours.account = "mine", "yours"
+
+    assert await kept.admit(mine, 1, 10) is not None
+    async with asyncio.timeout(5):
+        assert await kept.admit(yours, 1, 10) is not None
+    waiting = asyncio.create_task(kept.admit(mine, 1, 10))
+    await clock.advance(5)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+@pytest.mark.parametrize("model", [OpenAIModel, OpenAIResponsesModel, AnthropicModel])
+def test_an_account_is_a_key_at_a_server_and_does_not_show_it(model: Callable[..., Model]) -> None:
+    def account(key: str, url: str) -> str:
+        return model("m", api_key=key, base_url=url).account
+
+    accounts = {account(key, url) for key in ("key-one", "key-two") for url in ("http://a/v1", "http://b/v1")}
+
+    assert len(accounts) == 4
+    assert account("key-one", "http://a/v1") in accounts
+    assert not any("key" in each for each in accounts)
 
 
 async def test_a_call_under_way_holds_its_place_until_it_is_given_back() -> None:
