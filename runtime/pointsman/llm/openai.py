@@ -157,11 +157,9 @@ class OpenAIModel(OpenAIServer):
             text=text,
             calls=calls,
             data=strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=priced(
-                self.provider, completion.model or self.name, _usage(completion.usage), request.model or self.name
-            ),
+            usage=priced(self.provider, model, _usage(completion.usage), request.model or self.name),
             finish=finish,
-            model=completion.model or self.name,
+            model=model,
             id=completion.id or "",
         )
 
