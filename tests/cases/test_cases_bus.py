@@ -296,7 +296,7 @@ async def test_consumers_outlive_the_broker_and_one_that_was_deleted_while_it_re
     try:
         async with running(settings, team, [planner, synthesizer, worker]) as client:
             await (await client.submit("crew", steps("before"))).outcome(20)
-            before = await _configs(client)
+            before, made = await _consumers(client)
             await broker.stop()
             # What a broker that lost the state of one consumer comes back with.
             shutil.rmtree(next((tmp_path / "broker").rglob("POINTSMAN_WORK/obs/agent-worker")))
@@ -304,25 +304,27 @@ async def test_consumers_outlive_the_broker_and_one_that_was_deleted_while_it_re
             await broker.start()
             workflows = await asyncio.gather(*(client.submit("crew", steps("a", "b")) for _ in range(20)))
             outcomes = await asyncio.gather(*(workflow.outcome(30) for workflow in workflows))
-            after = await _configs(client)
+            after, made_again = await _consumers(client)
     finally:
         await broker.stop()
 
     kept = {name for name, config in before.items() if not config.get("mem_storage")}
     assert kept >= {"inbox-crew", "agent-planner", "agent-synthesizer", "agent-worker"}
     assert all(name.startswith("reader_") for name in before.keys() - kept)
+    assert {name for name in kept if made[name] != made_again.get(name)} == {"agent-worker"}
     assert {name: before[name] for name in kept} == {name: after.get(name) for name in kept}
     assert all(before[name]["durable_name"] == name and before[name]["num_replicas"] == 0 for name in kept)
     assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
 
 
-async def _configs(client: Client) -> dict[str, dict[str, Any]]:
-    """Of every consumer at the broker, by its name."""
+async def _consumers(client: Client) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """How every consumer at the broker is configured, and when it was made, by its name."""
     bus = client.bus
     assert isinstance(bus, JetStreamBus)
     streams = (await bus.api("STREAM.NAMES"))["streams"]
     lists = await asyncio.gather(*(bus.api(f"CONSUMER.LIST.{stream}") for stream in streams))
-    return {each["name"]: each["config"] for found in lists for each in found["consumers"]}
+    found = [each for listed in lists for each in listed["consumers"]]
+    return {each["name"]: each["config"] for each in found}, {each["name"]: each["created"] for each in found}
 
 
 async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) -> None:
