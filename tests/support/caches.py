@@ -12,18 +12,20 @@ __all__ = ["empty_caches"]
 
 
 def empty_caches() -> None:
-    """Every `lru_cache` with a bound in a module of ours is empty, and what was thrown away is gone.
+    """Every `lru_cache` with a bound, in a module of ours or made since the tests began, is empty, and what was thrown
+    away is gone.
 
     Until one is full it keeps what is new, and its dictionary is made anew in steps of tens of kilobytes.
     """
-    for cache in _caches():
+    gc.collect()
+    for cache in list(_caches()):
         if cache.cache_parameters()["maxsize"] is not None:
             cache.cache_clear()
     gc.collect()
 
 
 def _caches() -> Iterator[functools._lru_cache_wrapper[object]]:
-    """Found by name: those that were there before all tests are frozen, and `gc.get_objects` does not tell of them.
+    """Ours are found by name: what was there before all tests is frozen, and `gc.get_objects` does not tell of it.
 
     No module is loaded by being looked at, which asking one that loads late for its attributes would do.
     """
@@ -32,3 +34,6 @@ def _caches() -> Iterator[functools._lru_cache_wrapper[object]]:
             for each in list(ModuleType.__getattribute__(module, "__dict__").values()):
                 if type(each) is functools._lru_cache_wrapper:
                     yield each
+    for each in gc.get_objects():
+        if type(each) is functools._lru_cache_wrapper:
+            yield each
