@@ -20,7 +20,7 @@ from unittest import mock
 
 import structlog
 
-from pointsman.engine import sharing, supervisor, workflow_log
+from pointsman.engine import ends, sharing, workflow_log
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
@@ -139,7 +139,7 @@ class World:
             stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(sharing, "process_time", cpu.__next__))
-            stack.enter_context(mock.patch.object(supervisor, "_ENDED_KEPT", self.chance.choice([1, 1000])))
+            stack.enter_context(mock.patch.object(ends, "_KEPT", self.chance.choice([1, 1000])))
             stack.enter_context(self._heard_logs())
             try:
                 simulate(self._play, steps=_STEPS)

@@ -4,7 +4,7 @@ the bus's port, and knows no NATS.
 To read in this order:
 
 the supervisor       supervisor, receiving, intake, arrivals, committing, workflow_log, sending, strangers,
-                     settling, spans
+                     settling, ends, spans
 several of them      admission, sharing, backlog, mending, queues, loads, circuits
 the worker           worker, desks, handoffs, attempt, handlers, answering, reports, journal, meters
 both                 announcing, insisting, burial, continuity, steady, deadlines, health, signals,

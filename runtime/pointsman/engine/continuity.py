@@ -16,14 +16,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pointsman.engine.history import commit_of
-from pointsman.errors import BusUnavailable, ContractError, StreamLost
+from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, StreamLost
 from pointsman.ports import Bus, Clock, StreamKind
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Team
 
-__all__ = ["LogWatch", "bounds", "long_unattended", "lost_log", "lost_work", "running_workflows"]
+__all__ = ["LogWatch", "bounds", "long_unattended", "lost_log", "lost_work", "running_workflows", "see_that_kept"]
 
 _WITNESS = timedelta(days=6)
 """How old a commit may be to vouch for its result: the work stream keeps that for 7 days."""
@@ -113,6 +114,17 @@ class LogWatch:
         except BusUnavailable:
             return True  # not known to be gone
         return newest is not None and newest.sequence >= sequence
+
+
+def see_that_kept(team: Team, retention_days: float) -> None:
+    """Raises `ConfigurationError` when a workflow of `team` may outlive its log, and then has no outcome."""
+    deadline, kept = team.limits.deadline, timedelta(days=retention_days).total_seconds()
+    if deadline >= kept:
+        raise ConfigurationError(
+            f"the team {team.name} has a deadline of {deadline:g} s, and a log is kept for {kept:g} s: a workflow that "
+            "takes longer has no outcome; lower Limits(deadline=...), or raise POINTSMAN_RETENTION_DAYS and the max "
+            "age of the log stream"
+        )
 
 
 async def long_unattended(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> bool:

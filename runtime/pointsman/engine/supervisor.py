@@ -23,7 +23,8 @@ from pointsman.engine.arrivals import Arrival, are_new, begins, taken_id, too_ea
 from pointsman.engine.backlog import Backlog
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
-from pointsman.engine.continuity import LogWatch, bounds, long_unattended, lost_log, lost_work
+from pointsman.engine.continuity import LogWatch, bounds, long_unattended, lost_log, lost_work, see_that_kept
+from pointsman.engine.ends import Ended
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.history import is_outcome
@@ -54,11 +55,6 @@ _log = get_logger(__name__)
 
 _BATCH = 256
 """Inputs taken from the broker at once: what one stream delivers in a few milliseconds."""
-_ENDED_KEPT = 10_000
-"""Ended workflows that are remembered by id, so that their stale timers cost no reading of the log."""
-_ENDED_FOR = 3600.0
-"""Seconds for which they are: stale timers come sooner, and no log ages out before. The same request again then begins
-anew, and its inputs are dealt with."""
 _GATHER = 0.005
 """Seconds in which inputs gather where supervisors share the work and several workflows are being dealt with: what is
 done together is sent together, by everybody. Two on two CPUs do a fifth more so; 10 ms were no better."""
@@ -66,7 +62,6 @@ _PATIENCE = 5
 """Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
 _LONGEST_PAUSE = 60.0
 """Seconds between two deliveries of a timer that makes the engine itself fail."""
-_DAY = 86_400.0
 _LEAVE = 2.0
 """Seconds to take the card back in, when leaving: a broker that restarts is there again by then, and a card expires."""
 _HEADS_KEPT = 2
@@ -95,7 +90,7 @@ class SupervisorEngine:
         self._mender = Mender(bus, self._subjects, clock, self._logs, self._sender, team.name)
         self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
-        self._ended: OrderedDict[str, float] = OrderedDict()  # when, by the clock's `monotonic`, the oldest first
+        self._ended = Ended(clock)
         self._waiting: dict[str, list[Arrival]] = {}
         self._in_turn: dict[str, Sequence[Arrival]] = {}
         self._receiver = Receiver(bus, self._subjects, clock, team)
@@ -164,13 +159,7 @@ class SupervisorEngine:
 
     async def _begin(self) -> AgentCard:
         """Open the team's consumers, and see what there is. It may be called again where it was not done."""
-        deadline, kept = self._team.limits.deadline, self._settings.retention_days * _DAY
-        if deadline >= kept:
-            raise ConfigurationError(
-                f"the team {self._team.name} has a deadline of {deadline:g} s, and a log is kept for {kept:g} s: a "
-                "workflow that takes longer has no outcome; lower Limits(deadline=...), or raise "
-                "POINTSMAN_RETENTION_DAYS and the max age of the log stream"
-            )
+        see_that_kept(self._team, self._settings.retention_days)
         await self._bus.set_up()
         await self._clock.set(self._bus)
         name, subjects = self._team.name, self._subjects
@@ -204,19 +193,20 @@ class SupervisorEngine:
             _log.warning("stream_lacks_room", reason=bound, hint=hint)
         for loss in await lost_log(self._bus, self._subjects, self._clock, self._settings.retention_days):
             _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
-        for loss in await lost_work(self._bus, self._subjects, self._team.name, self._clock):
+        lost = await lost_work(self._bus, self._subjects, self._team.name, self._clock)
+        for loss in lost:
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
-            if not self._bus.forgets:  # else it begins with that
-                await self._mender.mend()
-        if await long_unattended(self._bus, self._subjects, self._team.name, self._clock):
-            await self._mender.mend()  # or what waited for a wake-up that was dropped would wait for ever
+        # A bus that forgets begins with that. What waited for a wake-up that was dropped would wait for ever.
+        again = lost and not self._bus.forgets
+        if again or await long_unattended(self._bus, self._subjects, self._team.name, self._clock):
+            await self._mender.mend()
 
     async def _keep_up(self) -> None:
         """What is done at each heartbeat. Schedules fire by the broker's clock: should it be set, what waits there is
         scheduled anew, to come when it was to come."""
         while True:
             await self._clock.sleep(self._settings.heartbeat)
-            self._forget_old_ends()
+            self._ended.forget_old()
             self._sharing.measure()
             with contextlib.suppress(BusUnavailable):
                 await self._look_around()
@@ -390,7 +380,7 @@ class SupervisorEngine:
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
         if workflow in self._ended and not head.state.ended:  # its log had aged out, and it has begun anew
-            del self._ended[workflow]
+            self._ended.discard(workflow)
             self._room.take(workflow)
         # What others have committed they send themselves, and if they die before, the input they did it for comes
         # again, to be recovered from. But nothing may be missing once the outcome, which goes last, is there.
@@ -436,14 +426,7 @@ class SupervisorEngine:
     def _remember_end(self, workflow: str) -> None:
         self._heads.pop(workflow, None)
         self._room.give_back(workflow)
-        self._ended[workflow] = self._clock.monotonic()
-        self._ended.move_to_end(workflow)
-        while len(self._ended) > _ENDED_KEPT:
-            self._ended.popitem(last=False)
-
-    def _forget_old_ends(self) -> None:
-        while self._ended and next(iter(self._ended.values())) < self._clock.monotonic() - _ENDED_FOR:
-            self._ended.popitem(last=False)
+        self._ended.add(workflow)
 
 
 def _ids(entry: Entry) -> dict[str, object]:

@@ -15,7 +15,7 @@ from support.waiting import until
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client
-from pointsman.engine import supervisor
+from pointsman.engine import ends
 from pointsman.engine.continuity import LogWatch
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
@@ -39,7 +39,7 @@ def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:
 
 
 async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_ENDED_KEPT", 5)
+    monkeypatch.setattr(ends, "_KEPT", 5)
     monkeypatch.setattr(LogWatch, "run", _forever)  # the messages are removed under the supervisor, which it would see
     stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=30)
     client = Client(broker.connect())

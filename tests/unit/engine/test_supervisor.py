@@ -20,7 +20,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker
 from pointsman.client import Client, Workflow
 from pointsman.core.state import State
-from pointsman.engine import receiving, sharing, supervisor
+from pointsman.engine import ends, receiving, sharing, supervisor
 from pointsman.engine.history import commit_of
 from pointsman.engine.sending import Sender
 from pointsman.engine.sharing import Sharing
@@ -77,7 +77,7 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
 
 
 async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_ENDED_FOR", 0.0)
+    monkeypatch.setattr(ends, "_SECONDS", 0.0)
     broker = MemoryBroker()
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=2, heartbeat=0.05), 2) as engines:
