@@ -1,0 +1,150 @@
+"""What the dashboard draws of given workflows in a real Chromium: plans, long lists, teams in teams, long names."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+from support.browser import page_of, served, shown
+from support.history import WORKFLOW, at, dispatched, ended, planned, started, store, succeeded
+
+from pointsman.bus.memory import MemoryBus
+from pointsman.client import Client
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import PlanAccepted, RetryScheduled, TaskAbandoned
+from pointsman_schemas.plan import Plan, PlannedTask
+
+pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+
+COUNTING = """where => {
+  const touched = new Set();
+  const named = (node) => (node.closest ? node : node.parentElement).closest("[data-task], li");
+  const note = (all) => { for (const each of all) {
+    for (const node of [each.target, ...each.addedNodes]) {
+      const whose = named(node);
+      if (whose) touched.add(whose.dataset.task || whose.querySelector("a").getAttribute("href"));
+    }
+  } };
+  const observer = new MutationObserver(note);
+  const all = { subtree: true, childList: true, attributes: true, characterData: true };
+  observer.observe(document.querySelector(where), all);
+  globalThis.counted = () => { note(observer.takeRecords()); return [...touched]; };
+}"""
+
+
+async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_while_it_runs(browser: Browser) -> None:
+    names = [f"t{number}" for number in range(500)]
+    plan = [
+        PlannedTask(id=name, agent="fitter", intent="fit", depends_on=("t0",) if name != "t0" else ()) for name in names
+    ]
+    bus = MemoryBus()
+    await store(bus, started(), *planned(*plan), dispatched("t0", "fitter", 1), succeeded("t0", "fitter", 1, 2))
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto(f"/workflows/{WORKFLOW}")
+        await shown(page, "1 of 500 tasks done").to_be_visible()
+        order = "nodes => nodes.map(node => node.dataset.task)"
+        first = await page.locator(".node").evaluate_all(order)
+        await page.locator(".node[data-task=t499]").evaluate("node => { node.kept = true; }")
+        await page.evaluate(COUNTING, ".graph")
+        await store(bus, dispatched("t499", "fitter", 2), number=2)
+        await expect(page.locator(".lane[data-task=t499]")).to_have_count(1)
+        touched = await page.evaluate("counted()")
+        backwards = [
+            each
+            for name in reversed(names[1:])
+            for each in (*([dispatched(name, "fitter", 3)] if name != "t499" else []), succeeded(name, "fitter", 3, 4))
+        ]
+        await store(bus, *backwards, number=3)
+        await shown(page, "500 of 500 tasks done").to_be_visible()
+        then = await page.locator(".node").evaluate_all(order)
+        kept = await page.locator(".node[data-task=t499].good").evaluate("node => node.kept")
+        lanes = await page.locator(".lane.depth-0").count()
+        lines = await page.locator(".event").count()
+
+    assert first == then == ["plan-1", *names]
+    assert touched == ["t499"], "one of 500 tasks began, and the others are not drawn anew"
+    assert kept, "the graph was not built anew"
+    assert (lanes, lines) == (501, 1005)
+
+
+async def test_of_10_000_workflows_a_page_has_a_hundred_and_draws_those_that_change(browser: Browser) -> None:
+    bus = MemoryBus()
+    for number in range(10_000):
+        name = f"wf_{number:024}"
+        await store(bus, started(name), ended("completed", 3, workflow=name), workflow=name)
+    asked: list[str] = []
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto("/")
+        await expect(page.locator(".totals dd").first).to_have_text("10,000")
+        await expect(page.locator("li.row")).to_have_count(100)
+        await page.evaluate(COUNTING, ".workflows")
+        page.on("request", lambda request: asked.append(request.url))
+        await store(bus, started("wf_new"), workflow="wf_new")
+        await expect(page.locator(".totals dd").first).to_have_text("10,001")
+        await store(bus, ended("completed", 3, workflow="wf_new"), workflow="wf_new", number=2)
+        await expect(page.locator("li.row").first).to_contain_text("Completed")
+        rows = await page.locator("li.row").count()
+        touched = await page.evaluate("counted()")
+
+    assert (rows, asked) == (100, [])
+    assert touched == ["/workflows/wf_new"]
+
+
+async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(browser: Browser) -> None:
+    bus = MemoryBus()
+    first = dispatched("t1", "crew-a", 1).model_copy(update={"team": True})
+    await store(bus, started(), *planned(PlannedTask(id="t1", agent="crew-a", intent="fit")), first)
+    again = RetryScheduled(
+        at=at(2), task_id="t1", attempt=2, agent="crew-b", not_before=at(2), deadline=at(63), team=True
+    )
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto(f"/workflows/{WORKFLOW}")
+        await shown(page, "crew-a · t1").to_be_visible()
+        await store(bus, again, number=2)
+        theirs = f"/workflows/{child_id_for('crew-b', WORKFLOW, 't1', 2)}"
+        await expect(page.get_by_role("link", name="crew-b · t1, attempt 2")).to_have_attribute("href", theirs)
+        await expect(page.locator(".below a")).to_have_count(2)
+        await page.locator(".node[data-task=t1]").click()
+        await expect(page.get_by_role("link", name="Open the team's workflow")).to_have_attribute("href", theirs)
+
+
+async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never_began_took_no_time(
+    browser: Browser,
+) -> None:
+    bus, team = MemoryBus(), "a-team-with-a-name-of-fifty-six-letters-and-without-a-gap"
+    never = TaskAbandoned(at=at(0.43), task_id="t1", reason="cancelled")
+    await store(
+        bus,
+        started(team=team, input="x" * 300),
+        dispatched("plan-1", "p" * 58, 0.01),
+        PlanAccepted(
+            at=at(0.2),
+            revision=1,
+            plan=Plan(goal="mend it", tasks=(PlannedTask(id="t1", agent="fitter", intent="fit"),)),
+        ),
+        never,
+        ended("cancelled", 0.43),
+        team=team,
+    )
+    await bus.registry.announce(AgentCard(name="p" * 58, instance="i1", description="d" * 80, version="1"))
+    async with (
+        served(Client(bus)) as address,
+        page_of(browser, address, viewport={"width": 390, "height": 844}) as page,
+    ):
+        await page.goto(f"/workflows/{WORKFLOW}")
+        await expect(page.locator(".node[data-task=t1]")).to_contain_text("Given up")
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        scale = await page.locator(".axis span").all_inner_texts()
+        await page.goto(f"/workflows/wf_none?team={team}")
+        await shown(page, "Waiting for a supervisor of").to_be_visible()
+        waiting = await page.evaluate("document.documentElement.scrollWidth")
+        await page.goto("/agents")
+        await shown(page, "p" * 58).to_be_visible()
+        cut_off = "table => table.scrollWidth - table.clientWidth"
+        hidden = [await page.locator(".scroll").evaluate(cut_off)]
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        hidden.append(await page.locator(".scroll").evaluate(cut_off))
+
+    assert (wide, waiting) == (390, 390)
+    assert hidden == [0, 0]
+    assert scale == ["0", "200 ms", "400 ms"]
