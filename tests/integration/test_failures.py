@@ -23,12 +23,9 @@ from support.processes import System, found
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.client import Workflow
-from pointsman.errors import InvalidToken
-from pointsman.ports import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import DeadLetter, Handoff, Request, Result
-from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import PlanRejected, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 
@@ -268,52 +265,6 @@ async def test_a_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system
     assert await endings(system, workflow.id) == 1
 
 
-EVIL = "x 0\r\n\r\nPUB evil 1\r\nz\r\n"
-NAMES = (EVIL, "a\tb", "a b", "a\0b", "*", ">", "a.b", "evil.>", "ü", "x" * 65)
-
-
-async def test_no_name_from_outside_becomes_a_subject_or_a_command(system: System) -> None:
-    heard: list[str] = []
-
-    async def hear(message: Stored) -> None:
-        heard.append(message.subject)
-
-    bus, subjects = system.client.bus, system.client.subjects
-    plans = [{"tasks": [{"id": name, "agent": "worker", "intent": "do", "input": {"say": 1}}]} for name in NAMES]
-    plans += [{"tasks": [{"id": "t1", "agent": name, "intent": "do", "input": {"say": 1}}]} for name in NAMES]
-    async with await bus.listen("evil", hear), await bus.listen("evil.>", hear):
-        outcomes = await asyncio.gather(*(system.ask("crew", plan) for plan in plans))
-        for name in NAMES:
-            request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
-            envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)
-            await bus.publish(subjects.request("crew"), dump(request), encode(envelope))
-            outcome = await Workflow(
-                system.client, workflow_id_for(subjects.request("crew"), name, name), "crew"
-            ).outcome(20)
-            assert (outcome.status, outcome.correlation_id) == ("completed", name)
-            with pytest.raises(InvalidToken):
-                await system.client.submit(name, "hello")
-            with pytest.raises(InvalidToken):
-                await system.client.workflow(name)
-        reply = json.dumps({"input": "x", "reply_to": EVIL}).encode()
-        sequence = await bus.publish(subjects.request("crew"), reply, {})
-        refused = await (await system.client.requested(sequence)).outcome(20)
-        shown, asked = await asyncio.gather(
-            system.command("show", EVIL), system.command("submit", EVIL, "hello", "--no-wait")
-        )
-        quiet = list(heard)
-        await bus.broadcast("evil", b"the ear works", {})
-        await found(lambda: _any(heard), "message on evil")
-
-    assert quiet == []
-    assert {outcome.status for outcome in outcomes} == {"failed"}
-    assert all("no valid plan" in outcome.reason for outcome in outcomes)
-    assert (refused.status, shown.code, asked.code) == ("failed", 2, 2)
-    assert "expected 1 to 64 of A-Z a-z 0-9 _ -" in shown.errors
-    assert "expected 1 to 64 of A-Z a-z 0-9 _ -" in asked.errors
-    assert len(shown.errors.splitlines()) == len(asked.errors.splitlines()) == 1
-
-
 async def test_data_that_looks_like_objects_stays_data(system: System) -> None:
     canary = system.folder / "canary"
     markers: dict[str, Any] = {
@@ -358,10 +309,6 @@ def runs(system: System, workflow: str, task: str = "t1", what: str = "start") -
 
 async def _has_ended(system: System, workflow: str, task: str) -> bool:
     return bool(runs(system, workflow, task, "end"))
-
-
-async def _any(values: list[str]) -> bool:
-    return bool(values)
 
 
 async def _publish(system: System, subject: str, body: bytes, headers: dict[str, str]) -> str:

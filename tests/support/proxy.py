@@ -1,4 +1,4 @@
-"""A TCP proxy that can be a bad network: cut, slow, silent in both directions or in one."""
+"""A TCP proxy that can be a bad network: cut, slow, silent in both directions or in one. It can keep what it passed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _CHUNK = 65_536
 class Proxy:
     """`async with Proxy("127.0.0.1", port) as proxy`: `proxy.url` leads there, as well or as badly as it is told to.
 
-    `delay` is in seconds, for each piece of data on its way in either direction.
+    `delay` is in seconds, for each piece of data on its way in either direction. With `record`, all that is passed on
+    is kept.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, record: bool = False) -> None:
         self.delay = 0.0
         self.accepted = 0
         """Connections so far."""
+        self.wire: list[tuple[bytearray, bytearray]] = []
+        """Of each connection what its client sent, and what it got."""
+        self._record = record
         self._to = host, port
         self._upward = asyncio.Event()
         self._downward = asyncio.Event()
@@ -83,7 +87,12 @@ class Proxy:
                 return
             from_there, there = await asyncio.open_connection(*self._to)
             self._writers.add(there)
-            ways = [self._pass_on(reader, there, self._upward), self._pass_on(from_there, writer, self._downward)]
+            kept = bytearray(), bytearray()
+            self.wire.append(kept)
+            ways = [
+                self._pass_on(reader, there, self._upward, kept[0]),
+                self._pass_on(from_there, writer, self._downward, kept[1]),
+            ]
             _, others = await asyncio.wait(map(asyncio.ensure_future, ways), return_when=asyncio.FIRST_COMPLETED)
             for other in others:
                 other.cancel()
@@ -96,12 +105,16 @@ class Proxy:
                     self._writers.discard(one)
                     one.transport.abort()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open: asyncio.Event) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open: asyncio.Event, kept: bytearray
+    ) -> None:
         """Until one side has left; the other is then told, whatever is held back."""
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 await open.wait()
+                if self._record:
+                    kept += data
                 writer.write(data)
                 await writer.drain()
