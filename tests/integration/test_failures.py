@@ -7,7 +7,6 @@ import asyncio
 import base64
 import json
 import os
-import pickle
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.client import Workflow
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import DeadLetter, Handoff, Request, Result
-from pointsman_schemas.log import PlanRejected, TaskSucceeded, WorkflowEnded
+from pointsman_schemas.events import DeadLetter, Handoff, Result
+from pointsman_schemas.log import PlanRejected, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
@@ -263,42 +262,6 @@ async def test_a_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system
     assert discarded.documents == [{"letter": letter.id, "discarded": True}]
     assert gone.code == 3
     assert await endings(system, workflow.id) == 1
-
-
-async def test_data_that_looks_like_objects_stays_data(system: System) -> None:
-    canary = system.folder / "canary"
-    markers: dict[str, Any] = {
-        "py/object": "os.system", "py/reduce": [{"py/function": "os.system"}, [f"touch {canary}"]],
-        "__class__": "subprocess.Popen", "__reduce__": ["os.system", [f"touch {canary}"]], "__proto__": {"a": 1},
-        "lc": 1, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": f"touch {canary}"},
-        "yaml": f"!!python/object/apply:os.system ['touch {canary}']", "$ref": f"file://{canary}",
-        "template": "{{ ''.__class__.__mro__ }} ${7*7} {0.__class__}",
-    }  # fmt: skip
-    workflow = await system.client.submit("crew", steps("t1", times=1) | {"markers": markers}, metadata=markers)
-    task = {"id": "t1", "agent": "worker", "intent": "say it", "input": {"say": markers}}
-    said = await system.client.submit("crew", {"tasks": [task]})
-
-    class Touch:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (canary,)
-
-    poison = pickle.dumps(Touch())
-    poisoned = [
-        await _publish(system, system.client.subjects.request("crew"), poison, headers)
-        for headers in (
-            {"Content-Type": "application/x-python-pickle"},
-            {"Content-Type": "application/x-msgpack"},
-            headers_of("poison-3", Request.event_type) | {"ce-datacontenttype": "application/x-python-pickle"},
-        )
-    ]
-    await workflow.outcome(20)
-    await said.outcome(20)
-    kept = [entry for entry in await system.client.entries(said.id) if isinstance(entry, TaskSucceeded)]
-    refused = [await letters_of(system, workflow) for workflow in poisoned]
-
-    assert [entry.result.output for entry in kept if entry.task_id == "t1"] == [markers]
-    assert [letter.cause.kind for (letter,) in refused] == ["undecodable"] * 3
-    assert not canary.exists()
 
 
 def runs(system: System, workflow: str, task: str = "t1", what: str = "start") -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
 import signal
 from collections import Counter
@@ -263,16 +262,3 @@ async def test_the_same_ids_from_many_callers_cross_no_answers(
     assert len(answers) == 20 * len(ids)
     assert [said for _, said, _ in answers] == [nonce for nonce, _, _ in answers]
     assert Counter(correlation for _, _, correlation in answers) == dict.fromkeys(ids, 20)
-
-
-def test_nothing_installed_can_build_an_object_from_text() -> None:
-    forbidden = re.compile(
-        r"\b(?:import|from)\s+(?:pickle|marshal|shelve|dill|jsonpickle)\b|\byaml\.(?:unsafe_)?load\(|(?<![\w.])(?:eval|exec)\("
-    )
-    root = Path(__file__).parents[2]
-    sources = [path for place in ("schemas", "runtime", "agents") for path in (root / place).rglob("*.py")]
-
-    found = [f"{path.name}: {match[0]}" for path in sources for match in forbidden.finditer(path.read_text())]
-
-    assert len(sources) > 50
-    assert found == []
