@@ -148,7 +148,7 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         if content_type and not _is_json(content_type):
             raise UndecodableEvent(f"Content-Type is {content_type[:80]!r}; expected {_JSON}")
         return None, body
-    attributes = {name[3:]: value for name, value in lower.items() if name.startswith("ce-")}
+    attributes = {name: lower[header] for header, name in _attributes(tuple(lower))}
     if "%" in (every := "".join(attributes.values())) or not every.isascii():
         attributes = {name: _unquote(value, f"ce-{name}") for name, value in attributes.items()}
     return _envelope(attributes, lower), body
@@ -157,6 +157,12 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
 @lru_cache(256)  # the events of a kind have the same dozen names
 def _lower(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
+
+
+@lru_cache(256)
+def _attributes(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The headers among `names` that carry an attribute of the event, each with the attribute's name."""
+    return tuple((name, name[3:]) for name in names if name.startswith("ce-"))
 
 
 @lru_cache(64)  # there are a dozen types

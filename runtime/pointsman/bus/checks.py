@@ -18,6 +18,7 @@ __all__ = [
     "check_size",
     "check_subject",
     "header_size",
+    "is_own",
     "matches",
     "own_headers",
     "wire_headers",
@@ -90,7 +91,12 @@ def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """The headers the event was sent with: what the broker, or we for the broker, added is left out."""
     if not headers:
         return {}
-    return {name: value for name, value in headers.items() if name[:5] != "Nats-" or name == MESSAGE_ID}
+    return {name: value for name, value in headers.items() if is_own(name)}
+
+
+def is_own(name: str) -> bool:
+    """Whether a header of that name is the event's."""
+    return name[:5] != "Nats-" or name == MESSAGE_ID
 
 
 def header_size(headers: Mapping[str, str]) -> int:

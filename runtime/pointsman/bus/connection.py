@@ -129,8 +129,11 @@ class NatsConnection:
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
         """Hand it to the connection, which keeps it while it is away, as far as it has room. What it does not take is
         dropped: whoever uses this has another way to notice."""
-        with suppress(*FAILURES):
-            await self.client.hand_over(subject, reply, headers, body)
+        try:
+            self.client.put(subject, reply, headers, body)
+            await self.client.keep_up()
+        except FAILURES:
+            return
 
     async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
         """`heard` is called for every message as it is read. Raises `BusUnavailable`."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
-from pointsman.bus.checks import check_filter, own_headers
+from pointsman.bus.checks import check_filter
 from pointsman.bus.micro import micro_answer, micro_subjects
 from pointsman.bus.nats_client import FAILURES, Msg, NatsClient
-from pointsman.bus.wire import Connection, Inbox
+from pointsman.bus.wire import Arrival, Connection, Inbox
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Clock, Service, Stored
+from pointsman.structured import structlog
 
 __all__ = ["Listening"]
+
+_log = structlog.get_logger(__name__)
 
 
 class Listening:
@@ -35,18 +39,34 @@ class Listening:
     async def listen(
         self, subject: str, heard: Callable[[Stored], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
+        """Each message is taken as it is read, and told in a task of the listener's own, in the order they came."""
         check_filter(subject)
+        arrived = asyncio.Queue[Arrival]()
+        inbox = await self._bus.hear(subject, arrived.put_nowait)
+        await self._flush()
+        return self._telling(inbox, arrived, heard)
 
-        async def arrived(message: Msg) -> None:
-            sent = Stored(message.subject, message.data, own_headers(message.headers), 0, self._clock.now())
-            if not sent.body:
-                try:
-                    sent = await self._whole(sent)
-                except BusUnavailable:  # who listens may always miss something
-                    return
-            await heard(sent)
+    @asynccontextmanager
+    async def _telling(
+        self, inbox: Inbox, arrived: asyncio.Queue[Arrival], heard: Callable[[Stored], Awaitable[None]]
+    ) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._tell(arrived, heard))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await inbox.drop()
+            await asyncio.wait({task})
 
-        return await self._subscribed({subject: arrived})
+    async def _tell(self, arrived: asyncio.Queue[Arrival], heard: Callable[[Stored], Awaitable[None]]) -> None:
+        """An error of the listener, or a body that is not to be had, does not end the listening."""
+        while True:
+            message = await arrived.get()
+            sent = Stored(message.subject, message.data, message.own_headers, 0, self._clock.now())
+            try:
+                await heard(sent if sent.body else await self._whole(sent))
+            except Exception as error:
+                _log.warning("listener_failed", subject=sent.subject, error=repr(error))
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
         started = self._clock.now()
@@ -58,23 +78,20 @@ class Listening:
 
             return asked
 
-        return await self._subscribed({subject: answering(verb) for subject, verb in micro_subjects(service)})
-
-    async def _subscribed(
-        self,
-        handlers: Mapping[str, Callable[[Msg], Awaitable[None]]],
-    ) -> AbstractAsyncContextManager[None]:
-        """What leaves all of `handlers` again."""
         inboxes = []
         try:
-            for subject, handler in handlers.items():
-                inboxes.append(await self._client.call(subject, handler))
+            for subject, verb in micro_subjects(service):
+                inboxes.append(await self._client.call(subject, answering(verb)))
         except FAILURES as error:
-            raise BusUnavailable(f"cannot listen on {', '.join(handlers)}: {error}") from error
-        if self._bus.connected:  # else reconnecting brings the subscriptions along
+            raise BusUnavailable(f"cannot serve {service.name}: {error}") from error
+        await self._flush()
+        return _until_left(inboxes)
+
+    async def _flush(self) -> None:
+        """Return when the broker knows of it. While the connection is away, reconnecting brings subscriptions along."""
+        if self._bus.connected:
             with suppress(*FAILURES):
                 await self._client.flush(int(self._timeout) + 1)
-        return _until_left(inboxes)
 
 
 @asynccontextmanager

@@ -100,11 +100,6 @@ class NatsClient(Client):
     def unhear(self, subscription: Subscription) -> None:
         self._heard.pop(subscription._id, None)
 
-    async def hand_over(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
-        """As `put`, and wait where the connection cannot keep up."""
-        self.put(subject, reply, headers, body)
-        await self.keep_up()
-
     @property
     def is_full(self) -> bool:
         """Whether more waits to be sent than should: the server, or the way to it, is slow."""
@@ -117,14 +112,15 @@ class NatsClient(Client):
 
     def put(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
         """As `publish`, of a subject and headers that were checked, and without waiting: for what is waited for
-        anyhow, as an answer is.
+        anyhow, as an answer is, or before `keep_up`.
 
         Raises what `publish` raises: it is closed, or away with more pending than it keeps.
         """
-        if self.is_closed:
-            raise nats.errors.ConnectionClosedError
-        if not self.is_connected and len(body) + self._pending_data_size > self._max_pending_size:
-            raise nats.errors.OutboundBufferLimitError
+        if not self.is_connected:
+            if self.is_closed:
+                raise nats.errors.ConnectionClosedError
+            if len(body) + self._pending_data_size > self._max_pending_size:
+                raise nats.errors.OutboundBufferLimitError
         if headers:
             order = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(body)}\r\n"
         else:

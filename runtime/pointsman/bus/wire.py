@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from pointsman.bus.checks import own_headers
+from pointsman.bus.checks import is_own
 from pointsman.ports import Stored
 
 __all__ = [
@@ -66,6 +66,11 @@ class Arrival:
     @property
     def headers(self) -> dict[str, str]:
         return header_lines(self.block) if self.block else {}
+
+    @property
+    def own_headers(self) -> dict[str, str]:
+        """Those that the event was sent with."""
+        return header_lines(self.block, _is_own_name) if self.block else {}
 
     @property
     def status(self) -> str:
@@ -134,12 +139,12 @@ class Meta:
 
 def as_stored(message: Arrival, meta: Meta) -> Stored:
     """A delivered message as its stream holds it, with the event's own headers."""
-    return Stored(message.subject, message.data, own_headers(message.headers), meta.sequence, meta.at)
+    return Stored(message.subject, message.data, message.own_headers, meta.sequence, meta.at)
 
 
 def header_block(encoded: str) -> dict[str, str]:
     """The event's own headers, from the base64 of a header block as it is on the wire."""
-    return own_headers(header_lines(b64decode(encoded)))
+    return header_lines(b64decode(encoded), _is_own_name)
 
 
 def header_bytes(headers: Mapping[str, str]) -> bytes:
@@ -150,15 +155,25 @@ def header_bytes(headers: Mapping[str, str]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n\r\n".encode()
 
 
-def header_lines(block: bytes) -> dict[str, str]:
-    """`Name: value` per line. A line of another form is passed over, as is the first, which names the version."""
-    lines = [line.partition(":") for line in block.decode("utf-8", "replace").split("\r\n")]
-    return {name: value.strip() for name, colon, value in lines if colon and _is_name(name)}
-
-
 @lru_cache(1024)  # there are a few dozen
 def _is_name(name: str) -> bool:
     return " " not in name and "\t" not in name and name.isascii()
+
+
+@lru_cache(1024)
+def _is_own_name(name: str) -> bool:
+    return _is_name(name) and is_own(name)
+
+
+def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict[str, str]:
+    """`Name: value` per line, of the names that are `wanted`. A line of another form is passed over, as is the first,
+    which names the version."""
+    return {
+        name: value.strip()
+        for line in block.decode("utf-8", "replace").split("\r\n")
+        for name, colon, value in (line.partition(":"),)
+        if colon and wanted(name)
+    }
 
 
 def instant(text: str) -> datetime:

@@ -12,31 +12,14 @@ from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ErrorKind, Planned, Result, Usage
 from pointsman_schemas.log import (
-    AllowanceAwaited,
-    ApprovalDecided,
-    ApprovalRequested,
     AttemptFailed,
     Commit,
-    ControlIgnored,
     Entry,
-    LimitReached,
     PlanAccepted,
-    PlanRejected,
-    RefinementAsked,
-    ResultIgnored,
-    RetryScheduled,
     ReviewAsked,
-    TaskAbandoned,
     TaskAdded,
-    TaskDispatched,
-    TaskFailed,
-    TaskHeld,
-    TaskRefined,
     TaskReopened,
-    TaskSkipped,
     TaskSucceeded,
-    TimerArmed,
-    WorkflowEnded,
     WorkflowStarted,
 )
 
@@ -72,7 +55,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         InvariantError: the entry cannot follow: it comes after the terminal one, names a task there is not, or makes a
             move the tables in `transitions` do not have.
     """
-    if isinstance(entry, WorkflowStarted):
+    if entry.kind == "workflow_started":
         if state is not None:
             raise InvariantError(f"{state.workflow_id} started twice")
         return _started(entry)
@@ -80,14 +63,14 @@ def evolve(state: State | None, entry: Entry) -> State:
         raise InvariantError(f"{entry.kind} comes before workflow_started")
     if state.ended:
         raise InvariantError(f"{entry.kind} comes after {state.workflow_id} ended as {state.phase}")
-    match entry:
-        case TaskAdded():
+    match entry.kind:  # and not `entry`: to try the classes of models one after the other costs forty times as much
+        case "task_added":
             return _task_added(state, entry)
-        case PlanAccepted():
+        case "plan_accepted":
             return _plan_accepted(state, entry)
-        case PlanRejected():
+        case "plan_rejected":
             return changed(state, rejections=state.rejections + 1)
-        case TaskDispatched():
+        case "task_dispatched":
             task = _task(state, entry.task_id)
             return _with_task(
                 state,
@@ -106,7 +89,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 detoured=task.detoured or entry.instead_of is not None,
                 allowance=entry.allowance,
             )
-        case AllowanceAwaited():
+        case "allowance_awaited":
             task = _task(state, entry.task_id)
             return _with_task(
                 state,
@@ -117,11 +100,11 @@ def evolve(state: State | None, entry: Entry) -> State:
                 fallback=task.fallback if entry.agent == task.agent else None,
                 team=task.team and entry.agent == task.agent,
             )
-        case TaskSucceeded():
+        case "task_succeeded":
             return _finished(state, entry, TaskStatus.SUCCEEDED)
-        case AttemptFailed():
+        case "attempt_failed":
             return _attempt_failed(state, entry)
-        case RetryScheduled():
+        case "retry_scheduled":
             task = _task(state, entry.task_id)
             return _with_task(
                 state,
@@ -137,21 +120,21 @@ def evolve(state: State | None, entry: Entry) -> State:
                 team=entry.team,
                 allowance=entry.allowance,
             )
-        case TaskHeld():
+        case "task_held":
             return _with_task(state, entry.task_id, TaskStatus.HELD, not_before=entry.until, detoured=True)
-        case RefinementAsked():
+        case "refinement_asked":
             return _with_task(state, entry.task_id, TaskStatus.REFINING, refined_by=entry.by)
-        case TaskRefined():
+        case "task_refined":
             task = _task(state, entry.task_id)
             refined = changed(task, intent=entry.intent or task.intent)
             return changed(state, tasks={**state.tasks, task.id: refined})
-        case ReviewAsked():
+        case "review_asked":
             return _finished(state, entry, TaskStatus.IN_REVIEW)
-        case TaskFailed():
+        case "task_failed":
             return _with_task(state, entry.task_id, TaskStatus.FAILED, error=entry.error, ended_at=entry.at)
-        case TaskSkipped():
+        case "task_skipped":
             return _with_task(state, entry.task_id, TaskStatus.SKIPPED, cause=entry.reason, ended_at=entry.at)
-        case TaskAbandoned():
+        case "task_abandoned":
             state = without_approvals(state, entry.at, entry.task_id)
             task = _task(state, entry.task_id)
             team = entry.team or task.team
@@ -160,11 +143,11 @@ def evolve(state: State | None, entry: Entry) -> State:
             return _with_task(
                 state, entry.task_id, TaskStatus.ABANDONED, cause=entry.reason, ended_at=entry.at, team=team
             )
-        case TaskReopened():
+        case "task_reopened":
             return _task_reopened(state, entry)
-        case ResultIgnored():
+        case "result_ignored":
             return changed(state, ignored=state.ignored | {entry.event_id})
-        case ApprovalRequested():
+        case "approval_requested":
             asked = approval_requested(state, entry)
             if entry.task_id is None:
                 return asked
@@ -181,15 +164,15 @@ def evolve(state: State | None, entry: Entry) -> State:
                 cap=task.cap + len(asking),
                 asked_in=(*task.asked_in, *asking),
             )
-        case ApprovalDecided():
+        case "approval_decided":
             return approval_decided(state, entry)
-        case ControlIgnored():
+        case "control_ignored":
             return changed(state, ignored=state.ignored | {entry.event_id})
-        case TimerArmed():
+        case "timer_armed":
             return changed(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
-        case LimitReached():
+        case "limit_reached":
             return changed(without_plan(state, entry.at), limit=state.limit or entry.detail)
-        case WorkflowEnded():
+        case "workflow_ended":
             state = without_approvals(state, entry.at)
             return changed(_moved(state, Phase(entry.outcome.status)), outcome=entry.outcome)
         case _:

@@ -4,7 +4,7 @@ makes sure somebody looks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pointsman.core.answers import bare_results, write_answer
 from pointsman.core.attempts import attempt_failed, resume
@@ -20,15 +20,7 @@ from pointsman.core.tree import may_plan, planned_so_far
 from pointsman.core.verdicts import expire_approvals, first_expiry
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
-from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
-    LimitReached,
-    RetryScheduled,
-    TaskDispatched,
-    TaskHeld,
-    TimerArmed,
-)
+from pointsman_schemas.log import Entry, LimitReached, TimerArmed
 
 __all__ = ["arm_timer", "check_limits", "ration"]
 
@@ -103,11 +95,7 @@ def arm_timer(draft: Draft) -> None:
     if state.ended:
         return
     fired = state.timer in draft.fired
-    started = [entry.deadline + LATE for entry in draft.entries if isinstance(entry, TaskDispatched | RetryScheduled)]
-    started += [entry.expires_at for entry in draft.entries if isinstance(entry, ApprovalRequested)]
-    started += [entry.until for entry in draft.entries if isinstance(entry, TaskHeld)]
-    if any(isinstance(entry, ApprovalDecided) for entry in draft.entries):
-        started.append(state.deadline)  # it runs again
+    started = [due for entry in draft.entries if (due := _starts(state, entry)) is not None]
     if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
         return
     deadlines = [task.deadline + LATE for task in state.tasks.values() if task.live and task.deadline]
@@ -122,6 +110,21 @@ def arm_timer(draft: Draft) -> None:
     if fired or state.timer_due is None or due < state.timer_due:
         name = f"wake-{state.timers + 1}"
         draft.add(TimerArmed(at=draft.now, name=name, due=max(due, draft.now), reason=nobody))
+
+
+def _starts(state: State, entry: Entry) -> datetime | None:
+    """The deadline that begins to run with `entry`."""
+    match entry.kind:
+        case "task_dispatched" | "retry_scheduled":
+            return entry.deadline + LATE
+        case "approval_requested":
+            return entry.expires_at
+        case "approval_decided":
+            return state.deadline  # it runs again
+        case "task_held":
+            return entry.until
+        case _:
+            return None
 
 
 def _overdue(draft: Draft, task: Task) -> AttemptError:

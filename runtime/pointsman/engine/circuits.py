@@ -20,7 +20,7 @@ from pointsman.engine.insisting import insist
 from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import get_logger, metrics, names
-from pointsman_schemas.log import AttemptFailed, Entry, ReviewAsked, TaskAbandoned, TaskSucceeded
+from pointsman_schemas.log import Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -81,15 +81,15 @@ class SharedCircuits:
     def saw(self, before: State | None, workflow_id: str, entries: Iterable[Entry]) -> None:
         """Learn from what was committed; `before` is the workflow before it."""
         for entry in entries:
-            match entry:
-                case TaskSucceeded() | AttemptFailed() | TaskAbandoned() if in_review(before, entry.task_id):
+            match entry.kind:
+                case "task_succeeded" | "attempt_failed" | "task_abandoned" if in_review(before, entry.task_id):
                     pass  # its agent had answered when the judge was asked
-                case TaskSucceeded() | ReviewAsked():
+                case "task_succeeded" | "review_asked":
                     self._succeeded(entry.result.agent)
-                case AttemptFailed() | TaskAbandoned():
+                case "attempt_failed" | "task_abandoned":
                     task = before.tasks.get(entry.task_id) if before is not None else None
                     if task is not None and task.attempt:
-                        blamed = isinstance(entry, AttemptFailed) and blames(entry.error)
+                        blamed = entry.kind == "attempt_failed" and blames(entry.error)
                         probe = probe_name(workflow_id, task.id, task.attempt)
                         self._ended(task.agent, f"{workflow_id}/{task.id}", probe, blamed=blamed)
                 case _:

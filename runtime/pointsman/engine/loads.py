@@ -17,7 +17,7 @@ from pointsman.engine.handoffs import consumer_name
 from pointsman.errors import PeerError
 from pointsman.ports import Bus, Clock
 from pointsman_schemas.events import Result
-from pointsman_schemas.log import AttemptFailed, Entry, RetryScheduled, ReviewAsked, TaskDispatched, TaskSucceeded
+from pointsman_schemas.log import Entry
 
 __all__ = ["Loads"]
 
@@ -60,20 +60,20 @@ class Loads:
         be, that is put right by the next look."""
         if self._known:
             for entry in entries:
-                if isinstance(entry, TaskDispatched | RetryScheduled):
+                if entry.kind in ("task_dispatched", "retry_scheduled"):
                     self._count(entry.agent, 1)
 
     def saw(self, before: State | None, entries: Iterable[Entry]) -> None:
         """Learn from what was committed; `before` is the workflow before it."""
         for entry in entries:
-            match entry:
-                case TaskSucceeded() | AttemptFailed() if in_review(before, entry.task_id):
+            match entry.kind:
+                case "task_succeeded" | "attempt_failed" if in_review(before, entry.task_id):
                     pass  # its agent had answered when the judge was asked
-                case TaskSucceeded() | ReviewAsked():
+                case "task_succeeded" | "review_asked":
                     self._answered(entry.result)
                     self._count(entry.result.agent, -1)
-                case AttemptFailed(result=Result() as result):
-                    self._count(result.agent, -1)
+                case "attempt_failed" if entry.result is not None:
+                    self._count(entry.result.agent, -1)
                 case _:
                     pass
 

@@ -28,7 +28,7 @@ from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger, tracing
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
-from pointsman_schemas.log import ApprovalRequested, Entry, TaskAbandoned, TimerArmed
+from pointsman_schemas.log import Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -63,7 +63,7 @@ class Sender:
 
     async def send_new(self, state: State, entries: Sequence[Entry], prepared: Sequence[Ready] | None = None) -> None:
         """Send what `entries`, committed just now and by this process, have added to the outbox of `state`."""
-        if abandoned := [entry.task_id for entry in entries if isinstance(entry, TaskAbandoned)]:
+        if abandoned := [entry.task_id for entry in entries if entry.kind == "task_abandoned"]:
             await self._take_back(state, [state.tasks[name] for name in abandoned])
         await self._send(state, self.prepare(state, entries) if prepared is None else prepared)
 
@@ -250,10 +250,10 @@ def _touched(entries: Iterable[Entry]) -> Set[str]:
 
 
 def _about(entry: Entry) -> str:
-    match entry:
-        case TimerArmed():
+    match entry.kind:
+        case "timer_armed":
             return entry.name
-        case ApprovalRequested():
+        case "approval_requested":
             return entry.approval
         case _:
             return getattr(entry, "task_id", "")

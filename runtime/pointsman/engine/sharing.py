@@ -15,6 +15,7 @@ from hashlib import blake2b
 from time import process_time
 
 from pointsman.ports import Bus, Clock, Delivery
+from pointsman_schemas.card import AgentCard
 
 __all__ = ["Sharing", "holder"]
 
@@ -34,6 +35,7 @@ class Sharing:
         self._clock = clock
         self._team = team
         self._instance = instance
+        self._seen: Sequence[AgentCard] = ()
         self._alive: Sequence[str] = (instance,)
         self._pressed = False
         self._since, self._used = clock.monotonic(), process_time()
@@ -59,7 +61,11 @@ class Sharing:
 
     async def look(self) -> None:
         """See who is there now."""
-        cards = [card for card in await self._bus.registry.cards() if card.team and card.name == self._team]
+        seen = await self._bus.registry.cards()
+        if seen is self._seen:  # as nearly always: the registry makes another one when anything has changed
+            return
+        self._seen = seen
+        cards = [card for card in seen if card.team and card.name == self._team]
         cards.sort(key=lambda card: (card.started_at is None, card.started_at, card.instance))
         alive = [card.instance for card in cards]
         self._alive = alive if self._instance in alive else [*alive, self._instance]

@@ -21,25 +21,15 @@ from pointsman.telemetry import Happening, TraceContext, metrics, names, parse_t
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import (
-    AttemptFailed,
     Entry,
-    LimitReached,
-    PlanRejected,
-    ResultIgnored,
-    RetryScheduled,
-    TaskAbandoned,
-    TaskAdded,
-    TaskDispatched,
-    TaskFailed,
-    TaskHeld,
-    TaskReopened,
-    TaskSucceeded,
     TraceOrigin,
-    WorkflowEnded,
 )
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Spans", "log_ids", "trace_context", "traceparent"]
+
+_TELLING = ("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended")
+"""The entries that end something."""
 
 
 def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
@@ -71,8 +61,7 @@ class Spans:
         """A span for each task and workflow that `entries`, committed just now, have ended."""
         if not (tracing() or metrics.measuring()):
             return
-        if not any(isinstance(entry, TaskSucceeded | TaskFailed | TaskAbandoned | RetryScheduled | WorkflowEnded)
-                   for entry in entries):  # fmt: skip
+        if not any(entry.kind in _TELLING for entry in entries):
             return
         history: Sequence[Entry] = entries
         if tracing() and state.trace.flags & 1 and _eventful(state, entries):
@@ -145,12 +134,12 @@ def _sent_from(delivery: Delivery) -> TraceContext | None:
 def _eventful(state: State, entries: Iterable[Entry]) -> bool:
     """Whether anything happened on the way to these ends that their spans should tell: it is in the log."""
     for entry in entries:
-        match entry:
-            case TaskSucceeded() | TaskFailed() | TaskAbandoned():
+        match entry.kind:
+            case "task_succeeded" | "task_failed" | "task_abandoned":
                 task = state.tasks[entry.task_id]
                 if task.attempt > 1 or task.detoured:
                     return True
-            case WorkflowEnded():
+            case "workflow_ended":
                 if state.revision > 1 or state.limit or state.rejections:
                     return True
             case _:
@@ -161,16 +150,16 @@ def _eventful(state: State, entries: Iterable[Entry]) -> bool:
 def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], cards: Sequence[AgentCard]) -> None:
     ended: set[str] = set()  # an answer that came and was refused is one end
     for entry in entries:
-        match entry:
-            case TaskSucceeded() | TaskFailed() | TaskAbandoned():
+        match entry.kind:
+            case "task_succeeded" | "task_failed" | "task_abandoned":
                 task = state.tasks[entry.task_id]
                 if task.started_at is not None and task.id not in ended:
                     card = next((card for card in cards if card.name == task.agent), None)
                     _task_ended(state, task, task.started_at, entry.at, card, _of_task(history, task.id))
                 ended.add(task.id)
-            case RetryScheduled():
+            case "retry_scheduled":
                 metrics.count(names.RETRIES, attributes={names.AGENT_NAME: entry.agent})
-            case WorkflowEnded():
+            case "workflow_ended":
                 _workflow_ended(state, entry.at, _of_workflow(history))
             case _:
                 pass
@@ -181,29 +170,29 @@ def _of_task(history: Iterable[Entry], task_id: str) -> list[Happening]:
     for entry in history:
         if getattr(entry, "task_id", None) != task_id:
             continue
-        match entry:
-            case AttemptFailed():
+        match entry.kind:
+            case "attempt_failed":
                 failed: names.Attributes = {names.ATTEMPT: entry.attempt, names.ERROR_TYPE: entry.error.kind}
                 found.append(Happening(names.ATTEMPT_FAILED, entry.at, failed))
-            case RetryScheduled():
+            case "retry_scheduled":
                 retry: names.Attributes = {
                     names.ATTEMPT: entry.attempt,
                     names.AGENT_NAME: entry.agent,
                     "pointsman.delay": max(0.0, (entry.not_before - entry.at).total_seconds()),
                 }
                 found.append(Happening(names.RETRIED, entry.at, retry))
-            case TaskHeld():
+            case "task_held":
                 held: names.Attributes = {
                     "pointsman.delay": (entry.until - entry.at).total_seconds(),
                     names.REASON: entry.reason,
                 }
                 found.append(Happening(names.HELD, entry.at, held))
-            case TaskDispatched(instead_of=str() as other):
-                stood: names.Attributes = {names.AGENT_NAME: entry.agent, "pointsman.instead_of": other}
+            case "task_dispatched" if entry.instead_of is not None:
+                stood: names.Attributes = {names.AGENT_NAME: entry.agent, "pointsman.instead_of": entry.instead_of}
                 found.append(Happening(names.STOOD_IN, entry.at, stood))
-            case TaskReopened():
+            case "task_reopened":
                 found.append(Happening(names.REOPENED, entry.at, {}))
-            case ResultIgnored():
+            case "result_ignored":
                 ignored: names.Attributes = {names.ATTEMPT: entry.attempt, names.REASON: entry.reason}
                 found.append(Happening(names.RESULT_IGNORED, entry.at, ignored))
             case _:
@@ -215,15 +204,15 @@ def _of_workflow(history: Iterable[Entry]) -> list[Happening]:
     found: list[Happening] = []
     planned = False
     for entry in history:
-        match entry:
-            case TaskAdded(role=Role.PLAN):
+        match entry.kind:
+            case "task_added" if entry.role is Role.PLAN:
                 if planned:
                     found.append(Happening(names.PLANNED_AGAIN, entry.at, {names.TASK_ID: entry.task_id}))
                 planned = True
-            case PlanRejected():
+            case "plan_rejected":
                 said: names.Attributes = {"pointsman.problems": entry.problems}
                 found.append(Happening(names.PLAN_REFUSED, entry.at, said))
-            case LimitReached():
+            case "limit_reached":
                 limit: names.Attributes = {"pointsman.limit": entry.limit, names.REASON: entry.detail}
                 found.append(Happening(names.LIMIT_REACHED, entry.at, limit))
             case _:

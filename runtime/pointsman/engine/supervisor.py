@@ -45,7 +45,7 @@ from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, tracing
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.log import Entry, WorkflowEnded
+from pointsman_schemas.log import Entry
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
@@ -413,7 +413,7 @@ class SupervisorEngine:
                 _log.debug(entry.kind, **_ids(entry), **log_ids(state))
         if state.ended:
             self._remember_end(state.workflow_id)
-            if any(isinstance(entry, WorkflowEnded) for entry in entries):
+            if any(entry.kind == "workflow_ended" for entry in entries):
                 elapsed = state.outcome.elapsed if state.outcome else 0.0
                 _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3), **log_ids(state))
 

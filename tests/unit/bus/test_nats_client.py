@@ -104,7 +104,7 @@ async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> Non
 
     async with connected(server) as client:
         server.reads.set()
-        await client.hand_over("a", "", b"", b"x")
+        client.put("a", "", b"", b"x")
         await asyncio.sleep(0)
 
         assert client.pending_data_size == 0
@@ -118,7 +118,8 @@ async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for
 
         async def send() -> None:
             for size in sizes:
-                await client.hand_over("a", "", b"", b"x" * size)
+                client.put("a", "", b"", b"x" * size)
+                await client.keep_up()
                 await asyncio.sleep(0)
 
         sending = asyncio.create_task(send())
