@@ -251,9 +251,9 @@ MUTANTS = (
         "test_trace.py::test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other",
     ),
     _runtime(
-        "M20", "engine/spans.py", "            case TaskSucceeded() | TaskFailed() | TaskAbandoned():\n"
+        "M20", "engine/spans.py", '            case "task_succeeded" | "task_failed" | "task_abandoned":\n'
         "                task = state.tasks[entry.task_id]\n                if task.started_at",
-        "            case TaskFailed() | TaskAbandoned():\n"
+        '            case "task_failed" | "task_abandoned":\n'
         "                task = state.tasks[entry.task_id]\n                if task.started_at",
         "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
     ),
