@@ -60,7 +60,7 @@ class Loads:
         be, that is put right by the next look."""
         if self._known:
             for entry in entries:
-                if entry.kind in ("task_dispatched", "retry_scheduled"):
+                if entry.kind == "task_dispatched" or entry.kind == "retry_scheduled":
                     self._count(entry.agent, 1)
 
     def saw(self, before: State | None, entries: Iterable[Entry]) -> None:
