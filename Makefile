@@ -59,7 +59,7 @@ chaos: $(STAMP)  ## kill brokers, nodes, supervisors and workers, break networks
 	PYTHONPATH=tests $(BIN)/python -m chaos $(FORMS)
 
 # One after the other: what they measure is CPU time and memory, and most of them fill the machine.
-cases: $(STAMP)  ## the faults that others had, as large as they were reported: an hour, and 20 GB of disk
+cases: $(STAMP)  ## the faults that others had, as large as they were reported: an hour, 20 GB of disk, and a package index
 	POINTSMAN_CASES=reported $(BIN)/pytest -m sized -s -v
 
 bench: $(STAMP)  ## the benchmark, whole

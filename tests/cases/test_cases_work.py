@@ -21,6 +21,7 @@ from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import Service, System, found
 from support.providers import Answer, FakeProvider
+from support.sizes import SIZE, sized
 from support.system import running
 
 from pointsman.agent import agent
@@ -38,7 +39,7 @@ from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Supervisor, Team
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(max(120, SIZE.patience))
 
 
 def journal(path: Path) -> list[dict[str, Any]]:
@@ -339,30 +340,24 @@ async def _collector(manner: str) -> AsyncIterator[str]:
         server.close()
 
 
-async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_path: Path) -> None:
-    """One process for each way in which a collector can be of no use; all of them serve, stay small, and leave."""
+@sized
+@pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded", "is slow"])
+async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_path: Path, manner: str) -> None:
+    """All of them serve, stay small, and leave."""
     async with AsyncExitStack() as stack:
-        system = await stack.enter_async_context(System(tmp_path, settings))
-        services: list[Service] = []
-        for manner, arguments in zip(
-            ("refuses", "hangs", "is overloaded", "is slow"),
-            (
-                ("supervisor", CREW),
-                ("worker", f"{CREW}:worker"),
-                ("worker", f"{CREW}:planner"),
-                ("worker", f"{CREW}:synthesizer"),
-            ),
-            strict=True,
-        ):
-            system.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = await stack.enter_async_context(_collector(manner))
-            services.append(await system.start(*arguments))
-        await asyncio.gather(
-            services[0].logged("supervisor_started"), *(each.logged("worker_started") for each in services[1:])
-        )
-        await found(lambda: _everybody(system, 3), "three cards")
-        await asyncio.gather(*(system.ask("crew", steps("a", "b"), seconds=60) for _ in range(30)))
+        endpoint = await stack.enter_async_context(_collector(manner))
+        system = System(tmp_path, settings, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+        await stack.enter_async_context(system)
+        services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
+        few = asyncio.Semaphore(SIZE.together)
+
+        async def ended() -> str:
+            async with few:
+                return (await system.ask("crew", steps("a", "b"), seconds=60)).status
+
+        await asyncio.gather(*(ended() for _ in range(SIZE.unexported)))
         before = [_memory(service.pid) for service in services]
-        outcomes = await asyncio.gather(*(system.ask("crew", steps("a", "b"), seconds=60) for _ in range(30)))
+        statuses = await asyncio.gather(*(ended() for _ in range(SIZE.unexported)))
         grown = [_memory(service.pid) - size for service, size in zip(services, before, strict=True)]
 
         async def left(service: Service) -> float:
@@ -375,15 +370,13 @@ async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_pa
         loud = [len(service.lines(level="warning")) for service in services]
     await remove_streams(settings)
 
-    assert Counter(outcome.status for outcome in outcomes) == {"completed": 30}
-    assert max(grown) < 16_000_000, [f"{size / 1e6:.1f} MB" for size in grown]
+    said = ", ".join(f"{size / 1e6:.1f} MB" for size in grown), ", ".join(f"{seconds:.1f} s" for seconds in took), lost
+    print(manner, *said)  # noqa: T201 - docs/faults.md has it from here
+    assert Counter(statuses) == {"completed": SIZE.unexported}
+    assert max(grown) < 8_000_000
     assert max(took) < 7.0  # 5 s are allowed, the rest is for a busy machine
-    assert min(lost[:3]) >= 50  # the slow one may take all there is
+    assert manner == "is slow" or min(lost) >= SIZE.unexported  # the slow one may take all there is
     assert max(loud) < 20
-
-
-async def _everybody(system: System, count: int) -> bool:
-    return len(await system.client.agents()) == count
 
 
 def _memory(pid: int) -> int:

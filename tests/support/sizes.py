@@ -36,6 +36,10 @@ class Size:
     """Bytes of memory that each of them may leave behind."""
     tasks: int
     """Of one plan, over a network that takes 25 ms there and as long back."""
+    unexported: int
+    """Workflows whose spans no collector takes, before what a process holds is looked at, and as many after."""
+    installed: tuple[tuple[str, str], ...]
+    """Versions of Python, which have to be there, and resolutions of `uv`, which asks a package index."""
     patience: float
     """In which one test has to be through."""
 
@@ -53,6 +57,8 @@ _SHORT = Size(
     slow=0.0,
     forgotten=1024,  # an id is remembered of each: that it has ended
     tasks=100,
+    unexported=30,
+    installed=(),
     patience=120,
 )
 _REPORTED = Size(
@@ -68,6 +74,8 @@ _REPORTED = Size(
     slow=0.025,
     forgotten=512,
     tasks=2_000,
+    unexported=500,
+    installed=(("3.11", "lowest-direct"), ("3.11", "highest"), ("3.13", "lowest-direct"), ("3.13", "highest")),
     patience=3_000,
 )
 
