@@ -15,6 +15,7 @@ from pointsman_schemas.options import Options
 from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
+    "BEGUN",
     "LONGEST_WAIT",
     "Approval",
     "ApprovalWanted",
@@ -46,6 +47,9 @@ __all__ = [
 
 LONGEST_WAIT = 86_400
 """Seconds of `retry_after` that an error may ask for: a day; who must wait longer than that has failed."""
+
+BEGUN = "begun"
+"""The `name` of the `progress` report by which a worker says that an attempt has begun."""
 
 Text = Annotated[str, Field(max_length=200_000)]
 
@@ -375,7 +379,8 @@ class Progress(Event):
     """Something an agent reports while it works; kept beside the log and shown by `watch` and `trace`.
 
     `kind` is `progress`, `tool`, `chat` or a domain event's name. A `tool` or `chat` report covers the whole call:
-    `started_at` to `ended_at`. `data` is what came with a domain event or a progress message.
+    `started_at` to `ended_at`. `data` is what came with a domain event or a progress message. A `progress` report that
+    is called `begun` is the worker's: an attempt that is not over at once has begun at `started_at`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.progress.v1"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.async_api import Browser, expect
 from support.browser import page_of, served, shown
-from support.history import WORKFLOW, at, dispatched, ended, planned, started, store, succeeded
+from support.history import WORKFLOW, at, dispatched, ended, planned, started, store, succeeded, tool
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import BEGUN, Progress
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import PlanAccepted, RetryScheduled, TaskAbandoned
 from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
 
@@ -106,6 +112,25 @@ async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(brow
         await expect(page.locator(".below a")).to_have_count(2)
         await page.locator(".node[data-task=t1]").click()
         await expect(page.get_by_role("link", name="Open the team's workflow")).to_have_attribute("href", theirs)
+
+
+async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_one_has_begun(browser: Browser) -> None:
+    bus = MemoryBus()
+    await store(
+        bus, started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)
+    )
+    await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
+    begun = tool(BEGUN, 2, 2, kind="progress")
+    headers = encode(Envelope(id="e", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW))
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto(f"/workflows/{WORKFLOW}")
+        node, lane = page.locator(".node[data-task=t1]"), page.locator(".lane[data-task=t1]")
+        await expect(node).to_have_attribute("aria-label", re.compile("handed over"))
+        await expect(lane.locator(".span")).to_be_visible()
+        await expect(lane.locator(".part")).to_have_count(0)
+        await bus.publish(Subjects().event(WORKFLOW, "t1"), dump(begun), headers)
+        await expect(node).to_have_attribute("aria-label", re.compile("running"))
+        await expect(lane.locator(".part.running")).to_have_count(1)
 
 
 async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never_began_took_no_time(

@@ -13,7 +13,8 @@ __all__ = ["within"]
 
 def within(root: TraceNode, lines: int) -> TraceNode:
     """`root` on `lines` lines, as far as that goes: whole; else without what was called in attempts that are over; else
-    with one line for all tasks of a workflow that are done, and one for all that wait."""
+    with one line for all tasks of a workflow that are done, one for all that wait for others, and one for all that no
+    worker is known to have begun."""
     shown = root
     for shorter in (_without_calls, _gathered):
         if lines_of(shown) <= lines:
@@ -29,12 +30,13 @@ def _without_calls(node: TraceNode) -> TraceNode:
 
 
 def _gathered(node: TraceNode) -> TraceNode:
-    tasks: dict[str, list[TraceNode]] = {"succeeded": [], "waiting": []}
+    tasks: dict[str, list[TraceNode]] = {"succeeded": [], "handed over": [], "waiting": []}
     others: list[TraceNode] = []
     for child in node.children:
         of = tasks.get(child.status) if child.kind == "task" else None
         others.append(_gathered(child)) if of is None else of.append(child)
-    children = (*_together(tasks["succeeded"], "done"), *others, *_together(tasks["waiting"], "that wait"))
+    handed, waiting = _together(tasks["handed over"], "handed over"), _together(tasks["waiting"], "that wait")
+    children = (*_together(tasks["succeeded"], "done"), *others, *handed, *waiting)
     return node.model_copy(update={"children": children})
 
 

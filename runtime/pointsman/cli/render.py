@@ -53,6 +53,7 @@ STYLE = {
     "succeeded": "green",
     "partial": "yellow",
     "running": "cyan",
+    "handed over": "dim",
     "in review": "cyan",
     "held": "yellow",
     "waiting": "dim",

@@ -1,8 +1,8 @@
 """A trace in a terminal: a tree, each node with a bar to scale on one time axis. Values in, a renderable out.
 
-A task's bar is thick while somebody works on it, in the colour of what came of it, and thin while it waits. When its
-worker began only the result says: until then an attempt counts as work from its handoff on. An only attempt is no line
-of its own: what was called in it stands below the task.
+A task's bar is thick while somebody works on it, in the colour of what came of it, and thin while it waits: for its
+turn, and for a worker until one says that it has begun. An only attempt is no line of its own: what was called in it
+stands below the task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pointsman_schemas.card import Role
 
 __all__ = ["lines_of", "tree"]
 
-_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "waiting": "·"}
+_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "handed over": "·", "waiting": "·"}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
@@ -132,7 +132,7 @@ def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: 
     if node.kind == "task" and node.children:
         drawn = dict.fromkeys(whole, ("─", "dim"))
         for attempt in node.children:
-            if attempt.status == "waiting":
+            if attempt.started_at is None or attempt.status == "waiting":
                 continue
             drawn |= dict.fromkeys(cells(attempt), ("█", STYLE.get(attempt.status, "")))
     line = Text()

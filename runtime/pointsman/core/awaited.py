@@ -9,15 +9,17 @@ from pointsman.core.trace import TraceNode
 
 __all__ = ["awaited", "with_absent"]
 
+_OUT = ("handed over", "running")
+
 
 def with_absent(root: TraceNode, alive: Collection[str]) -> TraceNode:
     """`root`, in which what runs with an agent that is not among the names `alive` is `waiting` and says for whom."""
     children = tuple(with_absent(child, alive) for child in root.children)
-    if root.kind != "task" or root.status != "running" or root.agent in alive:
+    if root.kind != "task" or root.status not in _OUT or root.agent in alive:
         same = all(map(is_, children, root.children))  # as nearly always, and a page is told of it again and again
         return root if same else root.model_copy(update={"children": children})
     waits = {"status": "waiting"}
-    left = tuple(child.model_copy(update=waits) if child.status == "running" else child for child in children)
+    left = tuple(child.model_copy(update=waits) if child.status in _OUT else child for child in children)
     detail = f"waiting for an agent named {root.agent}: none is alive"
     return root.model_copy(update={**waits, "detail": detail, "children": left})
 

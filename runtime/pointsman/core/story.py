@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, assert_never
 
-from pointsman.core.words import seconds, taken_late, used
+from pointsman.core.words import seconds, taken_late, used, waited
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import ErrorKind, Progress, Usage
+from pointsman_schemas.events import BEGUN, ErrorKind, Progress, Usage
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,
@@ -70,7 +70,12 @@ class Story:
     def tell(self, event: Entry | Progress) -> Line:
         """The line about `event`, which comes after those that were told before."""
         if isinstance(event, Progress):
-            self._reports.setdefault((event.task_id, event.attempt), []).append(event)
+            attempt = event.task_id, event.attempt
+            self._reports.setdefault(attempt, []).append(event)
+            if event.kind == "progress" and event.name == BEGUN:
+                late = waited(self._handed.get(attempt, event.started_at), event.started_at)
+                what = _joined(self._task(event.task_id), late)
+                return Line(event.started_at, "·" if late else "", "plain", event.agent, "has begun", what)
             return _report(event)
         mark, tone, who, does, what = self._entry(event)
         return Line(event.at, mark, tone, who, does, what)

@@ -4,7 +4,7 @@ publish request.{team}
 └ invoke_workflow {team}
   ├ plan {planner}                attempts, and the model calls and tools of each, as below
   ├ invoke_agent {agent}          a task: dispatch to result, all attempts
-  │  └ attempt 1                  the worker's own time, when it said so
+  │  └ attempt 1                  the worker's own time: from its result, until then from what it reported
   │     ├ chat {model}
   │     └ execute_tool {tool}
   ├ invoke_agent {team}           a team: its own workflow is below the attempt, drawn from its own log
@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, JsonValue
 
-from pointsman.core.words import taken_late
+from pointsman.core.words import taken_late, waited
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
 from pointsman_schemas.frozen import Frozen
@@ -56,6 +56,7 @@ __all__ = ["NodeKind", "TraceNode", "build", "children_of"]
 
 NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
 
+_HANDED = "handed over"
 _IN_REVIEW = "in review"
 _NOT_YET = datetime.max.replace(tzinfo=UTC)
 
@@ -70,10 +71,11 @@ _OPERATION = {
 
 
 class TraceNode(Frozen):
-    """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins.
+    """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins, and of an
+    attempt that nobody is known to have begun.
 
-    `status` is `running`, `waiting`, `held`, `waiting for approval`, `in review`, `succeeded`, `failed`, `skipped` or
-    `abandoned`; a workflow's is its outcome's.
+    `status` is `handed over` until a worker says that it has begun, `running`, `waiting`, `held`, `waiting for
+    approval`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; a workflow's is its outcome's.
     `detail` says why in one line. `usage` is the node's own and that of everything below it.
     """
 
@@ -112,25 +114,27 @@ def children_of(entries: Iterable[Entry]) -> tuple[str, ...]:
 
 
 def build(
-    entries: Iterable[Entry], progress: Iterable[Progress] = (), children: Mapping[str, TraceNode] | None = None
+    entries: Iterable[Entry],
+    progress: Iterable[Progress] | None = None,
+    children: Mapping[str, TraceNode] | None = None,
 ) -> TraceNode:
     """The trace of a workflow, running or ended, from all its log entries in order, its agents' reports, and the traces
-    of those of `children_of` that are known, by id.
+    of those of `children_of` that are known, by id. Without the reports what is handed over counts as begun.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
     view = _View.of(entries)
-    for report in progress:
+    for report in progress or ():
         view.report(report)
-    return view.tree(children or {})
+    return view.tree(children or {}, told=progress is not None)
 
 
 @dataclass(slots=True)
 class _Attempt:
     number: int
     agent: str
-    started_at: datetime
+    handed_at: datetime
     team: bool = False
     ended_at: datetime | None = None
     status: str = "running"
@@ -139,18 +143,22 @@ class _Attempt:
     reports: list[Progress] = field(default_factory=list)
     signs: list[Progress] = field(default_factory=list)  # of life: all that it reported
     result: Result | None = None
-    handed_at: datetime = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.handed_at = self.started_at
 
     def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
         self.ended_at, self.status, self.detail = at, status, detail
         if result is not None:
             self.result = result
-            self.started_at, self.ended_at, self.usage = result.started_at, result.ended_at, result.usage
+            self.ended_at, self.usage = result.ended_at, result.usage
 
-    def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
+    def began_at(self, told: bool) -> datetime | None:
+        """When somebody began with it, by what was said; of a team its own log says it."""
+        if self.result is not None:
+            return self.result.started_at
+        if self.team or not told:
+            return self.handed_at
+        return min((sign.started_at for sign in self.signs), default=None)
+
+    def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode], told: bool) -> TraceNode:
         spans = {report.span_id for report in self.reports if report.span_id}
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
@@ -159,12 +167,16 @@ class _Attempt:
             calls.append(self._call(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
             calls.extend(child.children)  # without its publish: the handoff is this very attempt
-        late = taken_late(self.result, self.handed_at, self.signs) if self.result else ""
+        began = self.began_at(told)
+        if self.result is not None:
+            late = taken_late(self.result, self.handed_at, self.signs)
+        else:
+            late = waited(self.handed_at, began) if began else ""
         return TraceNode(
             name=f"attempt {self.number}",
             kind="attempt",
-            status=self.status,
-            started_at=self.started_at,
+            status=_HANDED if began is None and self.status == "running" else self.status,
+            started_at=began,
             ended_at=self.ended_at,
             detail="; ".join(part for part in (self.detail, late) if part),
             agent=self.agent,
@@ -221,19 +233,20 @@ class _Task:
         for attempt in self.attempts.values():
             if attempt.ended_at is None:
                 # Until a result comes an attempt has no end of its own: it ends with its task.
-                attempt.end(max(at, attempt.started_at), status, None, detail)
+                attempt.end(max(at, attempt.handed_at), status, None, detail)
             elif attempt.status == _IN_REVIEW:
                 attempt.status = status
 
-    def node(self, workflow_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
+    def node(self, workflow_id: str, children: Mapping[str, TraceNode], told: bool) -> TraceNode:
         attempts = [self.attempts[number] for number in sorted(self.attempts)]
         usage = Usage()
         for attempt in attempts:
             usage += attempt.usage
+        below = tuple(attempt.node(workflow_id, self.id, children, told) for attempt in attempts)
         return TraceNode(
             name=f"{_OPERATION[self.role]} {self.agent or 'nobody'}",
             kind="task",
-            status=self.status,
+            status=_HANDED if self.status == "running" and below[-1].status == _HANDED else self.status,
             started_at=self.started_at,
             ended_at=self.ended_at,
             detail=self.detail or self.intent,
@@ -243,7 +256,7 @@ class _Task:
             attempt=len(attempts) or None,
             span_id=self.span_id,
             usage=usage,
-            children=tuple(attempt.node(workflow_id, self.id, children) for attempt in attempts),
+            children=below,
         )
 
 
@@ -355,10 +368,10 @@ class _View:
         if report.kind in ("chat", "tool"):
             attempt.reports.append(report)
 
-    def tree(self, below: Mapping[str, TraceNode]) -> TraceNode:
+    def tree(self, below: Mapping[str, TraceNode], *, told: bool) -> TraceNode:
         started, ended = self.started, self._ended
         by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _NOT_YET)
-        children = [task.node(started.workflow_id, below) for task in by_start]
+        children = [task.node(started.workflow_id, below, told) for task in by_start]
         usage = Usage()
         for child in children:
             usage += child.usage

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["dollars", "request_text", "seconds", "taken_late", "used"]
+__all__ = ["dollars", "request_text", "seconds", "taken_late", "used", "waited"]
 
 _LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
 
@@ -61,5 +61,10 @@ def taken_late(result: Result, handed: datetime, reports: Iterable[Progress]) ->
     if before:
         silent = max(0.0, (result.started_at - max(before)).total_seconds())
         return f"left by its worker, taken up again after {seconds(silent)}"
-    waited = (result.started_at - handed).total_seconds()
-    return f"taken {seconds(waited)} after it was handed over" if waited >= _LATE else ""
+    return waited(handed, result.started_at)
+
+
+def waited(handed: datetime, began: datetime) -> str:
+    """How long nobody took it, where that is worth a word; else empty."""
+    queued = (began - handed).total_seconds()
+    return f"taken {seconds(queued)} after it was handed over" if queued >= _LATE else ""

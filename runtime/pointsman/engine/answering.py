@@ -42,6 +42,8 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Answerer", "Job"]
 
+_TELLING = 0.5  # seconds of an attempt before it is told that it has begun: a shorter one has its result then
+
 _log = get_logger(__name__)
 
 
@@ -65,6 +67,7 @@ class Answerer:
         self.handlers: Handlers = InlineHandlers()
         self.meters: BusMeters | None = None
         self.deadlines = Deadlines[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
+        self.beginnings = Deadlines[Attempt](clock, Attempt.tell_begun)
         self.since: datetime | None = None
         """What was stored before that may have been answered, though it comes for the first time as far as the broker
         remembers."""
@@ -204,7 +207,11 @@ class Answerer:
             await job.delivery.ack()
             return None
         passed("worker.received")
-        result = await self._given_up(job, attempt) or await attempt.run()
+        self.beginnings.watch(attempt, _TELLING)
+        try:
+            result = await self._given_up(job, attempt) or await attempt.run()
+        finally:
+            self.beginnings.forget(attempt)
         if attempt.left_running:
             desk.left.append(attempt)
         if result is None:

@@ -32,7 +32,17 @@ from pointsman.ports import Clock
 from pointsman.reporting import Reporter
 from pointsman.telemetry import get_logger
 from pointsman.threads import threads_left
-from pointsman_schemas.events import LONGEST_WAIT, ApprovalWanted, AttemptError, ErrorKind, Handoff, Result, Usage
+from pointsman_schemas.events import (
+    BEGUN,
+    LONGEST_WAIT,
+    ApprovalWanted,
+    AttemptError,
+    ErrorKind,
+    Handoff,
+    Progress,
+    Result,
+    Usage,
+)
 from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["ABANDON", "Attempt"]
@@ -88,6 +98,21 @@ class Attempt:
         """Stop it, or do not start it: nobody waits for the task any more, the worker must leave, or time is over."""
         if not self._over.done():
             self._over.set_result(why)
+
+    def tell_begun(self) -> None:
+        """Say to whoever watches that somebody works on it: until its end nothing else may say so."""
+        if self._began is not None:
+            at_work = Progress(
+                workflow_id=self.handoff.workflow_id,
+                task_id=self.handoff.task_id,
+                attempt=self.handoff.attempt,
+                agent=self._name,
+                kind="progress",
+                name=BEGUN,
+                message="at work",
+                started_at=self._began,
+            )
+            self._reporter.report(at_work)
 
     def failed(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
         """The answer when there is none of the agent's."""

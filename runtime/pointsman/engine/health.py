@@ -93,7 +93,10 @@ def _reply(
         case b"/metrics" if exposition is not None:
             return _head("200 OK", "text/plain; version=0.0.4; charset=utf-8", exposition(), method)
         case b"/metrics":
-            hint = "pip install 'pointsman[prometheus]'; it is off with OTEL_METRICS_EXPORTER=none"
+            hint = (
+                "supervisors and workers have them with pip install 'pointsman[prometheus]', unless "
+                "OTEL_METRICS_EXPORTER is none"
+            )
             return _response("404 Not Found", {"error": "no metrics are kept", "hint": hint}, method)
         case _:
             return _response("404 Not Found", {"error": "there are /healthz, /readyz and /metrics"}, method)

@@ -109,6 +109,7 @@ class Worker:
                 stack.push_async_callback(meters.close)
                 self._answerer.meters = meters
             stack.callback(self._answerer.deadlines.close)
+            stack.callback(self._answerer.beginnings.close)
             if self._own_loop:
                 self._answerer.handlers = await stack.enter_async_context(ThreadHandlers())
             if (served := await begin(self._begin, self._bus, self._clock, stop)) is None:

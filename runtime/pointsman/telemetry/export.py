@@ -114,6 +114,15 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
         return None
     exporters = [exporter for name in wanted("METRICS") if (exporter := _attempt("metrics", metric_exporter, name))]
     asked = variable("OTEL_METRICS_EXPORTER").lower()
+    if "prometheus" in asked and not exposed:
+        log.warning(
+            "telemetry_not_exposed",
+            variable="OTEL_METRICS_EXPORTER",
+            seen="prometheus",
+            missing="a port on which it may ask for /metrics",
+            hint="set POINTSMAN_HEALTH_PORT, to 0 for a free one, for each supervisor and worker; no other process has "
+            "metrics for it",
+        )
     exposed = exposed and asked != "none" and has_prometheus(asked="prometheus" in asked)
     if not exporters and not exposed:
         return None

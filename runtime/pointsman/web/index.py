@@ -141,6 +141,8 @@ class WorkflowIndex(Folded):
         """What an attempt says of its agent. One that ended to ask a person has neither succeeded nor failed."""
         result = entry.result
         assert result is not None
+        if (entry.task_id, entry.attempt) in row.delegated:
+            return
         record = self._agent(result.agent)
         if succeeded is not None:
             record.succeeded += succeeded

@@ -57,6 +57,8 @@ class Row:
     total: int = 0
     failed: int = 0
     handed: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    delegated: set[tuple[str, int]] = field(default_factory=set)
+    """The attempts of teams: what they do is told by workflows of their own."""
     asked: set[str] = field(default_factory=set)
     """Approvals that it waits for."""
     begun: float = field(init=False)
@@ -74,9 +76,9 @@ class Row:
                     self.work.setdefault(task.id, "open")
             case TaskDispatched():
                 self.handed[entry.task_id, entry.attempt] = entry.at
-                self._had_a_part(entry.agent)
+                self._gets(entry)
             case RetryScheduled():
-                self._had_a_part(entry.agent)
+                self._gets(entry)
             case TaskSucceeded():
                 self.usage += entry.result.usage
                 self._settle(entry.task_id, "succeeded")
@@ -97,7 +99,7 @@ class Row:
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
                 self.ended_at, self.took = entry.at, entry.at.timestamp() - self.begun
-                for kept in (self.work, self.handed, self.asked):
+                for kept in (self.work, self.handed, self.delegated, self.asked):
                     kept.clear()
                 return
             case _:
@@ -106,9 +108,11 @@ class Row:
         self.failed = sum(1 for state in self.work.values() if state == "failed")
         self.done = sum(1 for state in self.work.values() if state == "succeeded")
 
-    def _had_a_part(self, agent: str) -> None:
-        if agent.casefold() not in self.hay:
-            self.hay += f" {agent.casefold()}"
+    def _gets(self, entry: TaskDispatched | RetryScheduled) -> None:
+        if entry.team:
+            self.delegated.add((entry.task_id, entry.attempt))
+        if entry.agent.casefold() not in self.hay:
+            self.hay += f" {entry.agent.casefold()}"
 
     def _settle(self, task: str, state: str) -> None:
         if task in self.work:

@@ -88,13 +88,13 @@ def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_w
     log = [started(), *planned(*plan)]
     log += [dispatched(f"t{n}", "fitter", 1) for n in range(40)]
     log += [succeeded(f"t{n}", "fitter", 2, 3) for n in range(37)]
-    root = build(log, [tool("drill", 2, 3, task="t0")])
+    root = build(log, [tool("drill", 2, 3, task="t0"), tool("begun", 2, 2, task="t37", kind="progress")])
 
     assert within(root, 100) == root
     assert "drill" not in names(within(root, lines_of(root) - 1))
     small = within(root, 24)
     assert lines_of(small) <= 24
-    assert names(small)[2:] == ["38 tasks done", *["invoke_agent fitter"] * 3, "20 tasks that wait"]
+    assert names(small)[2:] == ["38 tasks done", "invoke_agent fitter", "2 tasks handed over", "20 tasks that wait"]
     assert small.usage == root.usage
 
 

@@ -16,7 +16,7 @@ from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.trace import build
 from pointsman.core.words import seconds
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Usage
+from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Progress, Usage
 from pointsman_schemas.log import (
     ApprovalDecided,
     ApprovalRequested,
@@ -263,6 +263,18 @@ def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() ->
 
     assert line.count("─") == line.count("█") == 16
     assert line.index("─") < line.index("█")
+
+
+def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark() -> None:
+    log = [started(), dispatched("t1", "fitter", 0)]
+
+    def line(*reports: Progress) -> str:
+        text = plain(tree(build(log, reports), at(8)))
+        return next(line for line in text.splitlines() if "invoke_agent fitter" in line)
+
+    assert ("·" in line(), line().count("─"), line().count("█")) == (True, 32, 0)
+    begun = line(tool("drill", 4, 5))
+    assert ("…" in begun, begun.count("─"), begun.count("█")) == (True, 16, 16)
 
 
 def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> None:

@@ -9,6 +9,7 @@ import pytest
 from support.history import at, completed, dispatched, failing, succeeded, tool
 
 from pointsman.core.story import Line, Story
+from pointsman_schemas.events import BEGUN
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit, Entry
 
 LOGS = sorted((Path(__file__).parents[2] / "replay").glob("*.jsonl"))
@@ -28,6 +29,16 @@ def test_nothing_in_a_recorded_log_is_without_words_and_nobody_is_unknown(log: P
 
     assert all(line.who and (line.does or line.what) for line in lines)
     assert "?" not in {line.who for line in lines}
+
+
+def test_that_an_attempt_has_begun_is_for_everybody_where_it_waited_long() -> None:
+    story = Story()
+    story.tell(dispatched("t1", "fitter", 1))
+    at_once, late = (story.tell(tool(BEGUN, begun, begun, kind="progress")) for begun in (1.5, 8))
+
+    assert (at_once.mark, at_once.what) == ("", "t1")
+    assert (late.mark, late.who, late.does) == ("·", "fitter", "has begun")
+    assert late.what == "t1, taken 7.0 s after it was handed over"
 
 
 def test_a_line_reads_as_a_sentence() -> None:

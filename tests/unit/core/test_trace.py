@@ -8,8 +8,9 @@ import pytest
 from support.history import at, completed, dispatched, failing, started, succeeded, tool
 
 from pointsman.core.trace import TraceNode, build
+from pointsman_schemas.events import BEGUN
 from pointsman_schemas.ids import span_id_for
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, TaskReopened
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, TaskAbandoned, TaskReopened, WorkflowEnded
 
 
 def names(node: TraceNode) -> list[object]:
@@ -159,6 +160,47 @@ def test_a_log_that_does_not_begin_with_its_beginning_is_refused() -> None:
         build(completed()[1:])
 
     assert build([started()]).children[0].children == ()
+
+
+def test_a_task_is_handed_over_until_its_worker_says_that_it_has_begun() -> None:
+    log = [*completed()[:5], dispatched("t1", "fitter", 1)]
+    begun = tool(BEGUN, 8, 8, kind="progress")
+
+    queued, working = (find(build(log, reports), "invoke_agent fitter") for reports in ([], [begun]))
+
+    assert (queued.status, queued.started_at, queued.children[0].status) == ("handed over", at(1), "handed over")
+    assert queued.children[0].started_at is None
+    assert (working.status, working.children[0].status) == ("running", "running")
+    assert working.children[0].started_at == at(8)
+    assert working.children[0].detail == "taken 7.0 s after it was handed over"
+    assert find(build(log), "invoke_agent fitter").status == "running", "nobody looked for reports"
+
+
+def test_a_task_is_handed_over_again_while_its_next_attempt_waits() -> None:
+    log = [entry for entry in failing() if not isinstance(entry, WorkflowEnded) and entry.at < at(4)]
+
+    task = find(build(log, [tool("drill", 1.6, 1.8)]), "invoke_agent helper")
+
+    assert [each.status for each in (task, *task.children)] == ["handed over", "failed", "handed over"]
+
+
+def test_of_an_attempt_that_ends_without_a_result_only_what_was_reported_counts_as_work() -> None:
+    log = [*completed()[:5], dispatched("t1", "fitter", 1), TaskAbandoned(at=at(9), task_id="t1", reason="too late")]
+
+    never, lost = (
+        find(build(log, reports), "invoke_agent fitter").children[0] for reports in ([], [tool("drill", 3, 4)])
+    )
+
+    assert (never.status, never.started_at, never.ended_at) == ("abandoned", None, at(9))
+    assert (lost.status, lost.started_at, lost.ended_at) == ("abandoned", at(3), at(9))
+
+
+def test_a_team_has_its_task_from_the_handoff_on() -> None:
+    handed = dispatched("t1", "fitter", 1).model_copy(update={"team": True})
+
+    task = find(build([*completed()[:5], handed], []), "invoke_agent fitter")
+
+    assert (task.status, task.children[0].started_at) == ("running", at(1))
 
 
 def test_an_attempt_that_another_worker_took_up_says_how_long_it_lay() -> None:

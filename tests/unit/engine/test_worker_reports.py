@@ -18,7 +18,7 @@ from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
 from pointsman.tools import tool
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Progress, Usage
+from pointsman_schemas.events import BEGUN, Progress, Usage
 from pointsman_schemas.strict_json import parse
 
 
@@ -58,6 +58,28 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
         "found": ("found", "", {"what": "TEA"}),
     }
     assert await desk.bus.last("log", desk.subjects.event("wf_1", "found")) is not None
+
+
+async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once() -> None:
+    clock = VirtualClock()
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+
+    @agent(name="busy", description="d")
+    async def busy(seconds: float) -> None:
+        await clock.sleep(seconds)
+
+    async with running(worker(desk.bus, busy, clock=clock)):
+        quick, slow = await desk.hand("busy", 0.4), await desk.hand("busy", 30, task="T2")
+        await clock.settle()
+        await clock.advance(0.6)
+        early = await reports(desk)
+        await clock.advance(30)
+        results = [await desk.result(quick), await desk.result(slow)]
+
+    assert [each.status for each in results] == ["succeeded"] * 2
+    assert [(each.kind, each.name, each.task_id) for each in early] == [("progress", BEGUN, "T2")]
+    assert early[0].started_at == results[1].started_at
+    assert await reports(desk) == early
 
 
 async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_says() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import structlog
 from support.prometheus import every_name, exposing, samples
 from support.system import in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
@@ -142,6 +143,19 @@ def test_what_is_asked_for_is_kept_unless_it_is_turned_off(
 
     assert (started is not None and started.exposition is not None) is kept
     assert measuring is kept
+
+
+def test_prometheus_without_a_port_to_ask_on_is_told_of_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
+
+    with structlog.testing.capture_logs() as lines:
+        assert start_metrics("test", "", exposed=False) is None
+        start_metrics("test", "", exposed=True)
+        metrics.use(None)
+
+    (line,) = lines
+    assert (line["event"], line["log_level"], line["seen"]) == ("telemetry_not_exposed", "warning", "prometheus")
+    assert "POINTSMAN_HEALTH_PORT" in line["hint"]
 
 
 def _total(seen: object, name: str, **labels: str) -> float:

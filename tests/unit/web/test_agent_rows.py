@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from support.asgi import events
 from support.dashboard import until_read, watching
-from support.history import TEAM, WORKFLOW, at, completed, started, store
+from support.history import TEAM, WORKFLOW, at, completed, dispatched, started, store, succeeded
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.announcing import team_card
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Result
-from pointsman_schemas.log import AttemptFailed
+from pointsman_schemas.log import AttemptFailed, RetryScheduled
 from pointsman_schemas.team import Team
 
 
@@ -41,6 +41,24 @@ async def test_teams_with_a_supervisor_come_before_those_that_had_one() -> None:
             live = (await page.until("agents")).data["live"]
 
     assert live["teams"] == ["shop", TEAM]
+
+
+async def test_a_team_that_is_handed_a_task_is_no_agent_and_its_tokens_are_not_counted_twice() -> None:
+    first = dispatched("t1", "shop", 1).model_copy(update={"team": True})
+    again = RetryScheduled(
+        at=at(2), task_id="t2", attempt=2, agent="mall", not_before=at(2), deadline=at(63), team=True
+    )
+    bus = MemoryBus()
+    await store(
+        bus, started(), first, again, succeeded("t1", "shop", 1, 2), succeeded("t2", "mall", 3, 4, 2),
+        dispatched("t3", "fitter", 4), succeeded("t3", "fitter", 4, 5),
+    )  # fmt: skip
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            agents = (await page.until("agents")).data["agents"]
+
+    assert [agent["name"] for agent in agents] == ["fitter"]
 
 
 async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:

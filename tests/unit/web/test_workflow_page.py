@@ -104,7 +104,7 @@ async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monke
         (present,) = (await page.until("view")).data["tasks"]
 
     assert (absent["status"], absent["detail"]) == ("waiting", "waiting for an agent named fitter: none is alive")
-    assert (present["status"], present.get("detail")) == ("running", None)
+    assert (present["status"], present.get("detail")) == ("handed over", None)
 
 
 async def test_the_page_of_a_request_that_waits_looks_at_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:

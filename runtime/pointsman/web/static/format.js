@@ -2,6 +2,7 @@
 
 const STATUS = {
   running: ["running", "Running"],
+  "handed over": ["muted", "Handed over"],
   waiting: ["muted", "Waiting"],
   "waiting for admission": ["warn", "Not admitted"],
   "asked to end": ["muted", "To be ended"],

@@ -169,8 +169,10 @@ function nodeElement(task, [x, y], width, height, choose) {
     setText(name, cut(height > 40 ? now.agent : width > 100 && now.agent !== now.task_id ? `${now.task_id} · ${now.agent}` : now.task_id, letters));
     const took = lasted(now);
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
-    if (more) setText(more, cut(`${now.task_id === now.agent ? word(now.status) : now.task_id}${took ? ` · ${took}` : ""}${tries}`, Math.floor((width - 22) / 5.9)));
-    const said = `${now.task_id}, ${now.agent}, ${word(now.status).toLowerCase()}${took ? `, ${took}` : ""}`;
+    const status = word(now.status);
+    const parts = [now.task_id === now.agent ? status : now.task_id, took === status ? "" : took]; // what never began took no time
+    if (more) setText(more, cut(`${parts.filter(Boolean).join(" · ")}${tries}`, Math.floor((width - 22) / 5.9)));
+    const said = [now.task_id, now.agent, status.toLowerCase(), parts[1]].filter(Boolean).join(", ");
     setAttribute(node, "aria-label", said);
     setText(title, now.detail ? `${said}\n${now.detail}` : said);
   };

@@ -1,4 +1,4 @@
-// Time to scale: a lane for each task, its attempts solid within the wait for them, its model and tool calls below.
+// Time to scale: a lane for each task, solid where somebody worked on it and pale where it waited, its calls below.
 
 import { arrange, h, setText } from "./dom.js";
 import { compact, lasted, now, seconds, span, tone, whose, word } from "./format.js";
@@ -104,17 +104,23 @@ function lane(depth, node, fold, choose) {
     took.title = used.trim();
     bar.className = `span ${now.kind} ${status}`;
     bar.title = `${word(now.status)}, ${seconds(length)}${used}${now.detail ? `\n${now.detail}` : ""}`;
-    stretch(bar, now, scale);
-    const attempts = task ? now.children || [] : [];
+    bar.hidden = !begun(now);
+    if (begun(now)) stretch(bar, now, scale);
+    const attempts = task ? (now.children || []).filter((attempt) => begun(attempt) && attempt.status !== "waiting") : [];
     attempts.forEach((attempt, at) => {
       parts[at] ||= h("i", {});
       parts[at].className = `part ${tone(attempt.status)}`;
-      stretch(parts[at], attempt, scale);
+      stretch(parts[at], within(attempt, now), scale);
     });
     arrange(track, [bar, ...parts.slice(0, attempts.length)]);
   };
   return element;
 }
+
+// The clocks of two machines differ by some milliseconds: nothing is begun before it is handed over.
+const within = (attempt, task) => (Date.parse(attempt.started_at) < Date.parse(task.started_at) ? { ...attempt, started_at: task.started_at } : attempt);
+
+const begun = (node) => Boolean(node.started_at); // of an attempt that waits in a queue nobody has said so
 
 function label(node) {
   if (node.kind === "task") return ROLE[node.role] ? `${node.agent} ${ROLE[node.role]}` : whose(node.agent, node.task_id);
