@@ -160,6 +160,10 @@ async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never
         await expect(page.locator(".node[data-task=t1]")).to_contain_text("Given up")
         wide = await page.evaluate("document.documentElement.scrollWidth")
         scale = await page.locator(".axis span").all_inner_texts()
+        heights = []
+        for told in ("Live", "Reading the log 42 %"):
+            await page.locator("#link-text").evaluate("(node, told) => { node.textContent = told; }", told)
+            heights.append(await page.locator(".top").evaluate("node => node.offsetHeight"))
         await page.goto(f"/workflows/wf_none?team={team}")
         await shown(page, "Waiting for a supervisor of").to_be_visible()
         waiting = await page.evaluate("document.documentElement.scrollWidth")
@@ -172,4 +176,5 @@ async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never
 
     assert (wide, waiting) == (390, 390)
     assert hidden == [0, 0]
+    assert heights[0] == heights[1], "what is above all pages does not jump when the broker is away"
     assert scale == ["0", "200 ms", "400 ms"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias, assert_never
 
 from pointsman.core.words import seconds, taken_late, used, waited
@@ -41,6 +41,7 @@ __all__ = ["Line", "Story", "Tone"]
 
 Tone: TypeAlias = Literal["plain", "good", "bad", "warn", "busy"]
 
+_EPOCH = datetime.min.replace(tzinfo=UTC)
 _END: dict[str, Tone] = {"completed": "good", "partial": "warn", "cancelled": "warn"}
 
 
@@ -63,6 +64,7 @@ class Story:
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
         self._lacks = ""
+        self._told = _EPOCH
         self._roles: dict[str, Role] = {}
         self._handed: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
         self._reports: dict[tuple[str, int], list[Progress]] = {}
@@ -75,10 +77,15 @@ class Story:
             if event.kind == "progress" and event.name == BEGUN:
                 late = waited(self._handed.get(attempt, event.started_at), event.started_at)
                 what = _joined(self._task(event.task_id), late)
-                return Line(event.started_at, "·" if late else "", "plain", event.agent, "has begun", what)
-            return _report(event)
-        mark, tone, who, does, what = self._entry(event)
-        return Line(event.at, mark, tone, who, does, what)
+                at = max(self._told, event.started_at)  # it is told some time after: a story does not go back
+                line = Line(at, "·" if late else "", "plain", event.agent, "is at work on", what)
+            else:
+                line = _report(event)
+        else:
+            mark, tone, who, does, what = self._entry(event)
+            line = Line(event.at, mark, tone, who, does, what)
+        self._told = line.at
+        return line
 
     def _entry(self, entry: Entry) -> tuple[str, Tone, str, str, str]:
         match entry:

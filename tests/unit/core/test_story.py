@@ -37,7 +37,7 @@ def test_that_an_attempt_has_begun_is_for_everybody_where_it_waited_long() -> No
     at_once, late = (story.tell(tool(BEGUN, begun, begun, kind="progress")) for begun in (1.5, 8))
 
     assert (at_once.mark, at_once.what) == ("", "t1")
-    assert (late.mark, late.who, late.does) == ("·", "fitter", "has begun")
+    assert (late.mark, late.who, late.does) == ("·", "fitter", "is at work on")
     assert late.what == "t1, taken 7.0 s after it was handed over"
 
 

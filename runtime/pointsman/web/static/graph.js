@@ -170,9 +170,10 @@ function nodeElement(task, [x, y], width, height, choose) {
     const took = lasted(now);
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     const status = word(now.status);
-    const parts = [now.task_id === now.agent ? status : now.task_id, took === status ? "" : took]; // what never began took no time
-    if (more) setText(more, cut(`${parts.filter(Boolean).join(" · ")}${tries}`, Math.floor((width - 22) / 5.9)));
-    const said = [now.task_id, now.agent, status.toLowerCase(), parts[1]].filter(Boolean).join(", ");
+    const time = took === status ? "" : took; // what never began took none
+    const below = now.task_id === now.agent ? [status, time] : [now.task_id, took];
+    if (more) setText(more, cut(`${below.filter(Boolean).join(" · ")}${tries}`, Math.floor((width - 22) / 5.9)));
+    const said = [now.task_id, now.agent, status.toLowerCase(), time].filter(Boolean).join(", ");
     setAttribute(node, "aria-label", said);
     setText(title, now.detail ? `${said}\n${now.detail}` : said);
   };
