@@ -55,6 +55,22 @@ def test_every_metric_and_label_of_a_panel_or_an_alert_exists(where: str, query:
     assert labels - {"le"} <= attributes, where
 
 
+@pytest.mark.parametrize(
+    ("alert", "panel"),
+    [
+        ("PointsmanQueueGrows", "Queue depth"),
+        ("PointsmanDeadLetters", "Dead letters"),
+        ("PointsmanCircuitOpen", "Circuits"),
+        ("PointsmanTelemetryLost", "Telemetry lost"),
+    ],
+)
+def test_an_alert_fires_at_what_its_panel_draws(alert: str, panel: str) -> None:
+    (rule,) = [rule["expr"] for rule in RULES if rule["alert"] == alert]
+    (drawn,) = [query for title, query in QUERIES if title == panel]
+
+    assert re.sub(r" >=? [0-9.]+$", "", rule).replace("( ", "(") == drawn
+
+
 def test_every_panel_and_alert_the_runbook_names_exists_and_every_alert_is_in_it() -> None:
     titles = {panel["title"] for panel in PANELS}
     named = {title for line in re.findall(r"^Panels?: (.*?)(?:Alert|$)", RUNBOOK, re.MULTILINE)
