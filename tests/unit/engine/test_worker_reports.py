@@ -14,7 +14,7 @@ from support.workers import TRACEPARENT, Desk, running, worker
 from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.context import Context
-from pointsman.telemetry import traces
+from pointsman.telemetry import names, traces
 from pointsman.testing.clock import VirtualClock
 from pointsman.tools import tool
 from pointsman_schemas.envelope import decode
@@ -123,6 +123,27 @@ async def test_the_counters_tell_what_was_done() -> None:
 
     assert (service.requests, service.errors, service.last_error) == (2, 1, "invalid_input")
     assert service.processing_time > 0
+
+
+async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made() -> None:
+    desk = Desk(MemoryBus())
+    handoff = await desk.hand("echo", "tea")
+    handoffs = desk.subjects.handoffs_of("echo")
+    lost = await desk.bus.consumer("agent-echo", "handoffs", handoffs, ack_wait=10, max_in_flight=1)
+    (delivery,) = await lost.take(1)
+    await delivery.nak()
+    await lost.close()
+
+    with exporting() as exporter:
+        async with running(worker(desk.bus)):
+            await desk.result(handoff)
+            await until(lambda: desk.settled("echo"))
+
+    (process,) = exporter.get_finished_spans()
+    assert [f"{link.context.span_id:016x}" for link in process.links] == [TRACEPARENT.split("-")[2]]
+    assert [(event.name, dict(event.attributes or {})) for event in process.events] == [
+        (names.REDELIVERED, {names.DELIVERED: 2})
+    ]
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
