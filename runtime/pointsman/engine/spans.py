@@ -137,7 +137,7 @@ def _eventful(state: State, entries: Iterable[Entry]) -> bool:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
                 task = state.tasks[entry.task_id]
-                if task.attempt > 1 or task.detoured:
+                if task.attempt > 1 or task.detoured or state.ignored:
                     return True
             case "workflow_ended":
                 if state.revision > 1 or state.limit or state.rejections:

@@ -32,6 +32,7 @@ AGAIN = dispatched("t1", "fitter", 4, 2).model_copy(update={"span_id": SPAN})
         ([BEGUN], []),
         ([HELD, BEGUN], ["pointsman.held"]),
         ([STOOD_IN, IGNORED], ["pointsman.stood_in", "pointsman.result_ignored"]),
+        ([BEGUN, IGNORED], ["pointsman.result_ignored"]),
         ([BEGUN, FAILED, REOPENED, AGAIN], ["pointsman.reopened"]),
     ],
 )
