@@ -54,3 +54,15 @@ async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told
     assert span.name.startswith("invoke_agent ")
     assert dict(span.attributes or {})["pointsman.workflow.id"] == WORKFLOW
     assert [event.name for event in span.events] == told
+
+
+async def test_an_answer_that_came_and_was_refused_is_one_end() -> None:
+    log = [started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), BEGUN]
+    state = apply(None, Commit(number=1, entries=tuple(log)))
+
+    with exporting() as exporter:
+        await Spans(MemoryBus(), Subjects(), SystemClock(), "crew").ended(
+            state, [succeeded("t1", "fitter", 1, 2), FAILED]
+        )
+
+    assert [span.name for span in exporter.get_finished_spans()] == ["invoke_agent fitter"]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -93,6 +93,17 @@ def test_the_standard_variables_choose_the_exporters(
         monkeypatch.setenv(name, value)
 
     assert environment.wanted("TRACES") == expected
+
+
+@pytest.mark.parametrize("start", [export.start_traces, export.start_metrics, export.start_logs])
+def test_a_disabled_sdk_sends_nothing_whatever_else_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[[str, str], object]
+) -> None:
+    for signal in ("TRACES", "METRICS", "LOGS"):
+        monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "True")
+
+    assert start("test", "") is None
 
 
 def test_what_the_user_says_of_the_resource_goes_above_what_we_say(monkeypatch: pytest.MonkeyPatch) -> None:
