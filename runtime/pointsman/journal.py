@@ -47,8 +47,7 @@ class Steps:
         """Learn what was done before, if anybody worked on this attempt before."""
         if self._journal is not None:
             self._known = await self._journal.recall()
-        if not self._in_a_tool():
-            self._lost = self._context.deliveries - 1
+        self._lost = self._context.deliveries - 1
         if self._known:
             await self._context.progress(f"continued after {len(self._known)} steps that were done before")
 
@@ -99,16 +98,6 @@ class Steps:
         lost, self._lost = self._lost, 0
         return lost
 
-    def _in_a_tool(self) -> bool:
-        """Whether whoever had the attempt last was to run tools, and asked no model."""
-        answers = {
-            int(name.removeprefix("answer-")): step
-            for name, step in self._known.items()
-            if name.startswith("answer-") and step.attempt == self._context.attempt
-        }
-        last = max(answers, default=0)
-        return last > 0 and any(self.result(last, place) is None for place in range(len(answers[last].calls)))
-
     def result(self, turn: int, place: int) -> tuple[str, bool] | None:
         """What the tool called in `turn` at `place` gave: its text, and whether that is an error."""
         step = self._known.get(f"result-{turn}-{place}")
@@ -122,6 +111,7 @@ class Steps:
 
     async def keep_result(self, turn: int, place: int, text: str, is_error: bool) -> tuple[str, bool]:
         """Keep what a tool gave, and return what counts."""
+        self._lost = 0  # there was a tool to run first: whoever had the attempt before was at it, and asked no model
         if self._journal is None:
             return text, is_error
         name = f"result-{turn}-{place}"

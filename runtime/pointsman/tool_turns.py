@@ -40,9 +40,10 @@ class ToolTurns:
         """The results of `calls`, in their order, run side by side. None is lost when another fails."""
         self.seen.update({(call.name, call.arguments) for call in calls})
         for place in self.done.unknown(turn, range(len(calls))):
-            if (tool := self.tools.get(calls[place].name)) is not None and not tool.idempotent:
+            call = calls[place]
+            if not self._refusal(call, place) and not self.tools[call.name].idempotent:
                 raise TaskError(
-                    f"the tool {tool.name} was under way when its worker died, and may have done its work or not; find "
+                    f"the tool {call.name} was under way when its worker died, and may have done its work or not; find "
                     "out, or declare it idempotent=True if it may run again",
                     kind=ErrorKind.OUTCOME_UNKNOWN,
                 )

@@ -436,7 +436,7 @@ MUTANTS = (
     ),
     _runtime(
         "a tool that was under way is not run twice", "tool_turns.py",
-        "is not None and not tool.idempotent:", "is not None and False:",
+        "and not self.tools[call.name].idempotent:", "and False:",
         "unit/engine/test_journal.py::test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown",
     ),
     _runtime(
@@ -446,7 +446,7 @@ MUTANTS = (
     ),
     _runtime(
         "a model call that was lost counts", "journal.py",
-        "            self._lost = self._context.deliveries - 1", "            self._lost = 0",
+        "        self._lost = self._context.deliveries - 1", "        self._lost = 0",
         "unit/engine/test_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
     ),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from pointsman.ports import ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.tool_turns import REPEATS
 from pointsman.tools import tool
 from pointsman_schemas.events import Handoff, Step
 from pointsman_schemas.strict_json import parse
@@ -82,6 +83,23 @@ async def interrupted(desk: Desk, shop: Shop, *replies: ModelReply, own_loop: bo
     return handoff
 
 
+async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply) -> Handoff:
+    """A handoff whose worker left while its model, after `replies`, did not answer."""
+    asked = asyncio.Event()
+
+    class Silent(ScriptedModel):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            if not self._script:
+                asked.set()
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    async with running(Worker(desk.bus, [shop.agent(Silent(*replies))], SETTINGS)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(asked.wait(), 10)
+    return handoff
+
+
 async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> None:
     desk, shop = Desk(MemoryBus()), Shop()
     handoff = await interrupted(
@@ -103,18 +121,8 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
 
 
 async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted() -> None:
-    desk, shop, asked = Desk(MemoryBus()), Shop(), asyncio.Event()
-
-    class Silent(ScriptedModel):
-        async def complete(self, request: ModelRequest) -> ModelReply:
-            if not self._script:
-                asked.set()
-                await asyncio.Event().wait()
-            return await super().complete(request)
-
-    async with running(Worker(desk.bus, [shop.agent(Silent(calling(("look", {"what": "tea"}))))], SETTINGS)):
-        handoff = await desk.hand("shop")
-        await asyncio.wait_for(asked.wait(), 10)
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})))
 
     second = ScriptedModel(saying("all there"))
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
@@ -122,6 +130,24 @@ async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_coun
 
     assert (result.output, result.usage.calls) == ("all there", 3)
     assert result.usage.input_tokens == 2 * 10 + estimated_input(second.requests[0])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[calling(("gone", {}), ("pay", {}))], [calling(("pay", {}))] * (REPEATS + 1), [calling(*[("pay", {})] * 33)]],
+    ids=["of a tool there is not", "once too often", "one too many at a time"],
+)
+async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(asked: list[ModelReply]) -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    handoff = await lost_in_an_answer(desk, shop, *asked)
+    paid = len(shop.runs)
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, len(shop.runs)) == ("done", paid)
+    assert result.usage.calls == len(asked) + 2  # the one that was under way, and the last
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["it killed too many", "its deadline has passed"])
