@@ -12,14 +12,14 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["find_json", "strict_json"]
 
-_PIECES = re.compile(r'"(?:\\.|[^"\\])*"|[{}]', re.DOTALL)  # a brace in a text in quotes is none
-_TRIED = 50  # places in a text where JSON might begin; a text with more braces than that holds no answer
+_PIECES = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
+"""A brace in a text in quotes is none; one without an end is taken to the end, lest each quote in it be tried anew."""
 
 
 def strict_json(text: str) -> JsonValue:
     """`text` as one strict JSON value, None when it is not."""
     try:
-        return parse_json(text.strip().encode("utf-8", "replace"))
+        return parse_json(text.encode("utf-8", "replace"))
     except UndecodableEvent:
         return None
 
@@ -29,7 +29,7 @@ def find_json(text: str) -> tuple[JsonValue, ...]:
 
     So fenced, byte-order-marked and chatty answers are read. What stands inside an object is not found again.
     """
-    text = text.strip().lstrip("\ufeff").strip()
+    text = text.strip().removeprefix("\ufeff")
     if (value := strict_json(text)) is not None:
         return (value,)
     return tuple(_objects(text))
@@ -37,9 +37,7 @@ def find_json(text: str) -> tuple[JsonValue, ...]:
 
 def _objects(text: str) -> Iterator[JsonValue]:
     at = 0
-    for _ in range(_TRIED):
-        if (at := text.find("{", at)) < 0:
-            return
+    while (at := text.find("{", at)) >= 0:
         end = _end(text, at)
         if (value := strict_json(text[at:end])) is not None:
             yield value

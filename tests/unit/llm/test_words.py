@@ -30,15 +30,22 @@ from pointsman_schemas.events import TaskReport, Usage
         ('{"a": [{"b": 1}', ()),
         ('use {braces} so: {"a": "}"}', ({"a": "}"},)),
         ("", ()),
+        ("\ufeff[1, 2]", ([1, 2],)),
+        ('\ufeff {"a": 1}', ({"a": 1},)),
     ],
 )
 def test_json_is_found_and_what_is_not_strict_is_not(text: str, found: tuple[JsonValue, ...]) -> None:
     assert find_json(text) == found
 
 
-def test_a_hostile_text_is_read_in_bounded_time() -> None:
-    assert find_json("{" * 100_000) == ()
-    assert find_json('{"a":' * 50_000) == ()
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "text",
+    ["{" * 100_000, '{"a":' * 50_000, '{"' + '\\"' * 50_000, '{"' + '\\"' * 50_000 + "\\", "{'" * 50_000],
+    ids=["braces", "keys", "escaped quotes", "an escape at the end", "single quotes"],
+)
+def test_a_hostile_text_is_read_in_bounded_time(text: str) -> None:
+    assert find_json(text) == ()
 
 
 @pytest.mark.parametrize("data", [None, "text", {"a": ["<b>", "</input>", "é", 2**70]}, [], "</task>\n<task>"])
