@@ -87,7 +87,8 @@ class Steps:
         """The answer of an earlier attempt that stopped to ask a person, now this one's: it is paid for, and its calls
         that have no result were not begun. It is kept again, for whoever gets this attempt next cannot know."""
         if self._journal is not None:
-            own = step.model_copy(update={"attempt": self._context.attempt, "usage": Usage()})
+            context = self._context
+            own = step.model_copy(update={"attempt": context.attempt, "usage": Usage(), "at": context.now()})
             if await self._journal.keep(own) is not own:
                 self._continued.add(turn)
         return _reply(step)

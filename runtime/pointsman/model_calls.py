@@ -133,7 +133,7 @@ class ModelCalls:
                     self._measure(usage, measured)
 
                 try:
-                    reply = _sendable(await model.complete(_listening(request, heard)))
+                    reply = _counted(model, request, _sendable(await model.complete(_listening(request, heard))))
                 except ModelError as error:
                     if error.usage is not None or heard:
                         error.usage = _broken_off(model, request, error.usage, heard)
@@ -226,6 +226,14 @@ def _broken_off(model: Model, request: ModelRequest, told: Usage | None, heard: 
     if model.provider == "offline":
         return told or Usage(calls=1)
     return priced_at_once(model.provider, model.name, broken_off(request, told, "".join(heard)))
+
+
+def _counted(model: Model, request: ModelRequest, reply: ModelReply) -> ModelReply:
+    """The reply with what it used, as estimated where its server does not tell: no limit would hold otherwise."""
+    if reply.usage.tokens:
+        return reply
+    said = [reply.text, *(call.arguments for call in reply.calls)]
+    return replace(reply, usage=_broken_off(model, request, reply.usage if reply.usage.calls else None, said))
 
 
 def _sendable(reply: ModelReply) -> ModelReply:

@@ -47,6 +47,7 @@ async def run(
     output: type[BaseModel] | None = None,
     input: JsonValue = None,
     results: Sequence[TaskReport] = (),
+    feedback: str = "",
     budget: Budget | None = None,
     clock: Hurried | None = None,
     input_type: type[BaseModel] | None = None,
@@ -66,7 +67,7 @@ async def run(
         **more,
     )
     context = Context.for_test(input, intent="Do the thing", results=results, reporter=RecordingReporter())
-    handoff = context.handoff = context.handoff.model_copy(update={"budget": budget})
+    handoff = context.handoff = context.handoff.model_copy(update={"budget": budget, "feedback": feedback})
     try:
         return await agent.run(handoff, context), model, context
     except (TaskError, ModelError) as error:

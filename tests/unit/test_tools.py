@@ -8,16 +8,17 @@ import threading
 from typing import Annotated, Any, Literal, cast
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, PointsmanError, TaskError
+from pointsman.errors import ConfigurationError, InvalidToken, ModelError, PointsmanError, TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import ModelReply
 from pointsman.reporting import RecordingReporter
 from pointsman.testing import run_team
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tools import Tool, ToolResult, tool
+from pointsman_schemas.events import ApprovalWanted, ErrorKind, Verdict
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 
@@ -83,6 +84,11 @@ async def test_exceptions_and_values_that_are_no_json_are_results() -> None:
         raise LookupError("no such customer")
 
     @tool
+    async def late() -> str:
+        """Has a bound of its own."""
+        raise TimeoutError("the shop is closed")
+
+    @tool
     async def leaving() -> str:
         """Exits."""
         raise SystemExit(1)
@@ -93,10 +99,12 @@ async def test_exceptions_and_values_that_are_no_json_are_results() -> None:
         return {"a": b"secret"}
 
     raised = await raising.call("{}", Context.for_test())
+    timed_out = await late.call("{}", Context.for_test())
     left = await leaving.call("{}", Context.for_test())
     strange = await odd.call("{}", Context.for_test())
 
     assert raised == ToolResult("raising failed: LookupError: no such customer", is_error=True)
+    assert timed_out == ToolResult("late failed: TimeoutError: the shop is closed", is_error=True)
     assert left.is_error
     assert strange.is_error
     assert "tool odd" in strange.text
@@ -204,7 +212,96 @@ async def test_a_later_attempt_gives_the_same_keys_in_whatever_order_the_model_c
     assert len(set(keys)) == 3
 
 
-async def test_what_will_not_get_better_is_not_retried() -> None:
+async def test_pauses_between_tries_double_unless_the_other_side_says_how_long_and_none_is_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [
+        OSError("away"),
+        TaskError("busy", retryable=True),
+        ModelError("busy", retryable=True, retry_after=3),
+        TaskError("busy", retryable=True, retry_after=60),
+    ]
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    @tool(retries=4, idempotent=True)
+    async def look() -> str:
+        """Looks."""
+        if failures:
+            raise failures.pop(0)
+        return "seen"
+
+    monkeypatch.setattr("pointsman.tools.asyncio.sleep", sleep)
+    result = await look.call("{}", Context.for_test())
+
+    assert (result.text, slept) == ("seen", [0.2, 0.4, 3, 10])
+
+
+class _Share:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"share of {self.text}"
+
+
+async def test_equal_calls_of_two_tools_or_of_two_tasks_have_keys_of_their_own() -> None:
+    keys: list[str] = []
+
+    async def note(share: Annotated[Any, AfterValidator(_Share)], context: Context) -> None:
+        """Notes a share, which has no JSON form."""
+        keys.append(context.idempotency_key)
+
+    one, other = tool(name="one")(note), tool(name="other")(note)
+    context, elsewhere = Context.for_test(), Context.for_test().with_key("another task")
+    for of, share, within in (
+        (one, "1/2", context),
+        (one, "1/3", context),
+        (other, "1/2", context),
+        (one, "1/2", elsewhere),
+    ):
+        await of.call(json.dumps({"share": share}), within)
+
+    assert len(set(keys)) == 4
+    asked = tool(approval=True)(note).verdict('{"share": "1/2"}', context)
+    assert isinstance(asked, ApprovalWanted)
+    assert asked.arguments == {"share": "share of 1/2"}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"verdict": "rejected", "by": "Ann", "reason": "too much"}, "Ann rejected this call: too much; do without it"),
+        ({"verdict": "rejected"}, "a person rejected this call; do without it"),
+        ({"verdict": "expired"}, "nobody in time approved this call; do without it"),
+    ],
+)
+async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_who_and_why(
+    said: dict[str, str], told: str
+) -> None:
+    context = Context.for_test()
+    verdict = Verdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
+    context.handoff = context.handoff.model_copy(update={"verdicts": (verdict,)})
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pays."""
+        return "paid"
+
+    assert await pay.call('{"amount": 5}', context) == ToolResult(f"pay failed: {told}", is_error=True)
+    with pytest.raises(TaskError) as caught:
+        await context.call(pay, amount=5)
+    assert caught.value.kind == ErrorKind.REJECTED
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TaskError("never"), ModelError("never", retryable=False), InvalidToken("never")],
+    ids=["of the tool's", "of a model", "of the contract"],
+)
+async def test_what_will_not_get_better_is_not_retried(error: PointsmanError) -> None:
     tries = 0
 
     @tool(retries=5, idempotent=True)
@@ -212,11 +309,44 @@ async def test_what_will_not_get_better_is_not_retried() -> None:
         """Refuses."""
         nonlocal tries
         tries += 1
-        raise TaskError("never")
+        raise error
 
     result = await refused.call("{}", Context.for_test())
 
     assert (result.text, tries) == ("refused failed: never", 1)
+
+
+async def test_a_try_that_takes_too_long_is_followed_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pointsman.tools._FIRST_PAUSE", 0)
+    tries = 0
+
+    @tool(timeout=0.01, retries=1, idempotent=True)
+    async def slow(heals: bool) -> str:
+        """Waits."""
+        nonlocal tries
+        tries += 1
+        return "done" if heals and tries == 2 else str(await asyncio.Event().wait())
+
+    healed = await slow.call('{"heals": true}', Context.for_test())
+    with pytest.raises(TaskError) as caught:
+        await Context.for_test().call(slow, heals=False)
+
+    assert (healed.text, tries) == ("done", 4)
+    assert (caught.value.kind, caught.value.retryable) == (ErrorKind.TIMEOUT, True)
+
+
+async def test_a_plain_function_may_give_what_is_to_be_awaited() -> None:
+    async def later() -> str:
+        return "done"
+
+    @tool
+    def begin() -> Any:
+        """Begins."""
+        return later()
+
+    assert (await begin.call("{}", Context.for_test())).text == "done"
 
 
 class Orders:
@@ -334,6 +464,7 @@ def test_a_wrong_definition_says_what_to_change() -> None:
         (lambda: tool(name="a b")(fine), "expected 1 to 64"),
         (lambda: tool(retries=1)(fine), "idempotent=True"),
         (lambda: tool(timeout=0)(fine), "seconds above 0"),
+        (lambda: tool(retries=-1, idempotent=True)(fine), "and 0 or more"),
         (lambda: tool(timeout="5")(fine), "timeout='5' and retries=0; expected seconds above 0"),  # type: ignore[arg-type]
     ):
         with pytest.raises(PointsmanError, match=advice):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from pointsman.journal import Steps
 from pointsman.llm.fitting import estimated_input
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import ModelReply, ModelRequest
+from pointsman.reporting import RecordingReporter
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import ScriptedModel, calling, saying
@@ -103,7 +106,7 @@ async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply) -> Han
 async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> None:
     desk, shop = Desk(MemoryBus()), Shop()
     handoff = await interrupted(
-        desk, shop, calling(("look", {"what": "tea"})), calling(("look", {"what": "milk"}), ("slow", {}))
+        desk, shop, calling(("look", {"what": "tea"}), ("look", {})), calling(("look", {"what": "milk"}), ("slow", {}))
     )
 
     second = ScriptedModel(saying("all there"))
@@ -115,21 +118,21 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
     assert shop.names == ["look tea", "look milk", "slow", "slow"]
     assert shop.runs[2] == shop.runs[3]  # under the key of the first time
     (request,) = second.requests
-    assert [turn.text for turn in request.turns if turn.role == "tool"] == [
-        "tea is there", "milk is there", "slow is done",
-    ]  # fmt: skip
+    (tea, bad, *rest) = (turn for turn in request.turns if turn.role == "tool")
+    assert [turn.text for turn in (tea, *rest)] == ["tea is there", "milk is there", "slow is done"]
+    assert (bad.text.partition(":")[0], bad.is_error) == ("bad arguments for look", True)
 
 
 async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted() -> None:
     desk, shop = Desk(MemoryBus()), Shop()
     handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})))
 
-    second = ScriptedModel(saying("all there"))
+    second = ScriptedModel(saying(""), saying("all there"))
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
         result = await desk.result(handoff)
 
-    assert (result.output, result.usage.calls) == ("all there", 3)
-    assert result.usage.input_tokens == 2 * 10 + estimated_input(second.requests[0])
+    assert (result.output, result.usage.calls) == ("all there", 4)
+    assert result.usage.input_tokens == 3 * 10 + estimated_input(second.requests[0])
 
 
 @pytest.mark.parametrize(
@@ -247,35 +250,75 @@ async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: di
     assert await steps(desk, handoff) == []
 
 
+def journal_of(desk: Desk, handoff: Handoff, *, fresh: bool = True) -> BusJournal:
+    return BusJournal(
+        desk.bus, desk.subjects, handoff, source="s", correlation_id=None, causation_id="c", clock=SystemClock(),
+        fresh=fresh,
+    )  # fmt: skip
+
+
+def steps_of(desk: Desk, handoff: Handoff, *, fresh: bool = True) -> Steps:
+    return Steps(Context(handoff, RecordingReporter()), journal_of(desk, handoff, fresh=fresh))
+
+
+def giving(reply: ModelReply) -> Callable[[], Awaitable[ModelReply]]:
+    async def ask() -> ModelReply:
+        return reply
+
+    return ask
+
+
+async def never() -> ModelReply:
+    raise AssertionError("it was asked already")
+
+
+async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_is_told() -> None:
+    desk = Desk(MemoryBus())
+    handoff = desk.handoff("shop")
+    said = replace(calling(("look", {"what": "tea"})), text="Let me see.", data={"a": 1}, finish="length", model="m")
+    reporter = RecordingReporter()
+    await steps_of(desk, handoff).answer(1, giving(said))
+
+    done = Steps(Context(handoff, reporter), journal_of(desk, handoff, fresh=False))
+    await done.load()
+
+    assert await done.answer(1, never) == said
+    assert [report.message for report in reporter.reports] == ["continued after 1 steps that were done before"]
+
+
 async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_the_first() -> None:
     desk = Desk(MemoryBus())
     handoff = desk.handoff("shop")
-
-    def journal() -> BusJournal:
-        return BusJournal(
-            desk.bus,
-            desk.subjects,
-            handoff,
-            source="s",
-            correlation_id=None,
-            causation_id="c",
-            clock=SystemClock(),
-            fresh=True,
-        )
-
-    async def asked(text: str) -> ModelReply:
-        return calling((text, {}))
-
-    one, other = (Steps(Context(handoff, Context.for_test().reporter), journal()) for _ in range(2))
-    await one.answer(1, lambda: asked("first"))
+    one, other = steps_of(desk, handoff), steps_of(desk, handoff)
+    await one.answer(1, giving(calling(("first", {}))))
     await one.keep_result(1, 0, "done", False)
 
-    reply = await other.answer(1, lambda: asked("second"))
+    reply = await other.answer(1, giving(calling(("second", {}))))
 
     assert [call.name for call in reply.calls] == ["first"]
     assert other.result(1, 0) == ("done", False)
     assert other.unknown(1, [0, 1]) == [1]
     assert one.unknown(1, [0, 1]) == []
+
+
+async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_begun_by_its_first_worker_alone() -> None:
+    desk = Desk(MemoryBus())
+    asking = desk.handoff("shop")
+    allowed = asking.model_copy(update={"attempt": 2, "continues": (1,)})
+    await steps_of(desk, asking).answer(1, giving(calling(("pay", {}))))
+
+    first, twin = (steps_of(desk, allowed, fresh=False) for _ in range(2))
+    context = Context(allowed, RecordingReporter())
+    later = Steps(context, journal_of(desk, allowed, fresh=False))
+    await first.load()
+    await twin.load()
+    replies = [await first.answer(1, never), await twin.answer(1, never)]
+    await later.load()
+    replies.append(await later.answer(1, never))
+
+    assert [reply.calls[0].name for reply in replies] == ["pay"] * 3
+    assert [each.unknown(1, [0]) for each in (first, twin, later)] == [[], [0], [0]]
+    assert context.usage.calls == 0  # the first attempt has counted it
 
 
 async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
@@ -290,25 +333,37 @@ async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
             return sequence
 
     desk = Desk(Unanswered())
-    handoff = desk.handoff("shop")
-    journal = BusJournal(
-        desk.bus,
-        desk.subjects,
-        handoff,
-        source="s",
-        correlation_id=None,
-        causation_id="c",
-        clock=SystemClock(),
-        fresh=True,
-    )
-    done = Steps(Context(handoff, Context.for_test().reporter), journal)
+    done = steps_of(desk, desk.handoff("shop"))
 
-    async def asked() -> ModelReply:
-        return calling(("pay", {}))
-
-    await done.answer(1, asked)
+    await done.answer(1, giving(calling(("pay", {}))))
 
     assert done.unknown(1, [0]) == []  # it is ours to run
+
+
+async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"}), ("pay", {})))
+    paid = list(shop.runs)
+
+    shop.tools = [tool(approval=True)(shop.tools[2].__wrapped__)]  # in a later release
+    second = ScriptedModel(saying("done"))
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, shop.runs) == ("done", paid)
+    assert [turn.text for turn in second.requests[0].turns[2:]] == ["tea is there", "pay is done"]
+
+
+async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_run() -> None:
+    desk, shop = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
+    model = ScriptedModel(calling(("look", {"what": "x" * 20_000})))
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+        result = await desk.result(await desk.hand("shop"))
+
+    assert result.error is not None
+    assert (result.error.kind, shop.runs) == ("oversize", [])
+    assert result.error.message.startswith("the model's answer cannot be kept: ")
 
 
 async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:

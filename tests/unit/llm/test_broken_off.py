@@ -11,9 +11,11 @@ from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
 from pointsman.llm.fitting import estimated_input
 from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelReply, ModelRequest
+from pointsman.metering import Admission
+from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.testing import run_team
 from pointsman.testing.models import Script, ScriptedModel, saying
+from pointsman.tools import tool
 from pointsman_schemas.events import Budget, ErrorKind, Usage
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
@@ -39,6 +41,22 @@ class Slow(ScriptedModel):
         says(request)
         await asyncio.Event().wait()
         raise AssertionError("nothing wakes it")
+
+
+class Kept:
+    """Limits with room for anything, which write down what is given back."""
+
+    def __init__(self, kept: list[tuple[int, float | None]]) -> None:
+        self.kept = kept
+
+    async def admit(self, model: Model, tokens: int, patience: float) -> Admission:
+        return Admission(lambda used, retry_after: self.kept.append((used, retry_after)))
+
+
+@tool
+async def look(what: str) -> str:
+    """Looks."""
+    return "seen"
 
 
 def teller(model: ScriptedModel, **more: Any) -> LLMAgent:
@@ -98,6 +116,24 @@ async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:
         await teller(model).run(context.handoff, context)
 
     assert model.requests == []
+
+
+@pytest.mark.parametrize("told", [Usage(), Usage(calls=1)], ids=["nothing", "only the call"])
+async def test_an_answer_whose_use_its_server_does_not_tell_counts_what_it_is_estimated_to_have_used(
+    told: Usage,
+) -> None:
+    call = ToolCall("c", "look", '{"what": "the tea, please"}')
+    model = ScriptedModel(ModelReply(SAID, (call,), usage=told), ModelReply(SAID, usage=told))
+    kept: list[tuple[int, float | None]] = []
+    context = Context.for_test()
+    context.meters = Kept(kept)
+
+    await teller(model, tools=[look]).run(context.handoff, context)
+
+    first, second = (estimated_input(request) for request in model.requests)
+    called = SAID_TOKENS + 9  # by the letters of the call's arguments
+    assert context.usage == Usage(calls=2, input_tokens=first + second, output_tokens=called + SAID_TOKENS)
+    assert kept == [(first + called, None), (second + SAID_TOKENS, None)]
 
 
 async def test_breaking_off_escapes_no_budget() -> None:

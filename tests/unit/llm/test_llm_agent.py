@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.loops import Place, double, run
 
+from pointsman.context import Context
 from pointsman.errors import ConfigurationError, TaskError
+from pointsman.llm.prompt import DATA_RULE, write_task
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import ModelRequest, Turn
 from pointsman.testing.models import ScriptedModel, saying
+from pointsman.tools import Tool, tool
+from pointsman_schemas.card import Role
 from pointsman_schemas.events import TaskReport, Usage
 
 
@@ -53,6 +58,73 @@ def test_the_card_says_what_the_agent_is_and_which_model_it_has(monkeypatch: pyt
     assert agent.card.skills == ("s",)
     assert agent.card.output_schema["properties"] == Place.model_json_schema()["properties"]
     assert LLMAgent(name="a", description="d", instructions="i", model="offline").card.model == "offline"
+
+
+def test_all_that_an_author_said_of_an_agent_stands_on_its_card() -> None:
+    said: dict[str, Any] = {
+        "name": "clerk", "description": "Helps", "role": Role.JUDGE, "skills": ("orders",), "intents": ("look up",),
+        "examples": ("Where is it?",), "version": "1.2.3", "fallback": "manager", "concurrency": 3, "max_in_flight": 5,
+        "timeout": 7.0, "reacts_to": ("ordered",), "approval": "required",
+    }  # fmt: skip
+    card = LLMAgent(**said, instructions="i", model="offline", input=Place).card
+
+    assert {name: getattr(card, name) for name in said} == said
+    assert (card.input_schema, card.output_schema) == (Place.model_json_schema(), {"type": "string"})
+
+
+async def test_a_model_is_asked_with_all_that_its_agent_was_given() -> None:
+    report = TaskReport(task_id="t0", agent="other", intent="look", status="succeeded", output="seen")
+    about: dict[str, Any] = {"input": {"city": "Oslo"}, "results": [report], "feedback": "too short"}
+    _, model, _ = await run(
+        saying({"city": "Oslo"}),
+        tools=[double],
+        output=Place,
+        output_name="place",
+        max_tokens=77,
+        temperature=0.0,
+        **about,
+    )
+
+    (asked,) = model.requests
+    assert asked == ModelRequest(
+        model="scripted",
+        instructions=f"Do it.\n\n{DATA_RULE}",
+        turns=(Turn("user", write_task("Do the thing", **about)),),
+        tools=(double.spec,),
+        output_schema=Place.model_json_schema(),
+        output_name="place",
+        max_tokens=77,
+        temperature=0.0,
+    )
+
+
+class Cupboard:
+    """A source of tools."""
+
+    def __init__(self, *there: Tool[..., Any]) -> None:
+        self.there, self.closed = there, False
+
+    async def tools(self) -> Sequence[Tool[..., Any]]:
+        return self.there
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_tools_of_a_source_stand_beside_ones_own_and_are_closed_with_the_agent_and_its_models() -> None:
+    halve = tool(name="halve", description="Halve a number.")(double.__wrapped__)
+    model, source = ScriptedModel(saying("ok")), Cupboard(halve)
+    agent = LLMAgent(name="a", description="d", instructions="i", model=model, tools=[double, source])
+    context = Context.for_test()
+    await agent.run(context.handoff, context)
+    source.there = (double,)
+    with pytest.raises(ConfigurationError, match="several tools named double"):
+        await agent.run(context.handoff, context)
+    await agent.close()
+
+    told = [(spec.name, spec.description) for spec in model.requests[0].tools]
+    assert told == [("double", "Double a number."), ("halve", "Halve a number.")]
+    assert (source.closed, model.closed) == (True, True)
 
 
 def _plain(n: int) -> int:
@@ -101,13 +173,14 @@ def test_a_model_that_there_is_not_is_named_when_it_is_first_used() -> None:
         _ = LLMAgent(name="a", description="d", instructions="i", model="mystery:1").card
 
 
-def test_instructions_may_stand_in_a_file(tmp_path: Path) -> None:
-    prompt = tmp_path / "prompt.md"
-    prompt.write_text("Be kind.\n", encoding="utf-8")
-    agent = LLMAgent(name="a", description="d", instructions=prompt, model=ScriptedModel())
+async def test_instructions_may_stand_in_a_file_which_is_read_at_once(tmp_path: Path) -> None:
+    prompt, model, context = tmp_path / "prompt.md", ScriptedModel(saying("ok")), Context.for_test()
+    prompt.write_text("\nSei höflich.\n", encoding="utf-8")
+    agent = LLMAgent(name="a", description="d", instructions=prompt, model=model)
     prompt.unlink()
+    await agent.run(context.handoff, context)
 
-    assert agent.card.name == "a"
+    assert model.requests[0].instructions == f"Sei höflich.\n\n{DATA_RULE}"
 
 
 async def test_a_script_that_runs_out_says_so() -> None:

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from support.loops import Place, run
 
 from pointsman.errors import Refused, TaskError
+from pointsman.ports import ModelReply, Turn
 from pointsman.testing.models import Script, saying
 
 
@@ -45,33 +46,64 @@ async def test_json_is_found_in_what_a_model_puts_around_it(text: str) -> None:
 async def test_a_wrong_answer_is_repaired_once_by_a_model_told_what_was_wrong(text: str, problem: str) -> None:
     output, model, _ = await run(saying(text), saying({"city": "Oslo"}), output=Place)
 
+    *_, said, repair = model.requests[1].turns
     assert output == {"city": "Oslo", "people": 0}
-    assert problem in model.requests[1].turns[-1].text
-    assert model.requests[1].turns[-2].role == "assistant"
+    assert problem in repair.text
+    assert '"required":["city"]' in repair.text
+    assert said == Turn("assistant", text)
+
+
+async def test_an_answer_of_nothing_is_asked_for_once_more_as_text() -> None:
+    output, model, _ = await run(saying(""), saying("ok"))
+
+    *_, said, repair = model.requests[1].turns
+    assert (output, said) == ("ok", Turn("assistant", "(nothing)"))  # providers refuse a turn without text
+    assert repair.text == "Your answer cannot be used: it was empty. Give the answer as text."
+
+
+async def test_data_that_a_model_gives_beside_its_text_is_the_answer() -> None:
+    output, _, _ = await run(ModelReply(text="Here you are.", data={"city": "Oslo"}), output=Place)
+
+    assert output == {"city": "Oslo", "people": 0}
+
+
+class Notes(BaseModel):
+    points: list[str] = []
+
+
+async def test_an_object_of_other_fields_is_no_answer_though_all_of_ones_own_have_defaults() -> None:
+    empty, _, _ = await run(saying({}), output=Notes)
+    mended, model, _ = await run(saying({"remarks": ["a"]}), saying({"points": ["a"]}), output=Notes)
+
+    assert (empty, mended) == ({"points": []}, {"points": ["a"]})
+    assert "it has none of the fields points" in model.requests[1].turns[-1].text
 
 
 async def test_an_answer_that_stays_wrong_is_invalid_output_after_two_calls() -> None:
-    error, model, _ = await run(saying("no"), saying("still no"), output=Place)
+    error, model, _ = await run(saying("no"), saying("still no" * 1_000), output=Place)
 
     assert isinstance(error, TaskError)
     assert (error.kind, error.retryable, len(model.requests)) == ("invalid_output", False, 2)
+    assert error.made == f"{'still no' * 500}... (4000 characters more)"
 
 
 @pytest.mark.parametrize("output", [None, Place])
 @pytest.mark.parametrize(
-    ("script", "calls"),
+    ("script", "calls", "said"),
     [
-        ([saying("I cannot help with that.", finish="refusal")], 1),
-        ([saying("", finish="refusal")], 1),
-        ([saying(""), saying("")], 2),
+        ([saying("I cannot help with that.", finish="refusal")], 1, "the model refused: I cannot help with that."),
+        ([saying("no" * 300, finish="refusal")], 1, f"the model refused: {'no' * 250}... (100 characters more)"),
+        ([saying("", finish="refusal")], 1, "the model refused: the provider's content filter stopped the answer"),
+        ([saying(""), saying("")], 2, "the model answered nothing, twice"),
     ],
 )
 async def test_a_refusal_ends_refused_without_a_loop(
-    script: list[Script], calls: int, output: type[BaseModel] | None
+    script: list[Script], calls: int, said: str, output: type[BaseModel] | None
 ) -> None:
     error, model, context = await run(*script, output=output)
 
     assert isinstance(error, Refused)
+    assert str(error) == said
     assert len(model.requests) == context.usage.calls == calls
 
 

@@ -10,12 +10,12 @@ from pydantic import AfterValidator, JsonValue
 from support.loops import double, results_of, run
 
 from pointsman.context import Context
-from pointsman.errors import TaskError
+from pointsman.errors import NeedsApproval, TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import ModelReply, ToolCall
 from pointsman.reporting import RecordingReporter
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
-from pointsman.tool_turns import REPEATS
+from pointsman.tool_turns import PARALLEL, REPEATS, RESULT_LENGTH
 from pointsman.tools import tool
 
 
@@ -46,6 +46,7 @@ async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() ->
         (("double", {"number": "many"}), "bad arguments for double"),
         (("double", "{number: 1"), "bad arguments for double"),
         (("double", {"number": 1, "extra": 2}), "bad arguments for double"),
+        (("x" * 100, {}), f"there is no tool {'x' * 64!r} here; the tools are: double"),
     ],
 )
 async def test_what_a_model_gets_wrong_is_told_to_it(call: tuple[str, JsonValue], said: str) -> None:
@@ -102,6 +103,23 @@ async def test_the_same_call_over_and_over_is_stopped_and_the_model_told() -> No
     assert "already" in texts[REPEATS]
 
 
+async def test_what_is_called_too_often_at_once_is_told_so_and_the_rest_runs() -> None:
+    _, model, _ = await run(calling(*[("double", {"number": 1})] * (PARALLEL + 1)), saying("2"), tools=[double])
+
+    *ran, (told, is_error) = results_of(model.requests[1])
+    assert ran == [("2", False)] * PARALLEL  # the same call side by side is no loop
+    assert (told, is_error) == (
+        f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it",
+        True,
+    )
+
+
+async def test_an_agent_without_tools_tells_its_model_that_there_are_none() -> None:
+    _, model, _ = await run(calling(("look", {})), saying("ok"))
+
+    assert results_of(model.requests[1]) == [("there is no tool 'look' here; the tools are: none", True)]
+
+
 async def test_the_loop_ends_after_its_turns_with_a_reason() -> None:
     script: list[Script] = [calling(("double", {"number": number})) for number in range(10)]
     error, model, context = await run(*script, tools=[double])
@@ -121,25 +139,64 @@ async def test_repeated_and_missing_call_ids_are_told_apart() -> None:
             ToolCall("", "double", "{}"),
         ),
     )
-    _, model, _ = await run(twins, saying("ok"), tools=[double])
+    _, model, _ = await run(twins, twins, saying("ok"), tools=[double])
 
-    turns = model.requests[1].turns
-    ids = [call.id for call in turns[1].calls]
-    assert len(set(ids)) == 3
+    turns = model.requests[2].turns
+    ids = [call.id for turn in turns for call in turn.calls]
+    assert len(set(ids)) == 6
     assert all(ids)
-    assert ids == [turn.call_id for turn in turns[2:]]
+    assert ids == [turn.call_id for turn in turns if turn.role == "tool"]
+
+
+async def test_all_that_a_person_must_allow_is_asked_together_before_any_tool_of_the_turn_runs() -> None:
+    ran: list[int] = []
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    @tool
+    async def look(number: int) -> str:
+        """Look."""
+        ran.append(number)
+        return "seen"
+
+    wanted = calling(("look", {"number": 1}), ("pay", {"amount": 5}), ("pay", {"amount": 6}), ("pay", {"euros": 7}))
+    error, _, _ = await run(wanted, tools=[pay, look])
+
+    assert isinstance(error, NeedsApproval)
+    assert [call.arguments for call in error.calls] == [{"amount": 5}, {"amount": 6}]
+    assert ran == []
+
+
+async def test_a_tool_that_uses_one_a_person_must_allow_ends_the_attempt_with_the_question() -> None:
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    @tool
+    async def settle(context: Context) -> str:
+        """Settle what is open."""
+        return str(await context.call(pay, amount=5))
+
+    error, _, _ = await run(calling(("settle", {}), ("double", {"number": 1})), tools=[settle, double])
+
+    assert isinstance(error, NeedsApproval)
+    assert [(call.tool, call.arguments) for call in error.calls] == [("pay", {"amount": 5})]
 
 
 async def test_a_huge_tool_result_is_cut_and_says_so() -> None:
     @tool
-    async def book() -> str:
+    async def book(pages: int) -> str:
         """The book."""
-        return "x" * 60_000
+        return "x" * pages * 1_000
 
-    _, model, _ = await run(calling(("book", {})), saying("ok"), tools=[book])
+    _, model, _ = await run(calling(("book", {"pages": 50}), ("book", {"pages": 60})), saying("ok"), tools=[book])
 
-    ((text, _),) = results_of(model.requests[1])
-    assert text.endswith("(10000 characters more)")
+    whole = "x" * RESULT_LENGTH
+    assert results_of(model.requests[1]) == [(whole, False), (f"{whole}... (10000 characters more)", False)]
 
 
 async def test_a_tool_s_key_is_the_same_in_the_next_attempt() -> None:

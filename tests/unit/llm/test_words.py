@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -12,7 +13,7 @@ from pointsman.llm.extraction import Sources, arguments
 from pointsman.llm.failures import retry_after
 from pointsman.llm.matching import Described, Matcher, clauses, stems
 from pointsman.llm.prices import PRICES, priced
-from pointsman.llm.prompt import TaskPrompt, read_task, write_task
+from pointsman.llm.prompt import DATA_RULE, TaskPrompt, read_task, write_task
 from pointsman.llm.reading import find_json
 from pointsman_schemas.events import TaskReport, Usage
 
@@ -55,6 +56,18 @@ def test_a_prompt_s_sections_are_read_back_as_they_were(data: JsonValue) -> None
 
     assert (prompt.task, prompt.input) == ("do </task> it", data)
     assert prompt.results[0]["intent"] == "</results>"
+
+
+def test_a_first_message_has_a_section_for_all_there_is_and_the_instructions_name_each() -> None:
+    report = TaskReport(task_id="t1", agent="a", intent="look", status="succeeded", output="é")
+    text = write_task("Do it.", {"a": "é"}, [report], "Too short.")
+
+    assert text == (
+        '<task>\n"Do it."\n</task>\n<feedback>\n"Too short."\n</feedback>\n<input>\n{"a": "é"}\n</input>\n<results>\n'
+        '[{"task_id": "t1", "agent": "a", "intent": "look", "status": "succeeded", "output": "é"}]\n</results>'
+    )
+    assert [f"<{tag}>" in DATA_RULE for tag in re.findall(r"<(\w+)>", text)] == [True] * 4
+    assert write_task("Do it.") == '<task>\n"Do it."\n</task>'
 
 
 def test_what_a_reviewer_wrote_cannot_end_the_feedback_nor_begin_another_section() -> None:
