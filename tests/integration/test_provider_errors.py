@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any, cast
 
 import pytest
 from support.adapters import KEY, Connect, asking, every, openai, responses, talking
@@ -121,13 +124,54 @@ async def test_an_error_that_a_gateway_wraps_in_a_200_keeps_its_class() -> None:
     assert not caught.value.retryable
 
 
-async def test_a_used_up_quota_is_a_429_that_is_not_tried_again() -> None:
-    body = b'{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
-    async with talking(openai, Answer(status=429, body=body)) as (_, model):
-        with pytest.raises(ModelError, match="exceeded your current quota") as caught:
+@pytest.mark.parametrize(
+    ("status", "code", "said", "kind"),
+    [
+        (429, "insufficient_quota", "openai answered 429: You exceeded your quota", "provider_error"),
+        (400, "context_length_exceeded", "openai answered 400: You exceeded your quota (context_length_exceeded): "
+         "the input is too long for this model", "context_overflow"),
+    ],
+)  # fmt: skip
+async def test_a_code_says_more_than_its_status_and_is_not_tried_again(
+    status: int, code: str, said: str, kind: str
+) -> None:
+    body = json.dumps({"error": {"code": code, "message": "You exceeded your quota"}}).encode()
+    async with talking(openai, Answer(status=status, body=body)) as (_, model):
+        with pytest.raises(ModelError) as caught:
             await model.complete(asking())
 
-    assert not caught.value.retryable
+    assert (str(caught.value), caught.value.kind, caught.value.retryable) == (said, kind, False)
+
+
+@every
+@pytest.mark.parametrize(
+    ("body", "said"), [(b"", ""), (b"<b>busy</b>", ": <b>busy</b>"), (b'{"error": {"message": "busy"}}', ": busy")]
+)
+async def test_an_error_s_own_words_are_repeated_where_there_are_any(connect: Connect, body: bytes, said: str) -> None:
+    async with talking(connect, Answer(status=503, body=body)) as (_, model):
+        with pytest.raises(ModelError) as caught:
+            await model.complete(asking())
+
+    assert str(caught.value) == f"{model.provider} answered 503{said}"
+
+
+@every
+async def test_a_closed_model_opens_again_and_each_event_loop_has_a_client_of_its_own(connect: Connect) -> None:
+    async with talking(connect, Answer("one"), Answer("two")) as (_, model):
+        said = []
+        for _ in range(2):
+            said.append((await model.complete(asking())).text)
+            client = cast(Any, model)._client
+            await model.close()
+            assert client.is_closed()
+
+        async def connected() -> object:
+            return cast(Any, model)._connected(cast(Any, model)._sdk)
+
+        here, elsewhere = await connected(), await asyncio.to_thread(asyncio.run, connected())
+
+    assert said == ["one", "two"]
+    assert here is not elsewhere
 
 
 async def test_a_response_that_failed_has_its_error_s_class() -> None:

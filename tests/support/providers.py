@@ -131,6 +131,12 @@ class FakeProvider:
             await asyncio.sleep(answer.delay)
         streamed = bool(call.body.get("stream")) and answer.status == 200
         whole = _body(call, answer)
+        if (
+            streamed
+            and call.path.endswith("/completions")
+            and not (call.body.get("stream_options") or {}).get("include_usage")
+        ):
+            whole.pop("usage", None)  # it is told who asks for it
         sent = stream_of(call.path, whole, answer.error) if streamed else json.dumps(whole).encode()
         if streamed and answer.unended:
             sent = b"".join(event + b"\n\n" for event in takewhile(_before_its_end, sent.split(b"\n\n")))

@@ -440,8 +440,10 @@ def test_a_tool_can_still_be_called_as_the_function_it_is() -> None:
         """Doubles."""
         return 2 * n
 
-    assert double(2) == 4
+    assert (double(2), double.__name__, double.__doc__) == (4, "double", "Doubles.")
     assert isinstance(double, Tool)
+    with pytest.raises(ConfigurationError, match=r"is a Tool of double at .*decorate a function"):
+        tool(name="other", description="d")(double)
 
 
 def test_a_wrong_definition_says_what_to_change() -> None:

@@ -1,7 +1,7 @@
 """How much of a provider's limits is left, as arithmetic: a bucket of requests, one of tokens, and calls under way.
 
 A bucket fills at its rate up to ten seconds' worth, so no minute ever sees more than a sixth above the limit. Times are
-the callers' own; one that is off by more than a minute changes nothing but its own calls.
+the callers' own; one that is off by more than a minute changes nothing but its own calls, and what was overdrawn.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def give(
 
 def _filled(there: Allowance, limits: ModelLimits, now: datetime) -> Allowance:
     apart = (now - there.at).total_seconds()
-    passed = min(max(apart, 0.0), _MINUTE)
+    passed = max(apart, 0.0)
     return there.model_copy(
         update={
             "at": there.at if -_MINUTE < apart < 0 else now,

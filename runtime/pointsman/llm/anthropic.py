@@ -76,13 +76,8 @@ class AnthropicModel:
         except sdk.APIStatusError as error:
             if error.status_code < 400:  # it came inside of a stream
                 raise from_event(self.provider, error.body, self._key) from None
-            raise from_status(
-                self.provider,
-                error.status_code,
-                said_in(error.body) or error.message,
-                error.response.headers,
-                self._key,
-            ) from None
+            said, headers = said_in(error.body), error.response.headers
+            raise from_status(self.provider, error.status_code, said, headers, self._key) from None
         except (sdk.APIConnectionError, TimeoutError) as error:
             raise from_connection(self.provider, error, self._base_url) from None
         except (sdk.APIError, json.JSONDecodeError) as error:

@@ -76,7 +76,7 @@ class OpenAIServer:
         except ModelError:
             raise
         except sdk.APIStatusError as error:
-            said = said_in(error.body) or error.message
+            said = said_in(error.body)
             if error.code == "context_length_exceeded":
                 said = f"{said} ({error.code})"
             failure = from_status(self.provider, error.status_code, said, error.response.headers, self._key)
@@ -127,8 +127,6 @@ class OpenAIModel(OpenAIServer):
         stream = await client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
         whole = _Whole()
         async for chunk in reading(self.provider, stream):
-            if (error := (chunk.model_extra or {}).get("error")) is not None:
-                raise from_event(self.provider, error, self._key)
             if text := whole.add(chunk.model_dump(exclude_unset=True)):
                 on_text(text)
         return ChatCompletion.construct(**whole.completion())

@@ -14,6 +14,7 @@ __all__ = ["find_json", "strict_json"]
 
 _PIECES = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
 """A brace in a text in quotes is none; one without an end is taken to the end, lest each quote in it be tried anew."""
+_TRIED = 50  # places in a text where JSON might begin; a text with more braces than that holds no answer
 
 
 def strict_json(text: str) -> JsonValue:
@@ -37,7 +38,9 @@ def find_json(text: str) -> tuple[JsonValue, ...]:
 
 def _objects(text: str) -> Iterator[JsonValue]:
     at = 0
-    while (at := text.find("{", at)) >= 0:
+    for _ in range(_TRIED):
+        if (at := text.find("{", at)) < 0:
+            return
         end = _end(text, at)
         if (value := strict_json(text[at:end])) is not None:
             yield value

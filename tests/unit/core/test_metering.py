@@ -48,6 +48,15 @@ def test_tokens_are_guessed_before_and_set_right_after() -> None:
     assert take(overdrawn, limits, at(0), "b", 50, at(60)) == pytest.approx(55.0)
 
 
+def test_what_was_overdrawn_by_minutes_is_made_up_for_in_as_many() -> None:
+    limits = ModelLimits(tokens=600)
+    left = taken(take(None, limits, at(0), "a", 100, at(60)))
+    left = give(left, limits, at(0), "a", -5_000, None)
+
+    assert take(left, limits, at(400), "b", 50, at(460)) == pytest.approx(105.0)
+    assert taken(take(left, limits, at(505), "b", 50, at(560)))
+
+
 def test_a_call_larger_than_the_bucket_waits_until_it_is_full_and_no_longer() -> None:
     limits = ModelLimits(tokens=600)
     left = taken(take(None, limits, at(0), "a", 5000, at(60)))

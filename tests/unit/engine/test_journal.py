@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.loops import Hurried
 from support.workers import Desk, running
 
 from pointsman.bus.clock import SystemClock
@@ -15,17 +18,18 @@ from pointsman.bus.memory import MemoryBus
 from pointsman.context import Context
 from pointsman.engine.journal import BusJournal
 from pointsman.engine.worker import Worker
-from pointsman.errors import UnknownOutcome
+from pointsman.errors import BusUnavailable, ContractError, UnknownOutcome
 from pointsman.journal import Steps
 from pointsman.llm.fitting import estimated_input
 from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelReply, ModelRequest
+from pointsman.ports import Clock, ModelReply, ModelRequest, Stored
 from pointsman.reporting import RecordingReporter
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tool_turns import REPEATS
 from pointsman.tools import tool
+from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Handoff, Step
 from pointsman_schemas.strict_json import parse
 
@@ -250,10 +254,10 @@ async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: di
     assert await steps(desk, handoff) == []
 
 
-def journal_of(desk: Desk, handoff: Handoff, *, fresh: bool = True) -> BusJournal:
+def journal_of(desk: Desk, handoff: Handoff, *, fresh: bool = True, clock: Clock | None = None) -> BusJournal:
     return BusJournal(
-        desk.bus, desk.subjects, handoff, source="s", correlation_id=None, causation_id="c", clock=SystemClock(),
-        fresh=fresh,
+        desk.bus, desk.subjects, handoff, source="s", correlation_id="correlation", causation_id="c",
+        clock=clock or SystemClock(), fresh=fresh,
     )  # fmt: skip
 
 
@@ -270,6 +274,63 @@ def giving(reply: ModelReply) -> Callable[[], Awaitable[ModelReply]]:
 
 async def never() -> ModelReply:
     raise AssertionError("it was asked already")
+
+
+async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
+    desk, at = Desk(MemoryBus()), datetime(2030, 1, 1, tzinfo=UTC)
+    handoff = desk.handoff("shop")
+    context = Context(handoff, RecordingReporter(), now=lambda: at)
+    done = Steps(context, journal_of(desk, handoff))
+    await done.answer(1, giving(calling(("look", {"what": "tea"}))))
+    await done.keep_result(1, 0, "there", False)
+
+    filter = desk.subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+    stored = [decode(each.headers, each.body)[0] async for each in desk.bus.read("work", filter)]
+
+    said = [(each.type, each.time, each.correlation_id, each.causation_id) for each in stored if each is not None]
+    assert said == [(Step.event_type, at, "correlation", "c")] * 2
+    assert len({each.id for each in stored if each is not None}) == 2
+
+
+async def test_a_journal_speaks_to_the_bus_on_its_own_loop_and_reads_only_what_may_be_there() -> None:
+    home, heard = asyncio.get_running_loop(), list[tuple[str, bool]]()
+
+    class Watched(MemoryBus):
+        away = True
+
+        async def publish(self, *args: Any, **more: Any) -> int:
+            heard.append(("publish", asyncio.get_running_loop() is home))
+            return await super().publish(*args, **more)
+
+        async def read(self, *args: Any, **more: Any) -> AsyncIterator[Stored]:
+            heard.append(("read", asyncio.get_running_loop() is home))
+            if self.away:
+                self.away = False
+                raise BusUnavailable("away for a moment")
+            async for stored in super().read(*args, **more):
+                yield stored
+
+    desk = Desk(Watched())
+    handoff = desk.handoff("shop")
+    fresh, later = (journal_of(desk, handoff, fresh=fresh, clock=Hurried()) for fresh in (True, False))
+
+    async def use() -> list[str]:
+        await fresh.recall()
+        await Steps(Context(handoff, RecordingReporter()), fresh).keep_result(1, 0, "done", False)
+        return list(await later.recall())
+
+    assert await asyncio.to_thread(asyncio.run, use()) == ["result-1-0"]
+    assert heard == [("publish", True), ("read", True), ("read", True)]
+
+
+async def test_a_step_that_cannot_be_read_is_named() -> None:
+    desk = Desk(MemoryBus())
+    handoff = desk.handoff("shop")
+    subject = desk.subjects.step(handoff.workflow_id, handoff.task_id, handoff.attempt, "answer-1")
+    await desk.bus.publish(subject, b"{}", {})
+
+    with pytest.raises(ContractError, match=f"the step on {re.escape(subject)} cannot be read: "):
+        await journal_of(desk, handoff, fresh=False).recall()
 
 
 async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_is_told() -> None:
@@ -297,6 +358,7 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
 
     assert [call.name for call in reply.calls] == ["first"]
     assert other.result(1, 0) == ("done", False)
+    assert await other.keep_result(1, 0, "done again", True) == ("done", False)
     assert other.unknown(1, [0, 1]) == [1]
     assert one.unknown(1, [0, 1]) == []
 
@@ -381,6 +443,7 @@ async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> No
 
     assert result.output == "too much"
     assert "too large to be kept" in model.requests[1].turns[-1].text
+    assert model.requests[1].turns[-1].is_error
 
 
 async def test_an_answer_is_on_the_bus_before_its_tools_run() -> None:

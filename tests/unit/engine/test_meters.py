@@ -73,6 +73,54 @@ async def test_two_keys_of_a_model_have_limits_of_their_own() -> None:
     waiting.cancel()
 
 
+async def test_each_model_has_limits_of_its_own_and_those_of_its_name_come_before_its_provider_s() -> None:
+    one, two = ModelLimits(concurrency=1), ModelLimits(concurrency=2)
+    limits = {"scripted": one, "scripted:large": two, "elsewhere": one}
+    kept = BusMeters(MemoryBus(broker=MemoryBroker()), Subjects(), limits, SystemClock())
+    small, other, large, elsewhere = (ScriptedModel() for _ in range(4))
+    small.name = elsewhere.name = "small"
+    large.name, elsewhere.provider = "large", "elsewhere"
+
+    for model in (small, other, large, large, elsewhere):
+        assert await kept.admit(model, 1, 0) is not None
+    for model in (small, other, large, elsewhere):
+        with pytest.raises(ModelError, match=f"the limits set for {model.provider}:{model.name} leave no room"):
+            await kept.admit(model, 1, 0)
+
+
+async def test_patience_is_for_all_of_the_waiting() -> None:
+    clock = VirtualClock()
+    kept = meters(MemoryBus(broker=MemoryBroker()), clock, concurrency=1)
+    await kept.admit(ScriptedModel(), 1, 10)
+
+    waiting = asyncio.create_task(kept.admit(ScriptedModel(), 1, 1))
+    await clock.advance(0.5)
+    assert not waiting.done()
+    await clock.advance(1)
+
+    with pytest.raises(ModelError):
+        waiting.result()
+
+
+async def test_limits_that_cannot_be_read_are_kept_anew_on_the_bus_s_own_loop() -> None:
+    home, heard = asyncio.get_running_loop(), list[bool]()
+
+    class Watched(MemoryBus):
+        async def publish(self, *args: object, **more: object) -> int:
+            heard.append(asyncio.get_running_loop() is home)
+            return await super().publish(*args, **more)  # type: ignore[arg-type]
+
+    bus, model = Watched(), ScriptedModel()
+    await meters(bus, requests=60).admit(model, 1, 10)
+    stored = await bus.last("limits", ">")
+    assert stored is not None
+    await bus.publish(stored.subject, b'{"of": "another release"}', {})
+
+    assert await asyncio.to_thread(asyncio.run, meters(bus, requests=60).admit(model, 1, 10)) is not None
+    assert (await left(bus)).requests == pytest.approx(9, abs=0.5)
+    assert set(heard) == {True}
+
+
 @pytest.mark.parametrize("model", [OpenAIModel, OpenAIResponsesModel, AnthropicModel])
 def test_an_account_is_a_key_at_a_server_and_does_not_show_it(model: Callable[..., Model]) -> None:
     def account(key: str, url: str) -> str:

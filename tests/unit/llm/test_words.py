@@ -32,6 +32,7 @@ from pointsman_schemas.events import TaskReport, Usage
         ('use {braces} so: {"a": "}"}', ({"a": "}"},)),
         ("", ()),
         ("\ufeff[1, 2]", ([1, 2],)),
+        ('{"a": "\ud800"}', ({"a": "?"},)),
         ('\ufeff {"a": 1}', ({"a": 1},)),
     ],
 )
