@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, anthropic, asking, every, talking
+from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer, Call, FakeProvider, stream_of
 
 from pointsman.errors import ModelError
@@ -27,6 +28,92 @@ async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) 
     sent = provider.calls[0].body
     assert (sent["model"], sent["temperature"]) == (model.name, 0.0)
     assert [sent[name] for name in LIMITS if name in sent] == [50]
+
+
+CALLED = (
+    Turn("user", "hello"),
+    Turn("assistant", "Let me look.", (ToolCall("c1", "weather", '{"city": "Oslo"}'), ToolCall("c2", "weather", "[]"))),
+    Turn("tool", "rain", call_id="c1"),
+    Turn("tool", "bad arguments", call_id="c2", is_error=True),
+    Turn("assistant", "", (ToolCall("c3", "weather", "{}"),)),
+    Turn("tool", "?", call_id="c3"),
+)
+OSLO = '{"city": "Oslo"}'
+SENT: dict[Connect, dict[str, Any]] = {
+    openai: {
+        "model": "gpt-4.1", "temperature": 0.0, "max_completion_tokens": 50,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "Let me look.", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": OSLO}},
+                {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": "[]"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+            {"role": "tool", "tool_call_id": "c2", "content": "bad arguments"},
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "c3", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c3", "content": "?"},
+        ],
+        "tools": [{"type": "function", "function": {
+            "name": "weather", "description": "The weather of a city", "parameters": SCHEMA}}],
+        "response_format": {
+            "type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA, "strict": False}},
+    },
+    responses: {
+        "model": "gpt-4.1", "temperature": 0.0, "max_output_tokens": 50, "store": False, "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "Let me look."},
+            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": OSLO},
+            {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "[]"},
+            {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+            {"type": "function_call_output", "call_id": "c2", "output": "bad arguments"},
+            {"type": "function_call", "call_id": "c3", "name": "weather", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c3", "output": "?"},
+        ],
+        "tools": [{"type": "function", "name": "weather", "description": "The weather of a city",
+                   "parameters": SCHEMA, "strict": False}],
+        "text": {"format": {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": False}},
+    },
+    anthropic: {
+        "model": "claude-haiku-4-5", "temperature": 0.0, "max_tokens": 50, "system": "Be brief.",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "Let me look."},
+                {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Oslo"}},
+                {"type": "tool_use", "id": "c2", "name": "weather", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "rain", "is_error": False},
+                {"type": "tool_result", "tool_use_id": "c2", "content": "bad arguments", "is_error": True}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c3", "name": "weather", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c3", "content": "?", "is_error": False}]},
+        ],
+        "tools": [
+            {"name": "weather", "description": "The weather of a city", "input_schema": SCHEMA},
+            {"name": "place", "description": "Give the final answer.", "input_schema": SCHEMA},
+        ],
+        "tool_choice": {"type": "any"},
+    },
+}  # fmt: skip
+
+
+@every
+async def test_a_request_is_written_whole_in_the_provider_s_own_words(connect: Connect) -> None:
+    async with talking(connect, Answer("ok")) as (provider, model):
+        await model.complete(
+            asking(
+                turns=CALLED,
+                tools=(WEATHER,),
+                output_schema=SCHEMA,
+                output_name="place",
+                max_tokens=50,
+                temperature=0.0,
+            )
+        )
+
+    assert provider.calls[0].body == SENT[connect]
 
 
 @every

@@ -57,6 +57,7 @@ async def test_what_was_turned_down_is_terminal_and_shows_no_key(connect: Connec
         (("retry-after", format_datetime(datetime.now(UTC) - timedelta(hours=1))), 0.0),
         (("retry-after", "soon"), None),
         (("retry-after", "nan"), None),
+        (("retry-after", "inf"), None),
         (("retry-after", "1e12"), 86_400.0),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -10,7 +11,7 @@ import pytest
 from pydantic import JsonValue
 
 from pointsman.llm.extraction import Sources, arguments
-from pointsman.llm.failures import retry_after
+from pointsman.llm.failures import from_event, retry_after
 from pointsman.llm.matching import Described, Matcher, clauses, stems
 from pointsman.llm.prices import PRICES, priced
 from pointsman.llm.prompt import DATA_RULE, TaskPrompt, read_task, write_task
@@ -183,6 +184,25 @@ def test_a_pause_until_a_date_is_the_time_left_until_then() -> None:
     then = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
 
     assert retry_after({"Retry-After": then}) == pytest.approx(600, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("names", "retryable"),
+    [
+        (("invalid_request_error", "invalid_prompt", "context_length_exceeded", "authentication_error"), False),
+        (("insufficient_quota", "billing_error", "permission_error", "not_found_error", "request_too_large"), False),
+        (("rate_limit_error", "rate_limit_exceeded", "api_error", "server_error", "timeout_error"), True),
+        (("overloaded_error", "never_heard_of"), True),
+    ],
+)
+def test_an_error_within_a_200_may_pass_or_not_by_its_code_or_its_type(names: Sequence[str], retryable: bool) -> None:
+    by_code = [from_event("p", {"code": name, "message": "it broke"}) for name in names]
+    by_type = [from_event("p", {"error": {"type": name, "code": None, "message": "it broke"}}) for name in names]
+
+    assert {error.retryable for error in (*by_code, *by_type)} == {retryable}
+    assert [f": it broke ({name})" in str(error) for name, error in zip(names, by_type, strict=True)] == [
+        name not in ("authentication_error", "permission_error") for name in names
+    ]
 
 
 def test_no_header_is_no_pause() -> None:
