@@ -205,14 +205,14 @@ MUTANTS = (
         "unit/engine/test_worker_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
     ),
     _core(
-        "M16", "load.py", "(self.ahead + more) / max(slots, 1)", "more / max(slots, 1)",
+        "M16", "load.py", "(self.ahead + more) / slots", "more / slots",
         "test_skills.py::test_the_idle_agent_gets_the_work",
     ),
     _core(
         "M16", "load.py", "(usual if self.seconds is None else self.seconds)", "usual",
         "test_skills.py::test_the_slower_of_two_gets_less",
     ),
-    _core("M16", "load.py", "/ max(slots, 1)", "/ 1", "test_skills.py::test_more_hands_take_more"),
+    _core("M16", "load.py", "/ slots", "/ 1", "test_skills.py::test_more_hands_take_more"),
     _core(
         "M17", "answers.py", "    if not (found := found_disagreements(state)):", "    if not (found := ()):",
         "test_judging.py::test_a_contradiction_is_decided_before_the_answer_is_written",

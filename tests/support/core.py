@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from pointsman.core.circuits import Circuit
 from pointsman.core.decide import consider
+from pointsman.core.draft import LATE
 from pointsman.core.evolve import apply
 from pointsman.core.grounds import grounds, kept
 from pointsman.core.inputs import (
@@ -268,3 +269,5 @@ def check_step(state: State) -> None:
         assert all(each.settled for each in state.tasks.values())
     else:
         assert state.timer_due is not None
+        if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
+            assert state.timer_due <= state.deadline + LATE, "somebody looks when the deadline has come"

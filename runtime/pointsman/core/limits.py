@@ -95,7 +95,7 @@ def arm_timer(draft: Draft) -> None:
     if state.ended:
         return
     fired = state.timer in draft.fired
-    started = [due for entry in draft.entries if (due := _starts(state, entry)) is not None]
+    started = [due for entry in draft.entries if (due := _starts(entry)) is not None]
     if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
         return
     deadlines = [task.deadline + LATE for task in state.tasks.values() if task.live and task.deadline]
@@ -112,15 +112,13 @@ def arm_timer(draft: Draft) -> None:
         draft.add(TimerArmed(at=draft.now, name=name, due=max(due, draft.now), reason=nobody))
 
 
-def _starts(state: State, entry: Entry) -> datetime | None:
+def _starts(entry: Entry) -> datetime | None:
     """The deadline that begins to run with `entry`."""
     match entry.kind:
         case "task_dispatched" | "retry_scheduled":
             return entry.deadline + LATE
         case "approval_requested":
             return entry.expires_at
-        case "approval_decided":
-            return state.deadline  # it runs again
         case "task_held":
             return entry.until
         case _:

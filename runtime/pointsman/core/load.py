@@ -18,4 +18,4 @@ class Load:
     def wait(self, more: int, slots: int, usual: float) -> float:
         """Seconds until a task would be done that is handed over after `more` others, by an agent that works on `slots`
         at a time; `usual` where nobody knows what one takes."""
-        return (1 + (self.ahead + more) / max(slots, 1)) * (usual if self.seconds is None else self.seconds)
+        return (1 + (self.ahead + more) / slots) * (usual if self.seconds is None else self.seconds)

@@ -20,7 +20,7 @@ from pointsman_schemas.plan import Plan, PlannedTask
 if TYPE_CHECKING:
     from pointsman.core.draft import Draft
 
-__all__ = ["HOLD", "Choice", "addressed", "allowed", "choose", "free", "held_until"]
+__all__ = ["HOLD", "Choice", "addressed", "allowed", "choose", "free"]
 
 UNKNOWN = Load()
 HOLD = timedelta(seconds=10)
@@ -46,7 +46,7 @@ def choose(draft: Draft, task: Task) -> Choice:
     for name in (task.agent, stand_in):
         if name is not None and free(draft, name, task):
             return Choice(name, instead_of=task.agent if name != task.agent else None)
-    return Choice(task.agent, until=held_until(draft, task, [task.agent, *filter(None, [stand_in])]))
+    return Choice(task.agent, until=_held_until(draft, task, [task.agent, *filter(None, [stand_in])]))
 
 
 def _most_idle(draft: Draft, task: Task) -> Choice:
@@ -60,7 +60,7 @@ def _most_idle(draft: Draft, task: Task) -> Choice:
     elif task.attempt and len(ready) > 1:
         ready = [name for name in ready if name != task.agent]
     if not ready:
-        return Choice(task.agent, until=held_until(draft, task, names))
+        return Choice(task.agent, until=_held_until(draft, task, names))
     if len(ready) == 1:
         return Choice(ready[0])
     draft.compared.update(ready)
@@ -103,10 +103,10 @@ def free(draft: Draft, agent: str, task: Task) -> bool:
     return draft.now >= circuit.until and agent not in draft.probes
 
 
-def held_until(draft: Draft, task: Task, agents: Sequence[str]) -> datetime:
+def _held_until(draft: Draft, task: Task, agents: Sequence[str]) -> datetime:
     """When to look again for one of `agents`, none of which is free."""
     again = draft.now + HOLD
-    opens = [draft.around.circuits[name].until for name in agents if name in draft.around.circuits]
+    opens = [draft.around.circuits[name].until for name in agents]
     ends = draft.horizon(task.role)
     return min(moment for moment in (*opens, ends, again) if moment > draft.now)
 
@@ -115,7 +115,7 @@ def _stand_in(draft: Draft, task: Task) -> str | None:
     """The live fallback of the task's agent. What people said to an agent's calls is for that agent alone."""
     card = draft.around.card(task.agent)
     name = task.fallback if task.attempt else card.fallback if card else None
-    if name is None or name == task.agent or task.asked_in or draft.around.card(name) is None:
+    if name is None or task.asked_in or draft.around.card(name) is None:
         return None
     return name
 

@@ -34,6 +34,7 @@ def test_a_circuit_is_open_twice_as_long_each_time_and_five_minutes_at_most() ->
         pauses.append((circuits.agents["worker"].until - T0).total_seconds())
 
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
+    assert opened(Circuits(), "worker", T0, 600).agents["worker"].until == at(600), "who wants longer pauses has them"
     assert opened(closed(circuits, "worker"), "worker", T0, 10).agents["worker"].opened == 1
 
 
@@ -57,6 +58,7 @@ def test_of_an_agent_that_is_well_nothing_is_known() -> None:
     assert probed(circuits, "other", T0, "wf/t1/1", at(60)) == circuits
     assert released(circuits, "other", T0) == circuits
     assert closed(circuits, "worker") == Circuits()
+    assert closed(opened(circuits, "other", T0, 10), "other") == circuits
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,12 @@ def test_the_fallback_stands_in_for_an_agent_that_keeps_failing() -> None:
     (sent,) = [entry for entry in story.of(TaskDispatched) if entry.task_id == "t1"]
     assert (sent.agent, sent.instead_of, sent.fallback) == ("other", "worker", None)
     assert story.handoff("t1").to_agent == "other"
+
+
+def test_a_fallback_that_nobody_runs_stands_in_for_nobody() -> None:
+    story = Story(cards=(card("worker", fallback="gone"),), circuits={"worker": open_until(60)}).planned(task("t1"))
+
+    assert story.statuses() == {"t1": "held"}
 
 
 def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
@@ -252,9 +260,9 @@ def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobod
     assert retry.agent == "other"
     assert "worker keeps failing, other stands in" in retry.reason
 
-    story.circuits = {"worker": open_until(60), "other": open_until(8)}
+    story.circuits = {"other": open_until(8)}
     story.fail("t1", failure(retryable=True))
-    assert story.statuses() == {"t1": "held"}
+    assert story.statuses() == {"t1": "held"}, "worker is well again and had its attempt"
     story.fire()
     assert story.handoff("t1").to_agent == "other"
     story.fail("t1", failure(retryable=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pointsman.core.circuits import Circuit
 from pointsman.core.load import Load
 from pointsman.core.rehearsal import rehearse
 from pointsman.core.trace import build
+from pointsman_schemas.events import Usage
 from pointsman_schemas.log import PlanAccepted, PlanRejected, RetryScheduled, TaskDispatched, TaskHeld
 from pointsman_schemas.plan import SelectedAgent
 from pointsman_schemas.team import FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
@@ -127,6 +129,28 @@ def test_the_only_one_with_the_skill_is_tried_again_after_a_pause() -> None:
     (retry,) = alone.of(RetryScheduled)
     assert retry.agent == "slow"
     assert retry.not_before > retry.at
+
+
+@pytest.mark.parametrize(("ill", "who"), [("", "slow"), ("slow", "quick")])
+def test_a_retry_that_waited_for_budget_goes_to_who_was_chosen_for_it_if_that_one_is_well(ill: str, who: str) -> None:
+    played = story(limits=Limits(calls=3)).planned(*asked("t1"), task("t2", "other"))
+    assert got(played)["t1"] == "quick"
+    played.fail("t1", failure(retryable=True))
+    assert played.statuses()["t1"] == "awaiting_budget"
+
+    played.circuits = {ill: Circuit(since=T0, until=T0 + timedelta(seconds=60))} if ill else {}
+    played.succeed("t2", usage=Usage())
+
+    assert played.handoff("t1").to_agent == who
+
+
+def test_an_attempt_that_a_person_was_asked_about_is_gone_on_with_by_its_agent_though_another_is_idle() -> None:
+    played = story().planned(*asked("t1"))
+    played.fail("t1", approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    played.loads = {"quick": Load(ahead=99)}
+    played.control("approve", approval=next(iter(played.state.approvals)))
+
+    assert played.handoff("t1").to_agent == "quick"
 
 
 def test_an_agent_that_keeps_failing_gets_none_and_then_one_as_its_probe() -> None:
