@@ -152,8 +152,10 @@ def tool(name: str, begun: float, ended: float, *, task: str = "t1", attempt: in
     )  # fmt: skip
 
 
-async def store(bus: MemoryBus, *entries: Entry, workflow: str = WORKFLOW, team: str = TEAM, number: int = 1) -> int:
+async def store(
+    bus: MemoryBus, *entries: Entry, workflow: str = WORKFLOW, team: str = TEAM, number: int = 1, **given: Any
+) -> int:
     """Append one commit with these entries to the workflow's log, as a supervisor does."""
     envelope = Envelope(id=f"{workflow}-{number}", type=Commit.event_type, source="test", time=START, subject=workflow)
     subject = Subjects().log(team, workflow)
-    return await bus.publish(subject, dump(Commit(number=number, entries=entries)), encode(envelope))
+    return await bus.publish(subject, dump(Commit(number=number, entries=entries, **given)), encode(envelope))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ from pointsman.errors import (
 )
 from pointsman.ports import Stored, StreamKind
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Control, Event, Progress, Request
+from pointsman_schemas.events import Approval, Control, Event, Progress, Request
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import Entry, TimerArmed
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry, TimerArmed
 from pointsman_schemas.strict_json import dump, parse
 
 
@@ -269,6 +270,48 @@ def short(number: int, *, done: bool, team: str = TEAM) -> list[Entry]:
     workflow = f"wf_{number:04}"
     begun: list[Entry] = [started(workflow, seconds=number, team=team, input=f"request {number}")]
     return [*begun, ended("completed", number + 1, workflow=workflow)] if done else begun
+
+
+EVER, TOKEN = datetime(2999, 1, 1, tzinfo=UTC), f"{WORKFLOW}-a1"
+DECIDED = ApprovalDecided(at=at(2), event_id="e", approval=TOKEN, verdict="rejected", by="Ann")
+
+
+async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
+    """A workflow that asks about its plan, and what came after that; the newest commit still waits for an answer."""
+    question = ApprovalRequested(at=at(1), approval=TOKEN, about="plan", expires_at=expires_at)
+    await store(bus, started(), question, *more, waiting=(TOKEN,))
+    asked = Approval(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,
+                     answer_to="x")  # fmt: skip
+    await publish(bus, f"pointsman.event.{WORKFLOW}.approval.{TOKEN}", asked)
+
+
+async def test_what_is_asked_is_listed_until_it_expires_though_no_supervisor_has_seen_that_yet() -> None:
+    asked = []
+    for expires_at in (EVER, at(2)):
+        bus = MemoryBus()
+        await asking(bus, expires_at)
+        asked.append([each.id for each in await Client(bus).approvals()])
+
+    assert asked == [[TOKEN], []]
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "more", "said"),
+    [
+        (EVER, (DECIDED,), f"{TOKEN} was already rejected by Ann; nothing has changed"),
+        (EVER, (ended("cancelled", 2),), f"the workflow has ended: cancelled; {TOKEN} is asked no more"),
+        (at(2), (), f"{TOKEN} expired at {at(2).isoformat()}, which means no"),
+    ],
+)
+async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
+    bus: MemoryBus, client: Client, expires_at: datetime, more: tuple[Entry, ...], said: str
+) -> None:
+    await asking(bus, expires_at, *more)
+
+    answer = await client.approve(TOKEN, timeout=0)
+
+    assert (answer.counted, answer.said) == (False, said)
+    assert [stored.subject async for stored in bus.read("work", "pointsman.>")] == []
 
 
 async def test_list_is_newest_first_and_knows_what_runs(bus: MemoryBus, client: Client) -> None:
