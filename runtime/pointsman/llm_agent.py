@@ -156,8 +156,8 @@ class LLMAgent(Agent):
         return self._card.model_copy(update={"model": label})
 
     async def close(self) -> None:
-        """Close the models' connections. The agent opens them again when it is used again."""
-        for model in self.__dict__.get("models", ()):
+        """Close the models' connections. When the agent is used again its models are decided and opened again."""
+        for model in self.__dict__.pop("models", ()):
             await model.close()
         for source in self._sources:
             await source.close()

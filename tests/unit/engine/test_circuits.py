@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.core import failure, judged_stage
+from support.core import Story, failure, judged_stage, task
 from support.prometheus import exposing, samples
 from support.system import echo
 from support.waiting import until
@@ -23,11 +23,13 @@ from pointsman.client import Client
 from pointsman.core import routing
 from pointsman.core.circuits import closed
 from pointsman.core.draft import Probe
-from pointsman.engine.circuits import SharedCircuits
+from pointsman.engine.circuits import SharedCircuits, circuits_of
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.errors import NotFound, Refused, TaskError, UnknownOutcome
+from pointsman.errors import BusUnavailable, NotFound, Refused, TaskError, UnknownOutcome
+from pointsman.ports import Clock
 from pointsman.settings import Settings
+from pointsman.testing import VirtualClock
 from pointsman_schemas.log import TaskDispatched, TaskHeld
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
@@ -278,6 +280,114 @@ async def test_an_agent_whose_work_is_judged_is_well_when_the_judge_is_asked() -
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+@asynccontextmanager
+async def sharing(
+    *buses: MemoryBus, failures: int = 2, clock: Clock | None = None
+) -> AsyncIterator[list[SharedCircuits]]:
+    """What supervisors share, one for each bus."""
+    clock = clock or SystemClock()
+    all_of_them = [SharedCircuits(bus, Subjects(), clock, failures=failures, seconds=60) for bus in buses]
+    running = [asyncio.create_task(each.run()) for each in all_of_them]
+    try:
+        yield all_of_them
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_what_one_supervisor_has_seen_all_hear_of_also_after_the_broker_was_away() -> None:
+    class Away(MemoryBus):
+        times = 1
+
+        async def follow(self, *given: Any, **more: Any) -> AsyncIterator[Any]:
+            if self.times:
+                self.times -= 1
+                raise BusUnavailable("the broker is away")
+            async for stored in super().follow(*given, **more):
+                yield stored
+
+    broker, clock = MemoryBroker(), VirtualClock()
+    async with sharing(MemoryBus(broker=broker), Away(broker=broker), clock=clock) as (first, second):
+        for number in range(2):
+            first._ended("worker", f"wf_{number}/t1", "", blamed=True)
+        await until(lambda: "worker" in first.open)
+        await clock.advance(1)
+
+        await until(lambda: "worker" in second.open)
+        first._succeeded("worker")
+        await until(lambda: not second.open)
+
+
+class Belated(MemoryBus):
+    """Hears of the first change alone, and of that when others have followed."""
+
+    goes_on: asyncio.Event
+
+    async def follow(self, *given: Any, **more: Any) -> AsyncIterator[Any]:
+        async for stored in super().follow(*given, **more):
+            await self.goes_on.wait()
+            yield stored
+            await asyncio.Event().wait()
+
+
+async def test_what_is_heard_late_is_not_taken_for_news_and_what_was_not_heard_yet_is_looked_up() -> None:
+    broker, later = MemoryBroker(), datetime.now(UTC) + timedelta(seconds=61)
+    bus, other = Belated(broker=broker), SharedCircuits(MemoryBus(broker=broker), Subjects(), SystemClock(),
+                                                        failures=1, seconds=60)  # fmt: skip
+    bus.goes_on = asyncio.Event()
+    async with sharing(bus) as (shared,):
+        await other._change(lambda known: other._opened(known, "worker"))
+        await shared.load()
+        assert await other.claim({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
+        shared._ended("worker", "wf_1/t1", "wf_1/t1/1", blamed=False)
+        await until(lambda: not shared.open["worker"].probe and shared._sequence == 3)
+        known = shared.open
+
+        bus.goes_on.set()
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+        assert (await circuits_of(bus, Subjects()), shared.open) == (known, known)
+
+
+async def test_what_another_release_has_written_is_written_anew() -> None:
+    bus = MemoryBus()
+    await bus.publish(Subjects().limit("circuits"), b'{"agents": {"worker": "ill"}}', {})
+    async with sharing(bus, failures=1) as (shared,):
+        assert await circuits_of(bus, Subjects()) == {}
+        shared._ended("worker", "wf_1/t1", "", blamed=True)
+        await until(lambda: "worker" in shared.open)
+
+    assert (await circuits_of(bus, Subjects())).keys() == {"worker"}
+
+
+async def test_what_was_done_between_two_failures_makes_them_none_in_a_row() -> None:
+    async with sharing(MemoryBus()) as (shared,):
+        for number in range(4):
+            shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+            shared._succeeded("worker")
+
+    assert (shared._changes.empty(), shared._failing) == (True, {})
+
+
+@pytest.mark.parametrize("abandoned", [True, False])
+async def test_a_probe_that_shows_nothing_makes_room_for_another(abandoned: bool) -> None:
+    story = Story().planned(task("t1"))
+    before, now = story.state, datetime.now(UTC)
+    entries = story.control("cancel") if abandoned else story.fail("t1", failure("refused"))
+    later = now + timedelta(seconds=61)
+    async with sharing(MemoryBus()) as (shared,):
+        await shared._change(lambda known: shared._opened(known, "worker"))
+        assert await shared.claim({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
+
+        older = shared._probe_ended(shared._known, "worker", "wf_9/t1/1", blamed=True)  # sent before it opened
+        shared.saw(before, "wf_1", entries)
+        await until(lambda: not shared.open["worker"].probe)
+
+        assert (older.agents["worker"].probe, shared.open["worker"].opened) == ("wf_1/t1/1", 1)
 
 
 async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -33,6 +34,12 @@ async def double(number: int) -> int:
 async def drop_table(name: str) -> str:
     """Drop a table."""
     raise AssertionError("nobody asked for this tool")
+
+
+@tool
+async def remember(context: Context) -> str:
+    """What is known."""
+    return context.dep(dict)["known"]  # type: ignore[no-any-return]
 
 
 class Kept:
@@ -108,6 +115,7 @@ async def test_the_fields_of_its_answer_are_those_of_the_need() -> None:
         ({"output": {f"f{n}": "string" for n in range(MOST_FIELDS + 1)}}, f"{MOST_FIELDS + 1} fields"),
         ({"output": {"model_dump": "string"}}, "cannot be called 'model_dump'"),
         ({"output": {"sum": "any"}}, "output.sum"),
+        ({"output": {"The sum": "integer"}}, "output.The sum"),
         ({"model": "openai:dear"}, "model"),
         ({"instructions": ""}, "instructions"),
     ],
@@ -123,6 +131,23 @@ async def test_a_need_that_is_out_of_bounds_is_refused_by_name_before_any_model_
     assert caught.value.kind == ErrorKind.INVALID_INPUT
     assert said in str(caught.value)
     assert model.requests == []
+
+
+def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() -> None:
+    fields: dict[str, Any] = {f"f{n}": "string" for n in range(MOST_FIELDS)}
+    assert factory(max_tools=0, max_instructions=1).make(Need(instructions="x", output=fields))
+
+    for bounds in ({"max_tools": -1}, {"max_instructions": 0}):
+        with pytest.raises(ConfigurationError, match="expected at least 0 and 1"):
+            factory(**bounds)
+
+
+async def test_what_is_made_finds_what_its_tools_depend_on() -> None:
+    model = ScriptedModel(calling(("remember", {})), saying("done"))
+
+    await run(factory(model, tools=[remember], deps=[{"known": "all"}]), {"instructions": "x", "tools": ["remember"]})
+
+    assert [turn.text for turn in model.requests[1].turns if turn.role == "tool"] == ["all"]
 
 
 async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowance() -> None:
@@ -173,8 +198,30 @@ def test_its_card_says_what_can_be_asked_for() -> None:
     assert card.model == "scripted"
 
 
+async def test_its_card_and_its_end_are_those_of_an_agent() -> None:
+    said = {"skills": ("any",), "fallback": "other", "concurrency": 2, "max_in_flight": 3, "timeout": 9.0}
+    model = ScriptedModel()
+    maker = factory(model, **said)
+
+    assert maker.card.model_dump(include=set(said)) == said
+    await maker.close()
+    assert model.closed
+
+
+def test_unless_configured_it_is_bounded_as_any_agent_and_gives_a_few_tools_and_a_page() -> None:
+    own, agents = (signature(each.__init__).parameters for each in (AgentFactory, LLMAgent))
+    both = own.keys() & agents.keys() - {"self", "name", "description", "tools"}
+
+    assert {name: own[name].default for name in both} == {name: agents[name].default for name in both}
+    assert {"turns", "tokens", "max_tokens", "timeout", "concurrency", "durable"} <= both
+    tools = factory().card.input_schema["properties"]["tools"]  # type: ignore[index,call-overload]
+    assert (tools["maxItems"], own["max_instructions"].default) == (8, 4_000)  # type: ignore[index,call-overload]
+
+
 def test_a_factory_without_tools_makes_agents_without() -> None:
-    assert Draft202012Validator(factory(tools=[]).card.input_schema).is_valid({"instructions": "Think.", "tools": []})
+    schema = Draft202012Validator(factory(tools=[]).card.input_schema)
+    assert schema.is_valid({"instructions": "Think.", "tools": []})
+    assert not schema.is_valid({"instructions": "Think.", "tools": ["double"]})
     assert factory(tools=[]).make(Need(instructions="Think.")).card.name == "maker"
 
 

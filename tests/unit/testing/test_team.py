@@ -110,6 +110,20 @@ async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
         await call()
 
 
+async def test_agents_that_name_no_model_are_offline_while_real_ones_are_forbidden_and_only_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("POINTSMAN_MODEL")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    agents = [LLMAgent(name="seller", description="Sells tea", instructions="Sell."), planner, synthesizer]
+
+    with forbid_real_models():
+        outcome = await run_team(TEAM, agents, "What does tea cost?")
+
+    assert outcome.status == "completed"
+    assert {agent.model.provider for agent in agents} == {"openai"}
+
+
 def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["pointsman.testing.pytest_plugin"]')
     (tmp_path / "test_it.py").write_text(

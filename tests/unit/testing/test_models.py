@@ -1,0 +1,53 @@
+"""A scripted model says what it was told to say, in order, and then that it has nothing left to say."""
+
+from __future__ import annotations
+
+import pytest
+
+from pointsman.errors import ConfigurationError, ModelError
+from pointsman.ports import ModelRequest, Turn
+from pointsman.testing import ScriptedModel, calling, saying
+
+
+def asking(text: str = "hello") -> ModelRequest:
+    return ModelRequest(model="", instructions="", turns=(Turn("user", text),))
+
+
+async def test_replies_errors_and_functions_come_in_their_order() -> None:
+    model = ScriptedModel(
+        saying("first"), ModelError("overloaded", retryable=True), lambda asked: saying(asked.turns[0].text)
+    )
+
+    assert (await model.complete(asking("one"))).text == "first"
+    with pytest.raises(ModelError, match="overloaded"):
+        await model.complete(asking("two"))
+    assert (await model.complete(asking("three"))).text == "three"
+    assert [request.turns[0].text for request in model.requests] == ["one", "two", "three"]
+
+
+async def test_a_model_that_is_asked_once_too_often_says_how_often_it_was_and_was_to_be() -> None:
+    model = ScriptedModel(saying("only"))
+    await model.complete(asking())
+
+    with pytest.raises(ConfigurationError, match="no answer for call 2; it was given 1: give it one more"):
+        await model.complete(asking())
+
+
+def test_a_reply_has_a_text_or_data_with_its_text_and_what_it_took() -> None:
+    text, data = saying("{}", finish="length", tokens=(7, 3)), saying({"sum": 8}, finish="refusal", tokens=(7, 3))
+
+    assert [(each.text, each.data, each.finish) for each in (text, data)] == [
+        ("{}", None, "length"),
+        ('{"sum":8}', {"sum": 8}, "refusal"),
+    ]
+    assert [(each.usage.calls, each.usage.input_tokens, each.usage.output_tokens) for each in (text, data)] == [
+        (1, 7, 3)
+    ] * 2
+
+
+def test_calls_have_an_id_each_and_arguments_that_are_no_json_are_sent_as_they_are() -> None:
+    reply = calling(("find", {"id": 1}), ("find", "{broken"), tokens=(7, 3))
+
+    assert [(call.name, call.arguments) for call in reply.calls] == [("find", '{"id":1}'), ("find", "{broken")]
+    assert len({call.id for call in reply.calls}) == 2
+    assert (reply.finish, reply.usage.calls, reply.usage.tokens) == ("tool_calls", 1, 10)
