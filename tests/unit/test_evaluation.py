@@ -18,6 +18,7 @@ from pointsman.llm_agent import LLMAgent
 from pointsman.testing import ScriptedModel, running_team, saying
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Outcome, Result
+from pointsman_schemas.log import WorkflowStarted
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import ANY, Limits, Supervisor, Team
@@ -171,12 +172,22 @@ async def test_nobody_there_is_a_wrong_case_and_not_a_hanging_one() -> None:
     assert report.scored[0].problems == ("it had not ended after 0.2 s",)
 
 
+async def test_a_case_is_worked_on_no_longer_than_it_is_waited_for() -> None:
+    async with running_team(TEAM, [planner, synthesizer, tea, cake]) as client:
+        report = await evaluate(Suite(team="shop", cases=(Case(input="tea"),), timeout=9), client)
+        (begun, *_) = await client.entries(report.scored[0].workflow_id)
+
+    assert isinstance(begun, WorkflowStarted)
+    assert (begun.deadline - begun.at).total_seconds() <= 9
+
+
 async def test_a_report_is_json_and_junit() -> None:
-    report = await judged(Case(name="a <b>", input="tea", answer="no"), Case(name="good", input="cake"))
+    report = await judged(Case(name="a <b>\x07", input="tea", answer="no"), Case(name="good", input="cake"))
 
     xml = ElementTree.fromstring(report.as_junit())
     assert (xml.get("tests"), xml.get("failures")) == ("2", "1")
     assert [case.get("name") for case in xml.iter("testcase")] == ["a <b>", "good"]
+    assert all(float(part.get("time", 0)) > 0 for part in (xml, *xml.iter("testcase")))
     assert "expected 'no'" in (xml.findall("testcase/failure")[0].text or "")
     data = report.as_json()
     assert (data["accuracy"], data["passed"]) == (0.5, False)

@@ -27,7 +27,7 @@ from pointsman.engine.circuits import SharedCircuits, circuits_of
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.errors import BusUnavailable, NotFound, Refused, TaskError, UnknownOutcome
-from pointsman.ports import Clock
+from pointsman.ports import Clock, Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.testing import VirtualClock
 from pointsman_schemas.log import TaskDispatched, TaskHeld
@@ -302,11 +302,11 @@ async def test_what_one_supervisor_has_seen_all_hear_of_also_after_the_broker_wa
     class Away(MemoryBus):
         times = 1
 
-        async def follow(self, *given: Any, **more: Any) -> AsyncIterator[Any]:
+        async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
             if self.times:
                 self.times -= 1
                 raise BusUnavailable("the broker is away")
-            async for stored in super().follow(*given, **more):
+            async for stored in super().follow(stream, subjects, after=after):
                 yield stored
 
     broker, clock = MemoryBroker(), VirtualClock()
@@ -326,8 +326,8 @@ class Belated(MemoryBus):
 
     goes_on: asyncio.Event
 
-    async def follow(self, *given: Any, **more: Any) -> AsyncIterator[Any]:
-        async for stored in super().follow(*given, **more):
+    async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+        async for stored in super().follow(stream, subjects, after=after):
             await self.goes_on.wait()
             yield stored
             await asyncio.Event().wait()

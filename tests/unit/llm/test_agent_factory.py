@@ -137,7 +137,8 @@ def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() 
     fields: dict[str, Any] = {f"f{n}": "string" for n in range(MOST_FIELDS)}
     assert factory(max_tools=0, max_instructions=1).make(Need(instructions="x", output=fields))
 
-    for bounds in ({"max_tools": -1}, {"max_instructions": 0}):
+    refused: list[dict[str, Any]] = [{"max_tools": -1}, {"max_instructions": 0}]
+    for bounds in refused:
         with pytest.raises(ConfigurationError, match="expected at least 0 and 1"):
             factory(**bounds)
 
