@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -302,7 +302,9 @@ async def test_what_one_supervisor_has_seen_all_hear_of_also_after_the_broker_wa
     class Away(MemoryBus):
         times = 1
 
-        async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+        async def follow(
+            self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
+        ) -> AsyncGenerator[Stored, None]:
             if self.times:
                 self.times -= 1
                 raise BusUnavailable("the broker is away")
@@ -326,7 +328,9 @@ class Belated(MemoryBus):
 
     goes_on: asyncio.Event
 
-    async def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+    async def follow(
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
+    ) -> AsyncGenerator[Stored, None]:
         async for stored in super().follow(stream, subjects, after=after):
             await self.goes_on.wait()
             yield stored
