@@ -167,9 +167,13 @@ async def _letters(system: System, bird: Canary) -> None:
     published = [await client.bus.publish(request, body, headers) for body, headers in wrong]
     refused = [await client.requested(sequence) for sequence in published]
     outcomes = await asyncio.gather(*(workflow.outcome(40) for workflow in refused))
-    letters = [
-        parse(DeadLetter, stored.body) async for stored in client.bus.read("dead", client.subjects.dead_letters_of())
-    ]
+
+    async def buried() -> list[DeadLetter]:
+        stored = client.bus.read("dead", client.subjects.dead_letters_of())
+        letters = [parse(DeadLetter, each.body) async for each in stored]
+        return letters if len(letters) == len(wrong) else []
+
+    letters = await found(buried, f"{len(wrong)} dead letters")
     again = await system.command("dead", "replay", "--all", "--yes", "--json")
     sent_again = [Workflow(client, document["workflow"], "crew") for document in again.documents]
     outcomes += await asyncio.gather(*(workflow.outcome(40) for workflow in sent_again))
