@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind
+from support.prometheus import exposing, samples
 from support.spans import exporting
 from support.waiting import until
 from support.workers import TRACEPARENT, Desk, running, worker
@@ -134,11 +135,13 @@ async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made
     await delivery.nak()
     await lost.close()
 
-    with exporting() as exporter:
+    with exporting() as exporter, exposing() as measured:
         async with running(worker(desk.bus)):
             await desk.result(handoff)
             await until(lambda: desk.settled("echo"))
+        seen = samples(measured)
 
+    assert "pointsman_queue_duration_seconds_count" not in seen, "how long it waited for the first time, nobody knows"
     (process,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:016x}" for link in process.links] == [TRACEPARENT.split("-")[2]]
     assert [(event.name, dict(event.attributes or {})) for event in process.events] == [
