@@ -152,6 +152,19 @@ async def test_one_that_is_there_already_is_refused(archive: Archive) -> None:
         await import_workflow(client.bus, client.subjects, archive)
 
 
+async def test_of_two_who_import_it_at_once_one_is_refused(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(MemoryBroker().connect())
+    await import_workflow(client.bus, client.subjects, archive)
+
+    async def nothing_yet(stream: str, subject: str) -> None:
+        return None
+
+    monkeypatch.setattr(client.bus, "last", nothing_yet)
+
+    with pytest.raises(AlreadyThere, match=archive.workflow_id):
+        await import_workflow(client.bus, client.subjects, archive)
+
+
 async def test_nothing_acts_on_it_whoever_asks(archive: Archive) -> None:
     running = archive.model_copy(update={"records": archive.records[:2]})  # as of one that had not ended
     async with in_memory(TEAM, [planner_of(), synthesizer, echo("a")]) as client:

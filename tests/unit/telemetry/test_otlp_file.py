@@ -77,3 +77,11 @@ def test_what_goes_on_ends_now_and_says_so() -> None:
     assert publish["startTimeUnixNano"] == publish["endTimeUnixNano"]
     assert workflow["endTimeUnixNano"] == str(int(at(9).timestamp()) * 1_000_000_000)
     assert {"key": "pointsman.unfinished", "value": {"boolValue": True}} in workflow["attributes"]
+
+
+def test_what_failed_has_the_status_of_an_error_and_says_why() -> None:
+    (failed,) = [span for span in written(*failing()) if span["name"] == "invoke_agent helper"]
+    (planned,) = [span for span in written(*failing()) if span["name"] == "plan planner"]
+
+    assert failed["status"] == {"code": 2, "message": "handler_error: out of bolts"}
+    assert planned["status"] == {}
