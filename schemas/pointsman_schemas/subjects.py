@@ -199,6 +199,14 @@ class Subjects:
     def outcomes_of(self, team: str | None = None) -> str:
         return f"{self.namespace}.outcome.{token(team, 'team') if team else '*'}.*"
 
+    def outcome_anywhere(self, workflow: str) -> str:
+        return f"{self.namespace}.outcome.*.{token(workflow, 'workflow')}"
+
+    @property
+    def objects(self) -> str:
+        """The descriptions of the bodies that are kept apart."""
+        return f"$O.{self.artifacts_bucket}.M.>"
+
     def events_of(self, workflow: str) -> str:
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
 

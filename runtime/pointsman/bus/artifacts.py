@@ -28,8 +28,8 @@ __all__ = ["FRESH", "Artifacts"]
 _log = structlog.get_logger(__name__)
 
 FRESH = 86_400.0
-"""Seconds for which an object is referred to again. Later it is written anew, for the store drops it by its age; it
-keeps each for as long as any message may refer to it, and this much longer."""
+"""Seconds for which an object is referred to again. Later it is written anew: what is much older than every message is
+removed, for only a message refers to it."""
 _CHUNK = 131_072  # bytes, as ADR-20 has it by default
 
 
@@ -112,7 +112,7 @@ class Artifacts:
         try:
             text = description.model_dump_json().encode()
             await self._bus.publish(subject, text, {}, expect=there.sequence if there else 0)
-        except Conflict:  # another process has stored the same; what was written here ages out
+        except Conflict:  # another process has stored the same; what was written here is removed later
             pass
         return claim
 
@@ -133,7 +133,7 @@ class Artifacts:
             raise ContractError(f"{claim.encode()} is larger than the {self._bound} bytes that are read here")
         stored = await self._bus.last("artifacts", self._description(claim.name))
         if stored is None:
-            raise ContractError(f"{claim.encode()} is not there; it has aged out, or was never stored")
+            raise ContractError(f"{claim.encode()} is not there; it was removed, or was never stored")
         try:
             description = _Description.model_validate_json(stored.body)
         except ValidationError as error:

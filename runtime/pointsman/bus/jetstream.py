@@ -245,9 +245,13 @@ class JetStreamBus:
             return False
         return True
 
-    async def purge(self, stream: StreamKind, subject: str) -> None:
-        check_subject(subject)
-        answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", {"filter": subject})
+    async def purge(self, stream: StreamKind, subject: str, *, before: int | None = None) -> None:
+        if before is None:
+            check_subject(subject)
+        else:
+            check_filter(subject)
+        order = {"filter": subject} if before is None else {"filter": subject, "seq": before}
+        answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", order)
         if error_code(answer):
             raise PeerError(f"the broker does not purge {subject}: {said(answer)}")
 
@@ -260,6 +264,8 @@ class JetStreamBus:
         if error_code(answer):
             raise BusUnavailable(f"the broker does not describe {name}: {said(answer)}")
         config, state = answer["config"], answer["state"]
+        if (age := config.get("max_age", 0)) and stream in ("work", "handoffs", "log"):
+            return f"{name} drops what is older than {age / nanoseconds(86_400):g} days, whoever waits for it"
         # Where the bound of bytes comes first depends on the message: the largest has to fit.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:

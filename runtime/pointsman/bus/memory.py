@@ -125,10 +125,13 @@ class MemoryBus:
         self._open()
         return self.broker.schedule(name, at, target, body, wire)
 
-    async def purge(self, stream: StreamKind, subject: str) -> None:
-        check_subject(subject)
+    async def purge(self, stream: StreamKind, subject: str, *, before: int | None = None) -> None:
+        if before is None:
+            check_subject(subject)
+        else:
+            check_filter(subject)
         self._open()
-        self.broker.purge(stream, subject)
+        self.broker.purge(stream, subject, before)
 
     async def time(self) -> datetime:
         self._open()

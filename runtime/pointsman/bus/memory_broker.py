@@ -138,11 +138,12 @@ class Broker:
                 durable.settle(sequence)
         return True
 
-    def purge(self, kind: StreamKind, subject: str) -> None:
+    def purge(self, kind: StreamKind, subject: str, before: int | None = None) -> None:
         if kind in ("work", "handoffs"):
             self._schedules.pop(subject, None)
         for stored in self.stream(kind).select(subject):
-            self.delete(kind, stored.sequence)
+            if before is None or stored.sequence < before:
+                self.delete(kind, stored.sequence)
 
     def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> Durable:
         self._catch_up()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pointsman.bus.artifacts import FRESH
 from pointsman.bus.wire import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.ports import StreamKind
@@ -20,7 +19,6 @@ _log = structlog.get_logger(__name__)
 
 MARKER = 60.0  # seconds a tombstone of the registry stays for watchers that were away
 _DAY = 86_400.0
-_WORK_DAYS = 7  # what is to be done is stale long before; a weekend and its Monday fit
 _DUPLICATES = 120.0  # seconds: the broker's own default, long enough for a client's retries
 _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
 _ASYNC = "async"  # nats-server's own word for a stream that answers before it has written
@@ -88,10 +86,14 @@ async def ensure_streams(
             answer = await bus.api(f"STREAM.CREATE.{name}", wanted)
             if error_code(answer) == IN_USE:  # another process was faster, with other settings
                 answer = await bus.api(f"STREAM.INFO.{name}")
+        if create and not error_code(answer) and answer["config"].get("max_age") == former.get(name, -1):
+            answer = await bus.api(f"STREAM.UPDATE.{name}", {**answer["config"], "max_age": 0})
         if error_code(answer):
             raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
         config: Mapping[str, Any] = answer["config"]
         return config
+
+    former = _former_ages(subjects, settings)
 
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
@@ -136,6 +138,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
 
     `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get. What is not
     said of `discard` may be either: bounds are the operator's, and one that refuses what is beyond them loses nothing.
+    What has no age is for supervisors to trim: the broker would drop what somebody is still owed.
     """
     ns, kept = subjects.namespace, nanoseconds(settings.retention_days * _DAY)
     common: dict[str, Any] = {
@@ -150,7 +153,6 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         **common,
         "discard": "old",  # the server has no other where there are schedules
         "name": subjects.work_stream,
-        "max_age": nanoseconds(_WORK_DAYS * _DAY),
         "allow_msg_schedules": True,
         "allow_msg_ttl": True,
         "allow_rollup_hdrs": True,
@@ -169,7 +171,6 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         {
             **common,
             "name": subjects.log_stream,
-            "max_age": kept,
             "subjects": [f"{ns}.{kind}.>" for kind in ("log", "event", "outcome")],
         },
         {
@@ -197,8 +198,6 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             **common,
             "name": f"OBJ_{subjects.artifacts_bucket}",
             "subjects": [f"$O.{subjects.artifacts_bucket}.{part}.>" for part in ("C", "M")],
-            # Longer than any message that refers to it; see `FRESH`.
-            "max_age": max(kept, nanoseconds(_WORK_DAYS * _DAY)) + nanoseconds(FRESH),
             "max_bytes": settings.artifacts_bytes or -1,
             "discard": "new",
             "allow_rollup_hdrs": True,
@@ -215,6 +214,17 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "subject_delete_marker_ttl": nanoseconds(MARKER),
         },
     ]
+
+
+def _former_ages(subjects: Subjects, settings: Settings) -> Mapping[str, int]:
+    """The ages, in nanoseconds, that an earlier release gave streams which have none now. Another is the operator's."""
+    work, kept = nanoseconds(7 * _DAY), nanoseconds(settings.retention_days * _DAY)
+    return {
+        subjects.work_stream: work,
+        subjects.handoffs_stream: work,
+        subjects.log_stream: kept,
+        f"OBJ_{subjects.artifacts_bucket}": max(kept, work) + nanoseconds(_DAY),
+    }
 
 
 def unattended(subjects: Subjects) -> dict[str, str]:

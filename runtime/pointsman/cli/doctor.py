@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
@@ -29,9 +29,10 @@ from pointsman.engine.continuity import bounds, lost_log, lost_work
 from pointsman.engine.dead_letters import DeadLetters
 from pointsman.engine.history import side_by_side
 from pointsman.engine.loading import installed_agents
+from pointsman.engine.trimming import kept_for, oldest_of
 from pointsman.errors import ConfigurationError, NotFound, PointsmanError
 from pointsman.llm.selection import chosen_model
-from pointsman.ports import QueueDepth
+from pointsman.ports import QueueDepth, StreamKind
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.ids import TOKEN_PATTERN
@@ -42,10 +43,11 @@ __all__ = ["Check", "doctor"]
 _TOLD_FROM = 18  # the column in which what was seen begins: behind ok or BAD, and the name
 _SECOND_LOOK = 0.5  # seconds in which a supervisor that runs has taken what waits: it does so in milliseconds
 _COUNTED = 1_000  # dead letters that are counted; more are "or more"
+_TRIMMED: Sequence[StreamKind] = ("work", "log")
+_HOURLY = timedelta(days=1)  # they are trimmed every hour; what is left for a day is left on purpose, or by nobody
 _LATELY = 100  # workflows whose tasks are looked at
 _ASKED = 3  # times the broker is asked how long it takes
 _SLOW = 0.25  # seconds: 500 times what a broker on the same machine takes; one on another continent takes less
-_OLD = timedelta(days=3.5)  # half of what the broker keeps a request for: a weekend is left to do something
 _REACHABLE = 2.0  # seconds to open a connection to the telemetry collector; it is near, or it is not there
 
 
@@ -100,6 +102,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
         async with session(settings.url, settings.namespace) as client:
             yield await _broker(client, settings)
             yield await _continuity(client, team, settings)
+            yield await _kept(client, settings)
             for check in await _team(client, team):
                 yield check
             alive = by_name(await client.agents())
@@ -143,6 +146,22 @@ async def _continuity(client: Client, team: Team | str | None, settings: Setting
         advice = f"what was acknowledged is dropped, or work waits; take the bound off, with {edits}"
         return Check("streams", False, "; ".join(bounded), advice)
     return Check("streams", True, "the streams hold what they vouch for in each other")
+
+
+async def _kept(client: Client, settings: Settings) -> Check:
+    """Whether what is over is removed from the streams. What is owed to somebody keeps it, and all that came later."""
+    told, long, now = list[str](), False, await client.bus.time()
+    for stream in _TRIMMED:
+        kept, first = kept_for(stream, settings.retention_days), await oldest_of(client.bus, stream)
+        age = now - first.at if first else timedelta(0)
+        if first and age > kept + _HOURLY:
+            told.append(f"{client.bus.name_of(stream)} holds {first.subject} since {first.at:%Y-%m-%d}")
+            long = long or age > 2 * kept
+    advice = (
+        "supervisors remove what is over, not what is owed: start its team's, or end it with `pointsman cancel`; what "
+        "nobody will supervise again, `nats stream purge STREAM --subject SUBJECT` removes"
+    )
+    return Check("kept", not long, "; ".join(told) or "nothing for longer than it is needed", advice)
 
 
 def _model(settings: Settings) -> Check:
@@ -227,11 +246,7 @@ async def _requests(client: Client) -> Check:
         for team, count in sorted(waiting.items())
     )
     advice = "start it: `pointsman supervisor MODULE`; or `pointsman cancel ID`, for each that `pointsman list` shows"
-    oldest = min((each.started_at for each in waits), default=None)
-    old = oldest is not None and datetime.now(UTC) - oldest > _OLD
-    if old:
-        seen += f"; the oldest since {oldest:%Y-%m-%d %H:%M} UTC, and what nobody has taken is dropped after 7 days"
-    return Check("requests", not alone and not old, seen or "none waits for a supervisor", advice)
+    return Check("requests", not alone, seen or "none waits for a supervisor", advice)
 
 
 async def _tasks(client: Client, team: Team | str | None) -> Check:

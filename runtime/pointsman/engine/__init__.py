@@ -5,7 +5,7 @@ To read in this order:
 
 the supervisor       supervisor, receiving, intake, arrivals, committing, workflow_log, sending, strangers,
                      settling, ends, spans
-several of them      admission, sharing, backlog, mending, queues, loads, circuits
+several of them      admission, sharing, backlog, mending, trimming, queues, loads, circuits
 the worker           worker, desks, handoffs, attempt, handlers, answering, reports, journal, meters
 both                 announcing, insisting, burial, continuity, steady, deadlines, health, signals,
                      loading, fault_points

@@ -16,18 +16,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pointsman.engine.history import commit_of
-from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, StreamLost
+from pointsman.errors import BusUnavailable, ContractError, StreamLost
 from pointsman.ports import Bus, Clock, StreamKind
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Team
 
-__all__ = ["LogWatch", "bounds", "long_unattended", "lost_log", "lost_work", "running_workflows", "see_that_kept"]
+__all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
 
 _WITNESS = timedelta(days=6)
-"""How old a commit may be to vouch for its result: the work stream keeps that for 7 days."""
+"""How old a commit may be to vouch for its result: that is removed from the work stream after 7 days."""
 _DAY = 86_400.0
 _DEPOSED = 2.0
 """Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
@@ -114,24 +113,6 @@ class LogWatch:
         except BusUnavailable:
             return True  # not known to be gone
         return newest is not None and newest.sequence >= sequence
-
-
-def see_that_kept(team: Team, retention_days: float) -> None:
-    """Raises `ConfigurationError` when a workflow of `team` may outlive its log, and then has no outcome."""
-    deadline, kept = team.limits.deadline, timedelta(days=retention_days).total_seconds()
-    if deadline >= kept:
-        raise ConfigurationError(
-            f"the team {team.name} has a deadline of {deadline:g} s, and a log is kept for {kept:g} s: a workflow that "
-            "takes longer has no outcome; lower Limits(deadline=...), or raise POINTSMAN_RETENTION_DAYS and the max "
-            "age of the log stream"
-        )
-
-
-async def long_unattended(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> bool:
-    """Whether nobody has supervised the team for so long that the work stream may have dropped wake-ups and results:
-    what runs commits once a day at least."""
-    newest = await bus.last("log", subjects.logs_of(team))
-    return newest is not None and clock.now() - newest.at > _WITNESS
 
 
 async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> Sequence[str]:

@@ -23,7 +23,7 @@ from pointsman.engine.arrivals import Arrival, are_new, begins, taken_id, too_ea
 from pointsman.engine.backlog import Backlog
 from pointsman.engine.circuits import SharedCircuits
 from pointsman.engine.committing import Committer
-from pointsman.engine.continuity import LogWatch, bounds, long_unattended, lost_log, lost_work, see_that_kept
+from pointsman.engine.continuity import LogWatch, bounds, lost_log, lost_work
 from pointsman.engine.ends import Ended
 from pointsman.engine.fault_points import passed
 from pointsman.engine.handoffs import consumer_name
@@ -39,6 +39,7 @@ from pointsman.engine.settling import Settler
 from pointsman.engine.sharing import Sharing
 from pointsman.engine.spans import Spans, log_ids
 from pointsman.engine.steady import SteadyClock
+from pointsman.engine.trimming import Trimmer
 from pointsman.engine.workflow_log import DamagedLog, Head, ImportedLog, WorkflowLog
 from pointsman.errors import BusUnavailable, ConfigurationError, InvariantError
 from pointsman.ports import Bus, Clock, Consumer, Delivery, Stored, StreamKind
@@ -88,6 +89,7 @@ class SupervisorEngine:
         loads, prepare = Loads(bus, clock), self._sender.prepare
         self._committer = Committer(bus, clock, self._logs, self._watch, self._circuits, loads, prepare)
         self._mender = Mender(bus, self._subjects, clock, self._logs, self._sender, team.name)
+        self._trimmer = Trimmer(bus, self._subjects, clock, team.name, settings.retention_days)
         self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
         self._ended = Ended(clock)
@@ -135,6 +137,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(self._mender.run()),
+                asyncio.create_task(self._trimmer.run(lambda: self._sharing.rank == 0)),
                 asyncio.create_task(keep_announced(self._bus, lambda: [card], self._settings.heartbeat, self._clock)),
                 asyncio.create_task(self._keep_up()),
                 asyncio.create_task(self._keep_alive()),
@@ -159,7 +162,6 @@ class SupervisorEngine:
 
     async def _begin(self) -> AgentCard:
         """Open the team's consumers, and see what there is. It may be called again where it was not done."""
-        see_that_kept(self._team, self._settings.retention_days)
         await self._bus.set_up()
         await self._clock.set(self._bus)
         name, subjects = self._team.name, self._subjects
@@ -196,9 +198,7 @@ class SupervisorEngine:
         lost = await lost_work(self._bus, self._subjects, self._team.name, self._clock)
         for loss in lost:
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
-        # A bus that forgets begins with that. What waited for a wake-up that was dropped would wait for ever.
-        again = lost and not self._bus.forgets
-        if again or await long_unattended(self._bus, self._subjects, self._team.name, self._clock):
+        if lost and not self._bus.forgets:  # a bus that forgets begins with that
             await self._mender.mend()
 
     async def _keep_up(self) -> None:

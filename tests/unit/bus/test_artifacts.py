@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pointsman.bus.artifacts import FRESH
 from pointsman.bus.memory import MemoryBus
-from pointsman.bus.streams import stream_configs
-from pointsman.settings import Settings
 from pointsman.testing import VirtualClock
-from pointsman_schemas.subjects import Subjects
 
 LARGE = b"x" * 5_000
 STORE = "$O.POINTSMAN_ARTIFACTS"
@@ -28,11 +25,3 @@ async def test_what_was_stored_long_ago_is_written_anew_and_what_is_fresh_is_not
     assert (len(fresh), len(old)) == (1, 2)
     assert (await bus.time() - old[-1].at).total_seconds() == 0
     assert {stored.body async for stored in bus.read("log", "pointsman.log.crew.*")} == {LARGE}
-
-
-def test_the_store_keeps_an_object_a_day_longer_than_any_stream_its_messages() -> None:
-    for days in (1.0, 30.0):
-        configs = {each["name"]: each for each in stream_configs(Subjects(), Settings(retention_days=days))}
-        longest = max(configs[f"POINTSMAN_{name}"]["max_age"] for name in ("WORK", "LOG", "DEAD"))
-
-        assert configs["OBJ_POINTSMAN_ARTIFACTS"]["max_age"] == longest + FRESH * 1e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -80,20 +80,6 @@ def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client
     assert check.seen == "1 waits for shop; 2 wait for shpo, which has no supervisor, did you mean shop?"
     assert "`pointsman supervisor MODULE`" in check.advice
     assert "`pointsman cancel ID`" in check.advice
-
-
-def test_what_has_waited_for_half_of_the_time_it_is_kept_is_bad_to_doctor_whoever_is_there(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked(client, "shop")
-    announce(client, "shop")
-    before = run(doctor._requests(client))
-    monkeypatch.setattr(doctor, "_OLD", -timedelta(days=1))
-
-    after = run(doctor._requests(client))
-
-    assert (before.ok, after.ok) == (True, False)
-    assert "dropped after 7 days" in after.seen
 
 
 def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(

@@ -27,7 +27,6 @@ from pointsman.engine.receiving import Receiver
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
-from pointsman.errors import ConfigurationError
 from pointsman.ports import Clock, Delivery
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
@@ -171,29 +170,6 @@ async def test_a_supervisor_is_ready_when_what_its_predecessor_died_over_has_bee
 
     assert missing == ["what lay in inbox-crew"]
     assert 2 <= ready_at < 2.5
-
-
-async def test_what_waits_for_a_wake_up_that_was_dropped_in_a_week_without_supervisors_ends() -> None:
-    clock = VirtualClock()
-    broker = MemoryBroker(clock=clock)
-    async with crew(clock, LATER, broker=broker) as client:
-        workflow = await begun(client, "r1")
-    await clock.advance(8 * 86_400)
-    for subject in await client.bus.subjects("work", "pointsman.>"):  # which have aged out
-        await client.bus.purge("work", subject)
-
-    async with crew(clock, LATER, broker=broker):
-        outcome = await in_time(clock, workflow.outcome(20))
-
-    assert "deadline" in outcome.reason
-
-
-async def test_a_deadline_beyond_what_the_log_keeps_is_refused() -> None:
-    clock, team = VirtualClock(), SOON.model_copy(update={"limits": Limits(deadline=86_400)})
-    engine = SupervisorEngine(MemoryBroker(clock=clock).connect(), team, Settings(retention_days=1), clock)
-
-    with pytest.raises(ConfigurationError, match=r"86400 s.*POINTSMAN_RETENTION_DAYS"):
-        await engine.run(asyncio.Event())
 
 
 async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nobody() -> None:

@@ -1,0 +1,160 @@
+"""What is over is removed after its time. What somebody is still owed is not, however long that takes.
+
+The streams of work and of logs have no age at which the broker drops anything: it cannot know a request that nobody has
+taken yet, or the log of a workflow that waits for a person. Supervisors know, and remove the rest. What nobody
+supervises stays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+
+from pointsman.engine.history import closeable, is_imported, is_outcome, started_of
+from pointsman.errors import ContractError, NotFound, PointsmanError
+from pointsman.ports import Bus, Clock, Stored, StreamKind
+from pointsman.telemetry import get_logger
+from pointsman_schemas.ids import is_token
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Trimmer", "kept_for", "oldest_of"]
+
+_WORK = timedelta(days=7)
+"""How long what was done is kept in the work stream, to refuse a second copy: a weekend and its Monday fit."""
+_REFERRED = timedelta(days=3)
+"""How much older than a message the body may be that it refers to: one is written anew after a day, what refers to it
+may be scheduled for a day later, and a day to spare."""
+_PAUSE = 3600.0
+_SLICE = 500
+"""Messages that are removed together. The stream takes no other while it removes them."""
+
+_WORKFLOW_AT = {"handoff": 1, "inbox": 1, "log": 1, "outcome": 1, "event": 0, "schedule": 0, "step": 0}
+"""Which token behind the kind of a subject is the workflow."""
+
+_log = get_logger(__name__)
+
+
+def kept_for(stream: StreamKind, retention_days: float) -> timedelta:
+    """How long a stream keeps what is over."""
+    kept = timedelta(days=retention_days)
+    return min(kept, _WORK) if stream in ("work", "handoffs") else kept
+
+
+async def oldest_of(bus: Bus, stream: StreamKind) -> Stored | None:
+    """The first message that a stream holds."""
+    async with aclosing(closeable(bus.read(stream, ">"))) as messages:
+        return await anext(messages, None)
+
+
+class Trimmer:
+    """Removes from the streams of a namespace what is over, of `team` and all that were sent a request. Any number of
+    them may be at it at once."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, retention_days: float) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+        self._retention = retention_days
+        self._running: dict[str, bool] = {}
+
+    async def run(self, first: Callable[[], bool]) -> None:
+        """Trim every hour while this is the `first` of those who could. Never returns."""
+        while True:
+            await self._clock.sleep(_PAUSE)
+            if not first():
+                continue
+            try:
+                await self.trim()
+            except PointsmanError as error:
+                hint = "nothing is lost, what is over stays another hour; see that the broker lets supervisors purge"
+                _log.warning("not_trimmed", error=str(error), hint=hint)
+
+    async def trim(self) -> None:
+        """Remove what is over in all streams: bodies last, for what refers to them goes before they do.
+
+        Raises:
+            BusUnavailable: the broker did not answer. What was not removed is found again.
+            PeerError: it does not let this process remove anything.
+        """
+        self._running = {}
+        ns = self._subjects.namespace
+        asked = await self._bus.subjects("work", self._subjects.requests)
+        for team in sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)}):
+            await self._clear("work", f"{ns}.request.{team}", untaken=await self._untaken("request", team))
+            await self._clear("work", f"{ns}.inbox.{team}.>", untaken=await self._untaken("inbox", team))
+        await self._clear("handoffs", f"{ns}.handoff.>")
+        await self._clear("handoffs", f"{ns}.schedule.*.try.*")
+        await self._clear("work", f"{ns}.schedule.*.*")
+        await self._clear("work", f"{ns}.step.>")
+        await self._clear("log", ">")
+        await self._drop_bodies()
+
+    async def _untaken(self, kind: str, team: str) -> int:
+        """The first sequence that the team's consumer may not have settled; 0 where it has never been there."""
+        if not is_token(team):  # no team may have such a name, and take it
+            return sys.maxsize
+        depth = await self._bus.depth(f"{kind}-{team}", "work")
+        if depth is None:
+            return 0
+        return depth.settled + 1 if depth.pending + depth.in_flight else sys.maxsize
+
+    async def _clear(self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize) -> None:
+        """Remove what `subject` holds, up to the first that is not old enough, or is owed to somebody: to who has not
+        settled what is `untaken` from that sequence on, or to a workflow that runs."""
+        until = self._clock.now() - kept_for(stream, self._retention)
+        over = last = 0
+        async with aclosing(closeable(self._bus.read(stream, subject))) as messages:
+            async for stored in messages:
+                if stored.at >= until:
+                    break
+                if stored.sequence >= untaken or await self._runs(stored.subject):
+                    hint = "it stays until that has ended; `pointsman doctor` says who is missing"
+                    _log.info("kept_beyond_its_time", subject=stored.subject, since=str(stored.at), hint=hint)
+                    break
+                over, last = over + 1, stored.sequence
+                if over % _SLICE == 0:
+                    await self._bus.purge(stream, subject, before=last + 1)
+        if over % _SLICE:
+            await self._bus.purge(stream, subject, before=last + 1)
+        if over:
+            _log.info("trimmed", stream=self._bus.name_of(stream), subject=subject, messages=over)
+
+    async def _runs(self, subject: str) -> bool:
+        """Whether it is of a workflow that has a log and no outcome. Asked once in each turn: many are of one."""
+        kind, *tokens = subject.split(".")[1:]
+        workflow = "".join(tokens[_WORKFLOW_AT.get(kind, 9) :][:1])
+        if not is_token(workflow):  # or somebody else put it there
+            return False
+        if workflow not in self._running:
+            self._running[workflow] = await self._has_yet_to_end(workflow)
+        return self._running[workflow]
+
+    async def _has_yet_to_end(self, workflow: str) -> bool:
+        outcome = await self._bus.last("log", self._subjects.outcome_anywhere(workflow))
+        newest = await self._bus.last("log", self._subjects.log_anywhere(workflow))
+        if newest is None or is_imported(newest) or (outcome is not None and is_outcome(outcome)):
+            return False
+        try:
+            await started_of(self._bus, self._subjects, newest.subject)
+        except NotFound:  # what came late, after an outcome that has been removed
+            return False
+        except ContractError:  # it is closed when somebody has to read it
+            return True
+        return True
+
+    async def _drop_bodies(self) -> None:
+        """Remove the bodies that nothing refers to any more: those older than every message there is."""
+        referring: Sequence[StreamKind] = ("work", "handoffs", "log", "dead")
+        oldest = [first.at for stream in referring if (first := await oldest_of(self._bus, stream))]
+        until = min((self._clock.now(), *oldest)) - _REFERRED
+        last = 0
+        async with aclosing(closeable(self._bus.read("artifacts", self._subjects.objects))) as descriptions:
+            async for stored in descriptions:
+                if stored.at >= until:
+                    break
+                last = stored.sequence
+        if last:
+            await self._bus.purge("artifacts", ">", before=last + 1)

@@ -1,0 +1,64 @@
+"""What is stored at lower sequences is removed on both brokers alike, and so what is over; what is not settled stays."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from support.place import SOON, Place, take
+
+from pointsman.bus.clock import SystemClock
+from pointsman.engine.trimming import Trimmer
+from pointsman.ports import Bus
+from pointsman_schemas.subjects import Subjects
+
+
+class Ahead(SystemClock):
+    """Ten days later."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=10)
+
+
+async def test_what_is_stored_before_is_purged_and_nothing_else(place: Place, bus: Bus) -> None:
+    first, second, third, other = [
+        await bus.publish(f"{place.ns}.{name}", b"{}", {}) for name in ("step.w.a", "step.w.b", "step.w.a", "inbox.t.w")
+    ]
+
+    await bus.purge("work", f"{place.ns}.step.w.a", before=second)
+    of_one = [stored.sequence async for stored in bus.read("work", ">")]
+    await bus.purge("work", f"{place.ns}.step.>", before=third)
+    below = [stored.sequence async for stored in bus.read("work", ">")]
+    await bus.purge("work", ">", before=other + 1)
+
+    assert of_one == [second, third, other]
+    assert below == [third, other]
+    assert first < second
+    assert await bus.last("work", ">") is None
+    assert await bus.publish(f"{place.ns}.step.w.a", b"{}", {}, expect=0) > other
+
+
+async def test_what_is_over_is_removed_and_what_nobody_has_settled_is_not(place: Place, bus: Bus) -> None:
+    subjects, request = Subjects(place.ns), f"{place.ns}.request.team"
+    for number in range(1_200):  # more than is read or removed at a time
+        await bus.publish(f"{place.ns}.step.w.t.1.{number}", b"{}", {})
+    await bus.publish(f"{place.ns}.step.w.t.1.large", b"x" * (bus.max_payload + 1), {})
+    await bus.publish(request, b"{}", {})
+    trimmer = Trimmer(bus, subjects, Ahead(), "team", retention_days=9)
+
+    await trimmer.trim()
+    waiting = await bus.subjects("work", ">")
+    bodies = await bus.subjects("artifacts", subjects.objects)
+    consumer = await bus.consumer("request-team", "work", request, ack_wait=30)
+    (delivery,) = await take(consumer)
+    await trimmer.trim()
+    taken = await bus.subjects("work", ">")
+    await delivery.ack()
+    async with asyncio.timeout(SOON):
+        while await bus.subjects("work", ">"):
+            await trimmer.trim()
+    await trimmer.trim()
+
+    assert waiting == taken == [request]
+    assert bodies
+    assert await bus.subjects("artifacts", ">") == []
