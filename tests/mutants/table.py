@@ -449,4 +449,19 @@ MUTANTS = (
         "        self._lost = self._context.deliveries - 1", "        self._lost = 0",
         "unit/engine/test_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
     ),
+    _runtime(
+        "what nobody has settled is not removed", "engine/trimming.py",
+        "stored.sequence >= untaken or await", "False or await",
+        "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
+    ),
+    _runtime(
+        "what is of a workflow that runs is not removed", "engine/trimming.py",
+        "untaken or await self._runs(stored.subject):", "untaken or False:",
+        "unit/engine/test_trimming.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
+    ),
+    _runtime(
+        "a body is kept for as long as what refers to it", "engine/trimming.py",
+        "until = min((self._clock.now(), *oldest)) - _REFERRED", "until = self._clock.now() - _REFERRED",
+        "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
+    ),
 )  # fmt: skip

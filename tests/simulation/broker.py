@@ -32,10 +32,10 @@ class SimulatedBroker(MemoryBroker):
         """Whether this very message, and not another at its subject or with its number, was in the queue and purged."""
         return (handoff.sequence, handoff.at) in self._taken_back
 
-    def purge(self, kind: StreamKind, subject: str) -> None:
-        if kind == "handoffs":
+    def purge(self, kind: StreamKind, subject: str, before: int | None = None) -> None:
+        if kind == "handoffs" and before is None:
             self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
-        super().purge(kind, subject)
+        super().purge(kind, subject, before)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
