@@ -1,4 +1,4 @@
-"""What is stored at lower sequences is removed on both brokers alike, and so what is over; what is not settled stays."""
+"""What lies below a sequence is removed on both brokers alike, and so is what is over; what is not settled stays."""
 
 from __future__ import annotations
 
