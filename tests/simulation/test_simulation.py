@@ -80,7 +80,7 @@ def test_the_worlds_meet_every_kind_of_fault() -> None:
         "power", "forgotten",
     }  # fmt: skip
 
-    for seed in _likely_first(67, 43):
+    for seed in _likely_first(18, 21):
         met.update(World(seed).run().faults)
         if met >= kinds:
             break
@@ -92,7 +92,7 @@ def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> No
     ends: set[str] = set()
     wanted = {"completed", "partial", "failed", "cancelled"}
 
-    for seed in _likely_first(9, 62):
+    for seed in _likely_first(62):
         world = World(seed)
         world.run()
         below = world.broker.held("log", world.subjects.outcomes_of("below"))
@@ -107,7 +107,7 @@ def test_in_some_worlds_people_are_asked_about_everything_and_answer_in_every_wa
     about: set[str] = set()
     verdicts: set[str] = set()
 
-    for seed in (seed for seed in _SEEDS if World(seed).asks):
+    for seed in (seed for seed in _likely_first(30, 52) if World(seed).asks):
         world = World(seed)
         world.run()
         entries = [
