@@ -157,7 +157,7 @@ class LLMAgent(Agent):
 
     async def close(self) -> None:
         """Close the models' connections. When the agent is used again its models are decided and opened again."""
-        for model in self.__dict__.pop("models", ()):
+        for model in vars(self).pop("models", ()):
             await model.close()
         for source in self._sources:
             await source.close()
