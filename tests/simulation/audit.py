@@ -360,7 +360,7 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
         buried = letter_id(world.outside, world.subjects, stored, address.workflow) in letters
-        if not world.broker.stream("work").ends_at(answer) and not buried:
+        if not world.broker.held("work", answer) and not buried:
             yield f"{stored.subject} was acknowledged and never answered"
     answers: dict[str, list[Result]] = defaultdict(list)
     for stored in world.broker.held("work", "sim.inbox.*.*.result.>"):

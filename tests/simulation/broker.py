@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping
 from datetime import datetime
 from typing import Any, cast
 
+from pointsman.bus.checks import matches
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.ports import Stored, StreamKind
 from pointsman.testing.simulation import SimulatedClock
@@ -14,16 +15,19 @@ __all__ = ["Outside", "SimulatedBroker"]
 
 
 class SimulatedBroker(MemoryBroker):
-    """The in-memory broker, which remembers the dead letters that were removed from it, and the handoffs taken back."""
+    """The in-memory broker, which remembers the dead letters that were removed from it, the handoffs taken back, and
+    what was trimmed."""
 
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
         self.removed: list[Stored] = []
         self._taken_back: set[tuple[int, datetime]] = set()
+        self._trimmed: dict[StreamKind, list[Stored]] = {}
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
-        """What `subject` holds, wherever the bodies are kept."""
-        return [self._whole(stored) for stored in self.stream(kind).select(subject)]
+        """What `subject` holds, or held before it was trimmed, wherever the bodies are kept."""
+        trimmed = [stored for stored in self._trimmed.get(self.apart(kind), ()) if matches(subject, stored.subject)]
+        return [*trimmed, *(self._whole(stored) for stored in self.stream(kind).select(subject))]
 
     def _whole(self, stored: Stored) -> Stored:
         return stored if stored.body else _now(self.connect().whole(stored))
@@ -35,6 +39,9 @@ class SimulatedBroker(MemoryBroker):
     def purge(self, kind: StreamKind, subject: str, before: int | None = None) -> None:
         if kind == "handoffs" and before is None:
             self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
+        if before is not None and kind != "artifacts":
+            over = [stored for stored in self.stream(kind).select(subject) if stored.sequence < before]
+            self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
         super().purge(kind, subject, before)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from unittest import mock
 
 import structlog
 
-from pointsman.engine import ends, sharing, workflow_log
+from pointsman.engine import ends, sharing, trimming, workflow_log
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
@@ -133,12 +133,18 @@ class World:
         """Play it. Nothing is raised: what went wrong is among the problems."""
         ids = Random(f"{self.seed}/ids")
         snapshots = self.chance.choice([2, 3, 7])
+        trims = Random(f"{self.seed}/trimming")
         busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(sharing, "process_time", cpu.__next__))
+            # In some worlds what was done leaves the work stream almost as soon as it is over. Not where the power
+            # fails: then numbers that are a moment old are given again, and only those.
+            pause = 3600.0 if self.cuts else trims.choice([3600.0, 1.0, 1.0])
+            stack.enter_context(mock.patch.object(trimming, "_PAUSE", pause))
+            stack.enter_context(mock.patch.object(trimming, "_WORK", timedelta(seconds=trims.choice([0.0, 3.0, 15.0]))))
             stack.enter_context(mock.patch.object(ends, "_KEPT", self.chance.choice([1, 1000])))
             stack.enter_context(self._heard_logs())
             try:

@@ -82,13 +82,16 @@ class Trimmer:
         self._running = {}
         ns = self._subjects.namespace
         asked = await self._bus.subjects("work", self._subjects.requests)
-        for team in sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)}):
+        teams = sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)})
+        for team in teams:
             await self._clear("work", f"{ns}.request.{team}", untaken=await self._untaken("request", team))
-            await self._clear("work", f"{ns}.inbox.{team}.>", untaken=await self._untaken("inbox", team))
-        await self._clear("handoffs", f"{ns}.handoff.>")
+        # Results go after the handoffs they answer, and the steps of those: who is given one again looks for them.
         await self._clear("handoffs", f"{ns}.schedule.*.try.*")
+        await self._clear("handoffs", f"{ns}.handoff.>")
         await self._clear("work", f"{ns}.schedule.*.*")
         await self._clear("work", f"{ns}.step.>")
+        for team in teams:
+            await self._clear("work", f"{ns}.inbox.{team}.>", untaken=await self._untaken("inbox", team))
         await self._clear("log", ">")
         await self._drop_bodies()
 
