@@ -41,6 +41,14 @@ class SimulatedBroker(MemoryBroker):
             self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
         if before is not None and kind != "artifacts":
             over = [stored for stored in self.stream(kind).select(subject) if stored.sequence < before]
+            if kind == "handoffs":
+                queued = {
+                    sequence
+                    for (of, _), durable in self._durables.items()
+                    if of == self.apart(kind)
+                    for sequence in durable.unsettled
+                }
+                self._taken_back |= {(each.sequence, each.at) for each in over if each.sequence in queued}
             self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
         super().purge(kind, subject, before)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from pointsman.core.tree import may_plan
 from pointsman.engine.answering import Answerer
 from pointsman.engine.sending import Sender
 from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.engine.trimming import Trimmer
 from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.events import Planned
 from pointsman_schemas.log import Entry
@@ -104,6 +106,20 @@ def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("pointsman.engine.receiving.request_for", blind)
 
 
+def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
+    async def blind(self: Trimmer, subject: str) -> bool:
+        return False
+
+    patch.setattr(Trimmer, "_runs", blind)
+
+
+def _trimmed_before_it_is_taken(patch: pytest.MonkeyPatch) -> None:
+    async def hasty(self: Trimmer, kind: str, team: str) -> int:
+        return sys.maxsize
+
+    patch.setattr(Trimmer, "_untaken", hasty)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected", "likely"),
     [
@@ -118,6 +134,10 @@ def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
             _handoffs_acknowledged_first, "never answered", 21, id="handoffs acknowledged before their result"
         ),
         pytest.param(_all_that_is_left_for_each_team, "in its tree", 42, id="tasks that each team has for itself"),
+        pytest.param(_trimmed_though_it_runs, "times", 9, id="messages of what runs that are trimmed"),
+        pytest.param(
+            _trimmed_before_it_is_taken, "has no outcome", 40, id="requests that are trimmed before they are taken"
+        ),
         pytest.param(_nothing_set_aside, "set aside of", 43, id="budgets that are shared twice"),
     ],
 )

@@ -17,10 +17,11 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 from unittest import mock
+from uuid import UUID
 
 import structlog
 
-from pointsman.engine import ends, sharing, trimming, workflow_log
+from pointsman.engine import ends, reports, sharing, trimming, workflow_log
 from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.intake import read_request
 from pointsman.engine.supervisor import SupervisorEngine
@@ -131,13 +132,15 @@ class World:
 
     def run(self) -> Seen:
         """Play it. Nothing is raised: what went wrong is among the problems."""
-        ids = Random(f"{self.seed}/ids")
+        ids, of_reports = Random(f"{self.seed}/ids"), Random(f"{self.seed}/reports")
+        drawn = iter(lambda: UUID(bytes=of_reports.randbytes(16)), None)
         snapshots = self.chance.choice([2, 3, 7])
         trims = Random(f"{self.seed}/trimming")
         busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
+            stack.enter_context(mock.patch.object(reports, "uuid4", side_effect=drawn))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(sharing, "process_time", cpu.__next__))
             # In some worlds what was done leaves the work stream almost as soon as it is over. Not where the power
