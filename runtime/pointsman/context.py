@@ -10,18 +10,28 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from pydantic import JsonValue
 
-from pointsman.errors import ConfigurationError, InvalidToken, describe_error
+from pointsman.errors import ERROR_LENGTH, ConfigurationError, InvalidToken, OversizeEvent, describe_error
 from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Delta, Emitted, Handoff, Progress, TaskReport, Usage, Verdict
+from pointsman_schemas.events import (
+    Delta,
+    Emitted,
+    Handoff,
+    Progress,
+    Step,
+    StepCall,
+    TaskReport,
+    Usage,
+    Verdict,
+)
 from pointsman_schemas.ids import derived_id, token
-from pointsman_schemas.strict_json import as_json_value
+from pointsman_schemas.strict_json import as_json_value, compact, parse_json
 from pointsman_schemas.subjects import Subjects
 
 if TYPE_CHECKING:
@@ -34,6 +44,7 @@ __all__ = ["Context"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_CALL = "call-"  # how the steps are named that keep what a call from code gave
 _REPORTS = frozenset({"progress", "tool", "chat"})
 
 _enclosing: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
@@ -71,6 +82,7 @@ class Context:
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
         self._ledger = Ledger()
+        self._counts: dict[str, int] = {}
         self._deps: tuple[object, ...] = ()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -170,12 +182,12 @@ class Context:
         """What a person said to this call of a tool that needs approval; None when nobody was asked yet. A yes is for
         one call: an equal one that was begun, or is `ahead` of this one, has used up its own."""
         said = [each for each in self.handoff.verdicts if each.tool == tool and each.arguments == arguments]
-        place = [*self._ledger.allowed, *ahead].count((tool, arguments))
+        place = [*self._ledger.allowed.values(), *ahead].count((tool, arguments))
         return said[place] if place < len(said) else None
 
-    def begin_allowed(self, tool: str, arguments: Mapping[str, JsonValue]) -> None:
+    def begin_allowed(self, key: str, tool: str, arguments: Mapping[str, JsonValue]) -> None:
         """The call is made, or was before, because a person allowed it."""
-        self._ledger.allowed.append((tool, arguments))
+        self._ledger.allowed[key] = (tool, arguments)
 
     # What to tell the supervisor with the result
 
@@ -319,13 +331,15 @@ class Context:
     def count_key(self, kind: str, *parts: str) -> str:
         """A key for the next of equal things of this task: the n-th gets the same key in every attempt."""
         base = derived_id(kind, self.idempotency_key, *parts)
-        count = self._ledger.counts[base] = self._ledger.counts.get(base, 0) + 1
+        count = self._counts[base] = self._counts.get(base, 0) + 1
         return derived_id(base, str(count))
 
     def with_key(self, idempotency_key: str) -> Context:
-        """This context under another idempotency key. Usage, reports and cancellation are shared."""
+        """This context under another idempotency key, for one try: what the next one does counts from the first again.
+        Usage, reports and cancellation are shared."""
         other = copy.copy(self)
         other.idempotency_key = idempotency_key
+        other._counts = {}
         return other
 
     def with_deps(self, deps: Iterable[object]) -> Context:
@@ -334,6 +348,51 @@ class Context:
         other._deps = (*self._deps, *deps)
         return other
 
+    async def recall(self) -> Mapping[str, Step]:
+        """What was kept of this attempt, and of those that it continues, by name. What code has called because a person
+        allowed it has used up its yes from then on."""
+        steps = await self.journal.recall() if self.journal is not None else {}
+        for step in steps.values():
+            if step.name.startswith(_CALL):
+                self._know(step)
+        self._ledger.recalled = True
+        return steps
+
+    async def made(self, key: str) -> Step | None:
+        """What the call `key` gave that code has made already, because a person allowed it; None when it was not."""
+        if not self._ledger.recalled:
+            await self.recall()
+        return self._ledger.made.get(key)
+
+    async def keep_made(
+        self, key: str, tool: str, arguments: Mapping[str, JsonValue], value: JsonValue, error: str = ""
+    ) -> Step:
+        """Keep what such a call gave, or how it failed, and return what counts."""
+        call = StepCall(id=key, name=tool, arguments=compact(dict(arguments)).decode())
+        step = self.step(f"{_CALL}{key}", calls=(call,), data=value, text=error, is_error=bool(error))
+        if self.journal is not None:
+            try:
+                step = await self.journal.keep(step)
+            except OversizeEvent as oversize:
+                why = f"what it gave is too large to be kept: {oversize}"[:ERROR_LENGTH]
+                step = await self.journal.keep(step.model_copy(update={"data": None, "text": why, "is_error": True}))
+        self._know(step)
+        return step
+
+    def step(self, name: str, **fields: object) -> Step:
+        """A step of this attempt, taken now."""
+        return Step.model_validate(
+            {
+                "workflow_id": self.workflow_id,
+                "task_id": self.task_id,
+                "attempt": self.attempt,
+                "agent": self.agent,
+                "name": name,
+                "at": self.now(),
+                **fields,
+            }
+        )
+
     # For whoever runs the attempt
 
     def cancel(self) -> None:
@@ -341,6 +400,12 @@ class Context:
         self._ledger.cancelled = True
         for running in tuple(self._ledger.processes):
             running.get_loop().call_soon_threadsafe(running.cancel)
+
+    def _know(self, step: Step) -> None:
+        for call in step.calls:
+            self._ledger.made[call.id] = step
+            arguments = cast(dict[str, JsonValue], parse_json(call.arguments.encode()))
+            self.begin_allowed(call.id, call.name, arguments)
 
     @asynccontextmanager
     async def _call(

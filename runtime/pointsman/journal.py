@@ -36,17 +36,16 @@ class Steps:
     and whether it did its work nobody knows.
     """
 
-    def __init__(self, context: Context, journal: Journal | None) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._journal = journal
+        self._journal = context.journal
         self._known: Mapping[str, Step] = {}
         self._continued: set[int] = set()  # turns whose tools somebody else may have started
         self._lost = 0
 
     async def load(self) -> None:
         """Learn what was done before, if anybody worked on this attempt before."""
-        if self._journal is not None:
-            self._known = await self._journal.recall()
+        self._known = await self._context.recall()
         self._lost = self._context.deliveries - 1
         if self._known:
             await self._context.progress(f"continued after {len(self._known)} steps that were done before")
@@ -65,7 +64,7 @@ class Steps:
         reply = await ask()
         if self._journal is None or not reply.calls:
             return reply
-        step = self._step(
+        step = self._context.step(
             f"answer-{turn}",
             text=reply.text,
             calls=tuple(StepCall(id=call.id, name=call.name, arguments=call.arguments) for call in reply.calls),
@@ -79,7 +78,7 @@ class Steps:
         except OversizeEvent as error:
             raise TaskError(f"the model's answer cannot be kept: {error}", kind=ErrorKind.OVERSIZE) from None
         if kept is not step:  # somebody else works on this attempt, or did: one of us will be first with the result
-            self._known = await self._journal.recall()
+            self._known = await self._context.recall()
             self._continued.add(turn)
         return _reply(kept)
 
@@ -117,25 +116,11 @@ class Steps:
             return text, is_error
         name = f"result-{turn}-{place}"
         try:
-            kept = await self._journal.keep(self._step(name, text=text, is_error=is_error))
+            kept = await self._journal.keep(self._context.step(name, text=text, is_error=is_error))
         except OversizeEvent as error:
             text = f"the tool has run, but its result of {len(text)} characters is too large to be kept: {error}"
-            kept = await self._journal.keep(self._step(name, text=text, is_error=True))
+            kept = await self._journal.keep(self._context.step(name, text=text, is_error=True))
         return kept.text, kept.is_error
-
-    def _step(self, name: str, **fields: object) -> Step:
-        context = self._context
-        return Step.model_validate(
-            {
-                "workflow_id": context.workflow_id,
-                "task_id": context.task_id,
-                "attempt": context.attempt,
-                "agent": context.agent,
-                "name": name,
-                "at": context.now(),
-                **fields,
-            }
-        )
 
 
 def _reply(step: Step) -> ModelReply:

@@ -171,11 +171,13 @@ class LLMAgent(Agent):
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         context = context.with_deps(self._deps)
+        if not self._durable:
+            context.journal = None
         if self._input is not None:
             self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         repaired = False
-        run = ToolTurns(context, await self._tools(), Steps(context, context.journal if self._durable else None))
+        run = ToolTurns(context, await self._tools(), Steps(context))
         await run.done.load()
         for number in range(1, self._turns + 1):
             reply = await run.done.answer(number, partial(self._ask, run, tuple(turns)))

@@ -13,7 +13,7 @@ from pointsman.errors import ERROR_LENGTH
 from pointsman.subprocesses import Completed
 from pointsman.telemetry import traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Delta, Emitted, Progress, Usage
+from pointsman_schemas.events import Delta, Emitted, Progress, Step, Usage
 
 __all__ = ["Call", "Ledger", "RecordingReporter", "Reporter"]
 
@@ -58,9 +58,12 @@ class Ledger:
     replan_hint: str | None = None
     events: list[Emitted] = field(default_factory=list)
     cancelled: bool = False
-    counts: dict[str, int] = field(default_factory=dict)
-    allowed: list[tuple[str, Mapping[str, JsonValue]]] = field(default_factory=list)
-    """The calls of tools that were begun because a person allowed each of them."""
+    allowed: dict[str, tuple[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
+    """The calls of tools that were begun because a person allowed each of them, by key."""
+    made: dict[str, Step] = field(default_factory=dict)
+    """What those gave that code has made, by key."""
+    recalled: bool = False
+    """Whether it is known what was made before."""
     processes: set[asyncio.Task[Completed]] = field(default_factory=set)
 
 

@@ -37,7 +37,8 @@ class ToolTurns:
     seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     async def use(self, calls: Sequence[ToolCall], turn: int) -> list[Turn]:
-        """The results of `calls`, in their order, run side by side. None is lost when another fails."""
+        """The results of `calls`, in their order, run side by side. None is lost when another fails, or when code in
+        one asks a person first."""
         self.seen.update({(call.name, call.arguments) for call in calls})
         for place in self.done.unknown(turn, range(len(calls))):
             call = calls[place]
@@ -54,7 +55,10 @@ class ToolTurns:
                 running = [group.create_task(self._result(call, (turn, place))) for place, call in enumerate(calls)]
         except ExceptionGroup as failed:  # none of them is the model's to read: the attempt ends by the first
             raise failed.exceptions[0] from None
-        return [task.result() for task in running]
+        ended = [task.result() for task in running]
+        if unasked := [call for end in ended if isinstance(end, NeedsApproval) for call in end.calls]:
+            raise NeedsApproval(unasked)
+        return [end for end in ended if isinstance(end, Turn)]
 
     def _unasked(self, calls: Sequence[ToolCall], turn: int) -> list[ApprovalWanted]:
         """The calls that a person must allow first, and was not asked about."""
@@ -72,7 +76,7 @@ class ToolTurns:
                     pass
         return wanted
 
-    async def _result(self, call: ToolCall, place: tuple[int, int]) -> Turn:
+    async def _result(self, call: ToolCall, place: tuple[int, int]) -> Turn | NeedsApproval:
         context, done = self.context, self.done
         if (kept := done.result(*place)) is not None:
             if (tool := self.tools.get(call.name)) is not None:
@@ -82,7 +86,10 @@ class ToolTurns:
             async with context.tool(call.name[:64], call_id=call.id) as refused:
                 refused.fail("refused_call", problem)
             return Turn("tool", problem, call_id=call.id, is_error=True)
-        result = await self.tools[call.name].call(call.arguments, context, call_id=call.id)
+        try:
+            result = await self.tools[call.name].call(call.arguments, context, call_id=call.id)
+        except NeedsApproval as asked:
+            return asked  # not raised: what runs beside it would be cancelled, and begun again by the next attempt
         text, is_error = await done.keep_result(*place, capped(result.text), result.is_error)
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -28,7 +31,7 @@ from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
 from pointsman.telemetry import content, get_logger
 from pointsman.threads import in_thread
-from pointsman_schemas.events import ApprovalWanted, ErrorKind, Verdict
+from pointsman_schemas.events import ApprovalWanted, ErrorKind, Step, Verdict
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact, describe, parse
 
@@ -39,6 +42,8 @@ R = TypeVar("R")
 
 _FIRST_PAUSE = 0.2  # seconds before the first retry of a call, doubled each time: a model and a person are waiting
 _LONGEST_PAUSE = 10.0  # seconds: an attempt has a deadline, and a provider that asks for more is better told of later
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
 _log = get_logger(__name__)
 
@@ -138,7 +143,7 @@ class Tool(Generic[P, R]):
 
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
-        return await self._reported(lambda: self._check(arguments), context, "")
+        return await self._reported(lambda: self._check(arguments), context, "", from_code=True)
 
     def verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
@@ -154,7 +159,8 @@ class Tool(Generic[P, R]):
         """Count a call that was made before and is not made again: the next equal one keeps its idempotency key, and
         is not allowed by what this one was allowed by."""
         with suppress(Exception):  # as when it was made
-            self._key(self._allowed(self._parse(arguments), context), context)
+            asked = self._parse(arguments)
+            self._allowed(asked, context, self._key(asked, context))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -162,10 +168,18 @@ class Tool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
 
-    async def _reported(self, read: Callable[[], BaseModel], context: Context, call_id: str) -> JsonValue:
+    async def _reported(
+        self, read: Callable[[], BaseModel], context: Context, call_id: str, *, from_code: bool = False
+    ) -> JsonValue:
         async with context.tool(self.name, call_id=call_id, description=self.spec.description) as call:
-            checked = self._allowed(read(), context)
-            value = await self._tries(checked, context.with_key(self._key(checked, context)))
+            asked = read()
+            key = self._key(asked, context)
+            kept = self.approval and from_code
+            if kept and (made := await context.made(key)) is not None:
+                return self._given(made)
+            checked = self._allowed(asked, context, key)
+            work = self._tries(checked, context, key)
+            value = await (self._kept(work, asked, context, key) if kept else work)
             if content.captured():
                 call.set_attributes(content.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value))
             return value
@@ -178,11 +192,11 @@ class Tool(Generic[P, R]):
             return said
         return ApprovalWanted(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
-    def _allowed(self, checked: BaseModel, context: Context) -> BaseModel:
+    def _allowed(self, asked: BaseModel, context: Context, key: str) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
         if not self.approval:
-            return checked
-        said = self._said(checked, context)
+            return asked
+        said = self._said(asked, context)
         if isinstance(said, ApprovalWanted):
             raise NeedsApproval([said])
         if said.verdict != "approved":
@@ -190,17 +204,38 @@ class Tool(Generic[P, R]):
             does = "rejected this call" if said.verdict == "rejected" else "approved this call"
             why = f": {said.reason}" if said.reason else ""
             raise TaskError(f"{who} {does}{why}; do without it", kind=ErrorKind.REJECTED)
-        context.begin_allowed(said.tool, said.arguments)
-        return checked if said.input is None else self._check(said.input)
+        context.begin_allowed(key, said.tool, said.arguments)
+        return asked if said.input is None else self._check(said.input)
 
-    def _key(self, checked: BaseModel, context: Context) -> str:
-        return context.count_key("tool", self.name, checked.model_dump_json(fallback=repr))
+    def _key(self, asked: BaseModel, context: Context) -> str:
+        plain = json.dumps(self._plain(asked), sort_keys=True)
+        return context.count_key("tool", self.name, plain)
 
-    async def _tries(self, checked: BaseModel, context: Context) -> JsonValue:
+    async def _kept(
+        self, work: Coroutine[Any, Any, JsonValue], asked: BaseModel, context: Context, key: str
+    ) -> JsonValue:
+        """What the allowed call gives that code makes, once it is kept: who begins anew what has made it is given the
+        same, for the yes was for one call."""
+        call = (key, self.name, self._plain(asked))
+        try:
+            value = await work
+        except NeedsApproval:
+            raise  # it has not come to its end
+        except (Exception, SystemExit) as failed:
+            await context.keep_made(*call, None, describe_error(failed))
+            raise
+        return self._given(await context.keep_made(*call, value))
+
+    def _given(self, made: Step) -> JsonValue:
+        if made.is_error:
+            raise TaskError(f"{self.name} has run, and is not run again: {made.text}")
+        return made.data
+
+    async def _tries(self, checked: BaseModel, context: Context, key: str) -> JsonValue:
         pause = _FIRST_PAUSE
         for left in range(self.retries, 0, -1):
             try:
-                return await self._try(checked, context)
+                return await self._try(checked, context.with_key(key))
             except Exception as error:
                 if not _is_transient(error):
                     raise
@@ -208,7 +243,7 @@ class Tool(Generic[P, R]):
                 _log.info("tool_retried", tool=self.name, error=describe_error(error), tries_left=left)
             await asyncio.sleep(min(pause if asked is None else asked, _LONGEST_PAUSE))
             pause *= 2
-        return await self._try(checked, context)
+        return await self._try(checked, context.with_key(key))
 
     async def _try(self, checked: BaseModel, context: Context) -> JsonValue:
         await self._ready()
@@ -251,14 +286,40 @@ class Tool(Generic[P, R]):
             raise self._bad(describe(error)) from None
 
     def _plain(self, checked: BaseModel) -> dict[str, JsonValue]:
-        """The arguments as JSON, under their own names: the same call is the same object, whoever makes it."""
-        plain: dict[str, JsonValue] = checked.model_dump(mode="json", by_alias=True, fallback=repr)
-        return plain
+        """The arguments as JSON, under their own names: the same call is the same object, whoever makes it, and in
+        whatever process.
+
+        Raises:
+            ConfigurationError: one is told apart by where it lies in memory alone.
+        """
+        plain = checked.model_dump(mode="json", by_alias=True, fallback=self._in_words)
+        return cast(dict[str, JsonValue], _sets_sorted(checked.model_dump(by_alias=True), plain))
+
+    def _in_words(self, value: object) -> str:
+        if _ADDRESS.search(words := repr(value)):
+            raise ConfigurationError(
+                f"the tool {self.name} got {words[:200]} in its arguments, which another process would not know again; "
+                f"give {type(value).__name__} a __repr__ that says its value, or take what has a JSON form"
+            )
+        return words
 
     def _bad(self, problem: str) -> TaskError:
         return TaskError(
             f"bad arguments for {self.name}: {problem}; call it as its schema says", kind=ErrorKind.INVALID_INPUT
         )
+
+
+def _sets_sorted(value: object, plain: JsonValue) -> JsonValue:
+    """`plain`, which is `value` as JSON, with every set in one order: their own is another in each process."""
+    match value, plain:
+        case Mapping(), dict() if len(value) == len(plain):
+            pairs = zip(value.values(), plain.items(), strict=True)
+            return {key: _sets_sorted(inner, written) for inner, (key, written) in pairs}
+        case list() | tuple() | deque() | set() | frozenset(), list() if len(value) == len(plain):
+            written = [_sets_sorted(*pair) for pair in zip(value, plain, strict=True)]
+            return sorted(written, key=compact) if isinstance(value, set | frozenset) else written
+        case _:
+            return plain
 
 
 def _is_transient(error: Exception) -> bool:

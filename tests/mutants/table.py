@@ -415,13 +415,25 @@ MUTANTS = (
         "test_approvals.py::test_silence_means_no",
     ),
     _runtime(
-        "a yes is for one call", "tools.py", "        context.begin_allowed(said.tool, said.arguments)", "        pass",
+        "a yes is for one call", "tools.py",
+        "        context.begin_allowed(key, said.tool, said.arguments)", "        pass",
         "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
         "a yes is for one call", "tool_turns.py",
         "                    allowed.append((said.tool, said.arguments))", "                    pass",
         "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
+    ),
+    _runtime(
+        "a yes is for one call, also one of code", "context.py",
+        "            self.begin_allowed(call.id, call.name, arguments)", "            pass",
+        "unit/engine/test_allowed_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
+    ),
+    _runtime(
+        "a yes is for one call, also one of code", "tools.py",
+        "            kept = self.approval and from_code", "            kept = False",
+        "unit/engine/test_allowed_calls.py::"
+        "test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next",
     ),
     _runtime(
         "an answer is kept before it is acted on", "journal.py",

@@ -18,7 +18,7 @@ from pointsman.reporting import RecordingReporter
 from pointsman.testing import run_team
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tools import Tool, ToolResult, tool
-from pointsman_schemas.events import ApprovalWanted, ErrorKind, Verdict
+from pointsman_schemas.events import ApprovalWanted, ErrorKind, Progress, Verdict
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 
@@ -268,6 +268,93 @@ async def test_equal_calls_of_two_tools_or_of_two_tasks_have_keys_of_their_own()
     asked = tool(approval=True)(note).verdict('{"share": "1/2"}', context)
     assert isinstance(asked, ApprovalWanted)
     assert asked.arguments == {"share": "share of 1/2"}
+
+
+class _Basket(BaseModel):
+    fruits: set[int] = set()
+    by_day: dict[str, list[frozenset[int]]] = {}
+
+
+async def test_equal_arguments_have_one_key_in_whatever_order_their_sets_and_objects_are() -> None:
+    keys: list[str] = []
+
+    @tool(approval=True)
+    async def weigh(basket: _Basket, context: Context, days: Any = None) -> None:
+        """Weighs a basket."""
+
+    @tool
+    async def note(basket: _Basket, context: Context, days: Any = None) -> None:
+        """Notes a basket."""
+        keys.append(context.idempotency_key)
+
+    # 0, 8 and 16 come in the order in which they were put in, as texts do in the order of their process
+    one = '{"basket": {"fruits": [0, 8, 16], "by_day": {"a": [[0, 8]], "b": []}}, "days": {"x": 1, "y": 2}}'
+    same = '{"days": {"y": 2, "x": 1}, "basket": {"by_day": {"b": [], "a": [[8, 0]]}, "fruits": [16, 8, 0]}}'
+    other = one.replace("[[0, 8]]", "[[0], [8]]")
+    for arguments in (one, same, other):
+        await note.call(arguments, Context.for_test())
+    asked = [weigh.verdict(arguments, Context.for_test()) for arguments in (one, same)]
+    for days in ({0, 8}, {8, 0}):
+        await note.run({"basket": _Basket(), "days": days}, Context.for_test())
+
+    assert keys[0] == keys[1] != keys[2]
+    assert asked[0] == asked[1]
+    assert keys[3] == keys[4]
+
+
+async def test_an_argument_that_no_other_process_would_know_again_is_refused() -> None:
+    async def weigh(thing: Annotated[Any, AfterValidator(lambda _: [object()])]) -> None:
+        """Weighs a thing."""
+
+    @tool
+    async def take(thing: Any) -> str:
+        """Takes a thing."""
+        return "taken"
+
+    for of in (tool(weigh), tool(approval=True)(weigh)):
+        assert of.verdict('{"thing": 1}', Context.for_test()) is None
+        with pytest.raises(ConfigurationError, match=r"the tool weigh got <object object at 0x.*> in its arg.*; give"):
+            await of.call('{"thing": 1}', Context.for_test())
+    with pytest.raises(ConfigurationError, match=r"the tool take got <function .* at 0x.*>"):
+        await Context.for_test().call(take, thing=lambda: 1)
+    assert await Context.for_test().call(take, thing=_Share("1/2")) == "taken"
+
+
+async def test_a_try_makes_the_calls_and_events_of_the_one_before_again_under_their_keys() -> None:
+    keys: list[str] = []
+
+    @tool
+    async def note(context: Context) -> None:
+        """Notes."""
+        keys.append(context.idempotency_key)
+
+    noting: Tool[..., Any] = note
+
+    @tool(retries=1, idempotent=True)
+    async def twice(context: Context) -> None:
+        """Notes twice, and is ill at first."""
+        await context.call(noting)
+        await context.call(noting)
+        await context.emit("noted")
+        if len(keys) == 2:
+            raise TaskError("not now", retryable=True, retry_after=0)
+
+    reporter = _Emissions()
+    result = await twice.call("{}", Context.for_test(reporter=reporter))
+
+    assert not result.is_error
+    assert keys[:2] == keys[2:]
+    assert keys[0] != keys[1]
+    assert len(set(reporter.ids)) == 1
+
+
+class _Emissions(RecordingReporter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+
+    async def emit(self, event: Progress, event_id: str) -> None:
+        self.ids.append(event_id)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def journal_of(desk: Desk, handoff: Handoff, *, fresh: bool = True, clock: Clock
 
 
 def steps_of(desk: Desk, handoff: Handoff, *, fresh: bool = True) -> Steps:
-    return Steps(Context(handoff, RecordingReporter()), journal_of(desk, handoff, fresh=fresh))
+    return Steps(Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff, fresh=fresh)))
 
 
 def giving(reply: ModelReply) -> Callable[[], Awaitable[ModelReply]]:
@@ -279,8 +279,8 @@ async def never() -> ModelReply:
 async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
     desk, at = Desk(MemoryBus()), datetime(2030, 1, 1, tzinfo=UTC)
     handoff = desk.handoff("shop")
-    context = Context(handoff, RecordingReporter(), now=lambda: at)
-    done = Steps(context, journal_of(desk, handoff))
+    context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff), now=lambda: at)
+    done = Steps(context)
     await done.answer(1, giving(calling(("look", {"what": "tea"}))))
     await done.keep_result(1, 0, "there", False)
 
@@ -316,7 +316,7 @@ async def test_a_journal_speaks_to_the_bus_on_its_own_loop_and_reads_only_what_m
 
     async def use() -> list[str]:
         await fresh.recall()
-        await Steps(Context(handoff, RecordingReporter()), fresh).keep_result(1, 0, "done", False)
+        await Steps(Context(handoff, RecordingReporter(), journal=fresh)).keep_result(1, 0, "done", False)
         return list(await later.recall())
 
     assert await asyncio.to_thread(asyncio.run, use()) == ["result-1-0"]
@@ -340,7 +340,7 @@ async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_
     reporter = RecordingReporter()
     await steps_of(desk, handoff).answer(1, giving(said))
 
-    done = Steps(Context(handoff, reporter), journal_of(desk, handoff, fresh=False))
+    done = Steps(Context(handoff, reporter, journal=journal_of(desk, handoff, fresh=False)))
     await done.load()
 
     assert await done.answer(1, never) == said
@@ -370,8 +370,8 @@ async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_be
     await steps_of(desk, asking).answer(1, giving(calling(("pay", {}))))
 
     first, twin = (steps_of(desk, allowed, fresh=False) for _ in range(2))
-    context = Context(allowed, RecordingReporter())
-    later = Steps(context, journal_of(desk, allowed, fresh=False))
+    context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
+    later = Steps(context)
     await first.load()
     await twin.load()
     replies = [await first.answer(1, never), await twin.answer(1, never)]

@@ -1,0 +1,208 @@
+"""A yes is for one call, whoever makes it and whoever goes on with the attempt: also one that code makes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+from support.workers import Desk
+
+from pointsman.bus.clock import SystemClock
+from pointsman.bus.memory import MemoryBus
+from pointsman.context import Context
+from pointsman.engine.journal import BusJournal
+from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
+from pointsman.llm_agent import LLMAgent
+from pointsman.reporting import RecordingReporter
+from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman.tools import Tool, tool
+from pointsman_schemas.events import Handoff, Verdict
+
+
+class Bank:
+    """A tool that a person must allow, others that use it, and who was paid how much under which key."""
+
+    def __init__(self) -> None:
+        self.paid: list[tuple[int, str]] = []
+        self.noted: list[str] = []
+
+        @tool(approval=True)
+        async def pay(amount: int, context: Context) -> str:
+            """Pays."""
+            self.paid.append((amount, context.idempotency_key))
+            if amount == 13:
+                raise ValueError("no luck")
+            return f"paid {amount}"
+
+        @tool
+        async def settle(amounts: list[int], context: Context, month: int = 1) -> str:
+            """Pays what is open, one after the other."""
+            return ", ".join([str(await context.call(self.pay, amount=amount)) for amount in amounts])
+
+        @tool
+        async def note(text: str) -> str:
+            """Takes its time to write it down."""
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            self.noted.append(text)
+            return "noted"
+
+        self.pay: Tool[..., Any] = pay
+        self.tools = [pay, settle, note]
+
+    @property
+    def amounts(self) -> list[int]:
+        return [amount for amount, _ in self.paid]
+
+
+def handed(desk: Desk, *allowed: int, attempt: int = 1, continues: Sequence[int] = ()) -> Handoff:
+    said = [Verdict(tool="pay", arguments={"amount": amount}, verdict="approved") for amount in allowed]
+    return desk.handoff("clerk", attempt=attempt, verdicts=tuple(said), continues=tuple(continues))
+
+
+def context_of(desk: Desk, handoff: Handoff) -> Context:
+    journal = BusJournal(
+        desk.bus, desk.subjects, handoff, source="s", correlation_id="c", causation_id="c", clock=SystemClock(),
+        fresh=False,
+    )  # fmt: skip
+    return Context(handoff, RecordingReporter(), journal=journal)
+
+
+async def worked(desk: Desk, handoff: Handoff, bank: Bank, *script: Script) -> JsonValue | list[JsonValue]:
+    """What a worker's model answered, or what a person was asked about."""
+    clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(*script))
+    try:
+        return await clerk.run(handoff, context_of(desk, handoff))
+    except NeedsApproval as error:
+        return [call.arguments["amount"] for call in error.calls]
+
+
+async def died(desk: Desk, handoff: Handoff, bank: Bank, *script: Script) -> None:
+    """A worker does what the script says, and is gone when its model is asked for more."""
+    with pytest.raises(ConfigurationError, match="no answer for call"):
+        await worked(desk, handoff, bank, *script)
+
+
+@pytest.mark.parametrize("again", [("settle", {"amounts": [9], "month": 2}), ("pay", {"amount": 9})])
+async def test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on(again: tuple[str, JsonValue]) -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    handoff = handed(desk, 9)
+    await died(desk, handoff, bank, calling(("settle", {"amounts": [9]})))
+
+    asked = await worked(desk, handoff, bank, calling(again))
+
+    assert (asked, bank.amounts) == ([9], [9])
+
+
+async def test_a_second_yes_is_there_for_the_second_call_of_whoever_goes_on() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    handoff = handed(desk, 9, 9)
+    await died(desk, handoff, bank, calling(("pay", {"amount": 9})))
+
+    answer = await worked(desk, handoff, bank, calling(("settle", {"amounts": [9]})), saying("done"))
+
+    assert (answer, bank.amounts, len(set(bank.paid))) == ("done", [9, 9], 2)
+
+
+async def test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    wanted = calling(("settle", {"amounts": [5, 6, 5]}))
+
+    first = await worked(desk, handed(desk), bank, wanted)
+    second = await worked(desk, handed(desk, 5, attempt=2, continues=[1]), bank)
+    third = await worked(desk, handed(desk, 5, 6, attempt=3, continues=[1, 2]), bank)
+    done = await worked(desk, handed(desk, 5, 6, 5, attempt=4, continues=[1, 2, 3]), bank, saying("done"))
+
+    assert (first, second, third, done) == ([5], [6], [5], "done")
+    assert (bank.amounts, len(set(bank.paid))) == ([5, 6, 5], 3)
+
+
+async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_before() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    first, second = handed(desk, 5, attempt=2), handed(desk, 5, 6, attempt=3, continues=[2])
+
+    async def work(context: Context) -> list[JsonValue]:
+        return [await context.call(bank.pay, amount=amount) for amount in (5, 6)]
+
+    with pytest.raises(NeedsApproval):
+        await work(context_of(desk, first))
+
+    assert await work(context_of(desk, second)) == ["paid 5", "paid 6"]
+    assert bank.amounts == [5, 6]
+
+
+async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_without_being_made() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    handoff = handed(desk, 13)
+
+    with pytest.raises(ValueError, match="no luck"):
+        await context_of(desk, handoff).call(bank.pay, amount=13)
+    with pytest.raises(TaskError, match="pay has run, and is not run again: ValueError: no luck"):
+        await context_of(desk, handoff).call(bank.pay, amount=13)
+
+    assert bank.amounts == [13]
+
+
+async def test_what_runs_beside_a_call_that_asks_a_person_is_done_and_kept_first() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    wanted = calling(
+        ("note", {"text": "tea"}), ("settle", {"amounts": [5]}), ("settle", {"amounts": [6]}), ("pay", {"amount": 7})
+    )
+
+    asked = await worked(desk, handed(desk, 7), bank, wanted)
+    done = await worked(desk, handed(desk, 7, 5, 6, attempt=2, continues=[1]), bank, saying("done"))
+
+    assert (asked, done) == ([5, 6], "done")
+    assert (bank.noted, sorted(bank.amounts)) == (["tea"], [5, 6, 7])
+
+
+async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_allowed_too() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+
+    @tool(approval=True)
+    async def close(context: Context) -> JsonValue:
+        """Pays the rest, and closes the account."""
+        return [await context.call(bank.pay, amount=5), "closed"]
+
+    whole: Tool[..., Any] = close
+    yes = Verdict(tool="close", verdict="approved")
+    first = desk.handoff("clerk", verdicts=(yes,))
+    second = desk.handoff("clerk", verdicts=(yes, *handed(desk, 5).verdicts), attempt=2, continues=(1,))
+
+    with pytest.raises(NeedsApproval):
+        await context_of(desk, first).call(whole)
+
+    assert await context_of(desk, second).call(whole) == ["paid 5", "closed"]
+    assert bank.amounts == [5]
+
+
+async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_error_each_time() -> None:
+    desk, ran = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), list[str]()
+
+    @tool(approval=True)
+    async def flood() -> str:
+        """Gives much."""
+        ran.append("flood")
+        return "x" * 20_000
+
+    handoff = desk.handoff("clerk", verdicts=(Verdict(tool="flood", verdict="approved"),))
+
+    for _ in range(2):
+        with pytest.raises(TaskError, match="flood has run, and is not run again: what it gave is too large to be kep"):
+            await context_of(desk, handoff).call(flood)
+    assert ran == ["flood"]
+
+
+async def test_an_allowed_call_of_a_model_is_kept_as_any_other_and_one_of_code_beside_it() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    handoff = handed(desk, 9, 8)
+    await died(desk, handoff, bank, calling(("pay", {"amount": 9}), ("settle", {"amounts": [8]})))
+
+    steps = await context_of(desk, handoff).recall()
+
+    (call,) = (step for name, step in steps.items() if name.startswith("call-"))
+    assert steps.keys() - {call.name} == {"answer-1", "result-1-0", "result-1-1"}
+    assert (call.data, [(each.name, each.arguments) for each in call.calls]) == ("paid 8", [("pay", '{"amount":8}')])
