@@ -12,6 +12,7 @@ import pytest
 
 from pointsman import testing
 from pointsman.errors import ConfigurationError
+from pointsman.llm import guard
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm_agent import LLMAgent
@@ -108,6 +109,27 @@ async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
 
     with pytest.raises(AssertionError, match=f"{model.provider}:x"):
         await call()
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:8000/v1"])
+async def test_a_server_on_this_machine_may_be_called_and_no_other(server: str) -> None:
+    with forbid_real_models():
+        guard.check("openai", "x", server)
+
+    for other in (None, "https://models.example/v1", "http://localhost.example/v1"):
+        stopped = pytest.raises(AssertionError, match="1 calls of real models were stopped: openai:x")
+        with stopped, forbid_real_models(), suppress(ConfigurationError):
+            guard.check("openai", "x", other)
+
+
+async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    named = LLMAgent(name="seller", description="Sells tea", instructions="Sell.", model="openai:x")
+
+    with forbid_real_models():
+        assert (named.model.provider, named.model.name) == ("openai", "x")
 
 
 async def test_agents_that_name_no_model_are_offline_while_real_ones_are_forbidden_and_only_then(
