@@ -45,6 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CALL = "call-"  # how the steps are named that keep what a call from code gave
+_EVENT = "event-"  # and those that keep what a tool has emitted
 _REPORTS = frozenset({"progress", "tool", "chat"})
 
 _enclosing: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
@@ -204,7 +205,7 @@ class Context:
     @property
     def events(self) -> tuple[Emitted, ...]:
         """What this attempt has emitted so far."""
-        return tuple(self._ledger.events)
+        return tuple(self._ledger.events.values())
 
     @property
     def confidence(self) -> float | None:
@@ -263,8 +264,12 @@ class Context:
         if token(name, "event name") in _REPORTS:
             raise InvalidToken(f"the event name is {name!r}, which is how reports are called; choose another")
         event = self._event(name, name=name, at=self.now(), data=data)
-        await self.reporter.emit(event, self.count_key("event", name))
-        self._ledger.events.append(Emitted(name=name, data=event.data))
+        key, emitted = self.count_key("event", name), Emitted(name=name, data=event.data)
+        await self.reporter.emit(event, key)
+        if self.journal is not None and self.idempotency_key != self.handoff.idempotency_key:
+            # a tool's: where it is not run again, whoever goes on reports the event with the result all the same
+            await self.journal.keep(self.step(f"{_EVENT}{key}", data=emitted.model_dump(mode="json")))
+        self._ledger.events[key] = emitted
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[Call]:
         """Report the block as one run of the tool `name`: a span and a kept report, however the block ends."""
@@ -355,6 +360,8 @@ class Context:
         for step in steps.values():
             if step.name.startswith(_CALL):
                 self._know(step)
+            elif step.name.startswith(_EVENT):
+                self._ledger.events[step.name.removeprefix(_EVENT)] = Emitted.model_validate(step.data)
         self._ledger.recalled = True
         return steps
 

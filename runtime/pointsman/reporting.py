@@ -56,7 +56,8 @@ class Ledger:
     usage: Usage = Usage()
     confidence: float | None = None
     replan_hint: str | None = None
-    events: list[Emitted] = field(default_factory=list)
+    events: dict[str, Emitted] = field(default_factory=dict)
+    """What was emitted, by key: a try of a tool emits again what the one before did."""
     cancelled: bool = False
     allowed: dict[str, tuple[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
     """The calls of tools that were begun because a person allowed each of them, by key."""

@@ -297,9 +297,9 @@ class StepCall(Part):
 class Step(Event):
     """What a model answered or a tool gave within an attempt, kept before it is acted on.
 
-    `name` says which: `answer-2` is that of the second turn, `result-2-0` that of the first tool it called, and `call-`
-    with its key the one of `calls` that code made because a person allowed it. Whoever continues an attempt whose
-    worker has died asks and runs again only what has no step.
+    `name` says which: `answer-2` is that of the second turn, `result-2-0` that of the first tool it called. With a key,
+    `call-` is the one of `calls` that code made because a person allowed it, and `event-` what a tool has emitted.
+    Whoever continues an attempt whose worker has died asks and runs again only what has no step.
     """
 
     event_type: ClassVar[str] = "io.pointsman.step.v1"

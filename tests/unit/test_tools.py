@@ -340,9 +340,11 @@ async def test_a_try_makes_the_calls_and_events_of_the_one_before_again_under_th
             raise TaskError("not now", retryable=True, retry_after=0)
 
     reporter = _Emissions()
-    result = await twice.call("{}", Context.for_test(reporter=reporter))
+    context = Context.for_test(reporter=reporter)
+    result = await twice.call("{}", context)
 
     assert not result.is_error
+    assert [event.name for event in context.events] == ["noted"]
     assert keys[:2] == keys[2:]
     assert keys[0] != keys[1]
     assert len(set(reporter.ids)) == 1

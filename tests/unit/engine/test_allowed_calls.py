@@ -159,6 +159,40 @@ async def test_what_runs_beside_a_call_that_asks_a_person_is_done_and_kept_first
     assert (bank.noted, sorted(bank.amounts)) == (["tea"], [5, 6, 7])
 
 
+async def test_what_a_finished_tool_has_emitted_is_reported_by_whoever_goes_on() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+
+    @tool(idempotent=True, retries=1)
+    async def tell(context: Context) -> str:
+        """Tells that it is paid, twice."""
+        await context.emit("paid", {"amount": 9})
+        await context.emit("paid", {"amount": 8})
+        if not bank.noted:
+            bank.noted.append("tried")
+            raise TaskError("not now", retryable=True, retry_after=0)
+        return "told"
+
+    bank.tools.append(tell)
+    handoff = handed(desk)
+    await died(desk, handoff, bank, calling(("tell", {})))
+    context = context_of(desk, handoff)
+    clerk = LLMAgent(
+        name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(saying("done"))
+    )
+
+    assert await clerk.run(handoff, context) == "done"
+    assert [(event.name, event.data) for event in context.events] == [("paid", {"amount": 9}), ("paid", {"amount": 8})]
+
+
+async def test_what_a_function_emits_is_not_kept_for_it_begins_anew_and_emits_it_again() -> None:
+    desk = Desk(MemoryBus())
+    handoff = handed(desk)
+
+    await context_of(desk, handoff).emit("paid")
+
+    assert await context_of(desk, handoff).recall() == {}
+
+
 async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_allowed_too() -> None:
     desk, bank = Desk(MemoryBus()), Bank()
 
