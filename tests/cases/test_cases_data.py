@@ -313,7 +313,10 @@ class Size:
     async def now(cls, bus: JetStreamBus, settings: Settings) -> Size:
         await _forget_cancelled_timers()
         empty_caches()
-        consumers = 0
+        tasks, consumers = len(asyncio.all_tasks()), 0
+        for _ in range(20):  # heartbeats and the like come and go
+            await asyncio.sleep(0.05)
+            tasks = min(tasks, len(asyncio.all_tasks()))
         for config in stream_configs(Subjects(settings.namespace), settings):
             info = await bus.api(f"STREAM.INFO.{config['name']}")
             consumers += info["state"]["consumer_count"]
@@ -322,7 +325,7 @@ class Size:
             memory=sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(_FOREIGN).traces),
             threads=threading.active_count(),
             files=len(os.listdir("/proc/self/fd")),
-            tasks=len(asyncio.all_tasks()),
+            tasks=tasks,
             consumers=consumers,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -113,13 +112,6 @@ def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Trimmer, "_runs", blind)
 
 
-def _trimmed_before_it_is_taken(patch: pytest.MonkeyPatch) -> None:
-    async def hasty(self: Trimmer, kind: str, team: str) -> int:
-        return sys.maxsize
-
-    patch.setattr(Trimmer, "_untaken", hasty)
-
-
 @pytest.mark.parametrize(
     ("plant", "expected", "likely"),
     [
@@ -135,9 +127,6 @@ def _trimmed_before_it_is_taken(patch: pytest.MonkeyPatch) -> None:
         ),
         pytest.param(_all_that_is_left_for_each_team, "in its tree", 42, id="tasks that each team has for itself"),
         pytest.param(_trimmed_though_it_runs, "times", 9, id="messages of what runs that are trimmed"),
-        pytest.param(
-            _trimmed_before_it_is_taken, "has no outcome", 40, id="requests that are trimmed before they are taken"
-        ),
         pytest.param(_nothing_set_aside, "set aside of", 43, id="budgets that are shared twice"),
     ],
 )
