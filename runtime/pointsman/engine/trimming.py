@@ -38,8 +38,7 @@ _log = get_logger(__name__)
 
 def kept_for(stream: StreamKind, retention_days: float) -> timedelta:
     """How long a stream keeps what is over."""
-    kept = timedelta(days=retention_days)
-    return min(kept, _WORK) if stream in ("work", "handoffs") else kept
+    return _WORK if stream in ("work", "handoffs") else timedelta(days=retention_days)
 
 
 async def oldest_of(bus: Bus, stream: StreamKind) -> Stored | None:
