@@ -344,8 +344,12 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     letters = rest.names
     counts: Counter[str] = Counter()
     handoffs = world.broker.held("handoffs", "sim.handoff.>")
+    ended = {stored.subject.split(".")[-1]: stored.at for stored in world.broker.held("log", "sim.outcome.*.*")}
     for stored in (*handoffs, *world.broker.held("work", "sim.inbox.*.*.result.>")):
-        if not world.is_foreign(stored):
+        # The broker refuses the second copy of a result for as long as it keeps the first.
+        end = ended.get(stored.subject.split(".")[3])
+        again = world.broker.was_trimmed(stored.subject) and ".result." in stored.subject
+        if not world.is_foreign(stored) and not (again and end is not None and stored.at > end):
             counts[stored.subject] += 1
     yield from (f"{subject} was sent {count} times" for subject, count in counts.items() if count > 1)
     for stored in handoffs:

@@ -36,6 +36,10 @@ class SimulatedBroker(MemoryBroker):
         """Whether this very message, and not another at its subject or with its number, was in the queue and purged."""
         return (handoff.sequence, handoff.at) in self._taken_back
 
+    def was_trimmed(self, subject: str) -> bool:
+        """Whether a message of `subject` was in the way of a second one, and was trimmed."""
+        return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
+
     def purge(self, kind: StreamKind, subject: str, before: int | None = None) -> None:
         if kind == "handoffs" and before is None:
             self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
