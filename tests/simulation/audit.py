@@ -346,10 +346,10 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     handoffs = world.broker.held("handoffs", "sim.handoff.>")
     ended = {stored.subject.split(".")[-1]: stored.at for stored in world.broker.held("log", "sim.outcome.*.*")}
     for stored in (*handoffs, *world.broker.held("work", "sim.inbox.*.*.result.>")):
-        # The broker refuses the second copy of a result for as long as it keeps the first.
+        # The broker refuses a second copy for as long as it keeps the first: of what has ended a week, here a moment.
         end = ended.get(stored.subject.split(".")[3])
-        again = world.broker.was_trimmed(stored.subject) and ".result." in stored.subject
-        if not world.is_foreign(stored) and not (again and end is not None and stored.at > end):
+        too_late = end is not None and stored.at > end and world.broker.was_trimmed(stored.subject)
+        if not world.is_foreign(stored) and not too_late:
             counts[stored.subject] += 1
     yield from (f"{subject} was sent {count} times" for subject, count in counts.items() if count > 1)
     for stored in handoffs:
