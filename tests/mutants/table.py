@@ -473,7 +473,7 @@ MUTANTS = (
     ),
     _runtime(
         "a body is kept for as long as what refers to it", "engine/trimming.py",
-        "until = min((self._clock.now(), *oldest)) - _REFERRED", "until = self._clock.now() - _REFERRED",
+        "until = min((self._began, *oldest)) - _REFERRED", "until = self._began - _REFERRED",
         "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
     ),
 )  # fmt: skip

@@ -147,7 +147,7 @@ class World:
             # fails: then numbers that are a moment old are given again, and only those.
             pause = 3600.0 if self.cuts else trims.choice([3600.0, 1.0, 1.0])
             stack.enter_context(mock.patch.object(trimming, "_PAUSE", pause))
-            stack.enter_context(mock.patch.object(trimming, "_WORK", timedelta(seconds=trims.choice([0.0, 3.0, 15.0]))))
+            stack.enter_context(mock.patch.object(trimming, "_WORK", timedelta(seconds=trims.choice([3.0, 5.0, 15.0]))))
             stack.enter_context(mock.patch.object(ends, "_KEPT", self.chance.choice([1, 1000])))
             stack.enter_context(self._heard_logs())
             try:

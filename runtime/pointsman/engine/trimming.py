@@ -57,6 +57,7 @@ class Trimmer:
         self._clock = clock
         self._team = team
         self._retention = retention_days
+        self._began = clock.now()
         self._running: dict[str, bool] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
@@ -78,7 +79,8 @@ class Trimmer:
             BusUnavailable: the broker did not answer. What was not removed is found again.
             PeerError: it does not let this process remove anything.
         """
-        self._running = {}
+        # What comes from now on is not old, and may be taken by nobody though nothing was left to take a moment before.
+        self._began, self._running = self._clock.now(), {}
         ns = self._subjects.namespace
         asked = await self._bus.subjects("work", self._subjects.requests)
         teams = sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)})
@@ -106,7 +108,7 @@ class Trimmer:
     async def _clear(self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize) -> None:
         """Remove what `subject` holds, up to the first that is not old enough, or is owed to somebody: to who has not
         settled what is `untaken` from that sequence on, or to a workflow that runs."""
-        until = self._clock.now() - kept_for(stream, self._retention)
+        until = self._began - kept_for(stream, self._retention)
         over = last = 0
         async with aclosing(closeable(self._bus.read(stream, subject))) as messages:
             async for stored in messages:
@@ -151,7 +153,7 @@ class Trimmer:
         """Remove the bodies that nothing refers to any more: those older than every message there is."""
         referring: Sequence[StreamKind] = ("work", "handoffs", "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_of(self._bus, stream))]
-        until = min((self._clock.now(), *oldest)) - _REFERRED
+        until = min((self._began, *oldest)) - _REFERRED
         last = 0
         async with aclosing(closeable(self._bus.read("artifacts", self._subjects.objects))) as descriptions:
             async for stored in descriptions:
