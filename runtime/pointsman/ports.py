@@ -281,9 +281,12 @@ class Bus(Protocol):
         """
         ...
 
-    async def purge(self, stream: StreamKind, subject: str, *, before: int | None = None) -> None:
-        """Remove all that `subject` holds, and a schedule of that name. With `before`, what is stored under `subject`
-        (wildcards allowed) at lower sequences than that."""
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        """Remove all that `subject` holds, and a schedule of that name."""
+        ...
+
+    async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
+        """Remove what is stored under `subject` (wildcards allowed) up to the sequence `last`."""
         ...
 
     async def time(self) -> datetime:

@@ -20,16 +20,16 @@ class Ahead(SystemClock):
         return super().now() + timedelta(days=10)
 
 
-async def test_what_is_stored_before_is_purged_and_nothing_else(place: Place, bus: Bus) -> None:
+async def test_what_is_lies_below_is_trimmed_and_nothing_else(place: Place, bus: Bus) -> None:
     first, second, third, other = [
         await bus.publish(f"{place.ns}.{name}", b"{}", {}) for name in ("step.w.a", "step.w.b", "step.w.a", "inbox.t.w")
     ]
 
-    await bus.purge("work", f"{place.ns}.step.w.a", before=second)
+    await bus.trim("work", f"{place.ns}.step.w.a", second - 1)
     of_one = [stored.sequence async for stored in bus.read("work", ">")]
-    await bus.purge("work", f"{place.ns}.step.>", before=third)
+    await bus.trim("work", f"{place.ns}.step.>", third - 1)
     below = [stored.sequence async for stored in bus.read("work", ">")]
-    await bus.purge("work", ">", before=other + 1)
+    await bus.trim("work", ">", other)
 
     assert of_one == [second, third, other]
     assert below == [third, other]

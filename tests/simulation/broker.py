@@ -40,21 +40,24 @@ class SimulatedBroker(MemoryBroker):
         """Whether a message of `subject` was in the way of a second one, and was trimmed."""
         return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
 
-    def purge(self, kind: StreamKind, subject: str, before: int | None = None) -> None:
-        if kind == "handoffs" and before is None:
+    def purge(self, kind: StreamKind, subject: str) -> None:
+        if kind == "handoffs":
             self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
-        if before is not None and kind != "artifacts":
-            over = [stored for stored in self.stream(kind).select(subject) if stored.sequence < before]
-            if kind == "handoffs":
-                queued = {
-                    sequence
-                    for (of, _), durable in self._durables.items()
-                    if of == self.apart(kind)
-                    for sequence in durable.unsettled
-                }
-                self._taken_back |= {(each.sequence, each.at) for each in over if each.sequence in queued}
+        super().purge(kind, subject)
+
+    def trim(self, kind: StreamKind, subject: str, last: int) -> None:
+        over = [stored for stored in self.stream(kind).select(subject) if stored.sequence <= last]
+        if kind == "handoffs":
+            queued = {
+                sequence
+                for (of, _), durable in self._durables.items()
+                if of == self.apart(kind)
+                for sequence in durable.unsettled
+            }
+            self._taken_back |= {(each.sequence, each.at) for each in over if each.sequence in queued}
+        if kind != "artifacts":
             self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
-        super().purge(kind, subject, before)
+        super().trim(kind, subject, last)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:

@@ -245,15 +245,18 @@ class JetStreamBus:
             return False
         return True
 
-    async def purge(self, stream: StreamKind, subject: str, *, before: int | None = None) -> None:
-        if before is None:
-            check_subject(subject)
-        else:
-            check_filter(subject)
-        order = {"filter": subject} if before is None else {"filter": subject, "seq": before}
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        check_subject(subject)
+        await self._purge(stream, {"filter": subject})
+
+    async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
+        check_filter(subject)
+        await self._purge(stream, {"filter": subject, "seq": last + 1})
+
+    async def _purge(self, stream: StreamKind, order: Mapping[str, str | int]) -> None:
         answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", order)
         if error_code(answer):
-            raise PeerError(f"the broker does not purge {subject}: {said(answer)}")
+            raise PeerError(f"the broker does not purge {order['filter']}: {said(answer)}")
 
     async def time(self) -> datetime:
         return await self._reader.now(self._streams["work"])

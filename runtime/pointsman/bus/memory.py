@@ -125,13 +125,15 @@ class MemoryBus:
         self._open()
         return self.broker.schedule(name, at, target, body, wire)
 
-    async def purge(self, stream: StreamKind, subject: str, *, before: int | None = None) -> None:
-        if before is None:
-            check_subject(subject)
-        else:
-            check_filter(subject)
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        check_subject(subject)
         self._open()
-        self.broker.purge(stream, subject, before)
+        self.broker.purge(stream, subject)
+
+    async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
+        check_filter(subject)
+        self._open()
+        self.broker.trim(stream, subject, last)
 
     async def time(self) -> datetime:
         self._open()

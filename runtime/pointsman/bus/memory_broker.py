@@ -138,11 +138,15 @@ class Broker:
                 durable.settle(sequence)
         return True
 
-    def purge(self, kind: StreamKind, subject: str, before: int | None = None) -> None:
+    def purge(self, kind: StreamKind, subject: str) -> None:
         if kind in ("work", "handoffs"):
             self._schedules.pop(subject, None)
         for stored in self.stream(kind).select(subject):
-            if before is None or stored.sequence < before:
+            self.delete(kind, stored.sequence)
+
+    def trim(self, kind: StreamKind, subject: str, last: int) -> None:
+        for stored in self.stream(kind).select(subject):
+            if stored.sequence <= last:
                 self.delete(kind, stored.sequence)
 
     def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> Durable:

@@ -120,9 +120,9 @@ class Trimmer:
                     break
                 over, last = over + 1, stored.sequence
                 if over % _SLICE == 0:
-                    await self._bus.purge(stream, subject, before=last + 1)
+                    await self._bus.trim(stream, subject, last)
         if over % _SLICE:
-            await self._bus.purge(stream, subject, before=last + 1)
+            await self._bus.trim(stream, subject, last)
         if over:
             _log.info("trimmed", stream=self._bus.name_of(stream), subject=subject, messages=over)
 
@@ -138,8 +138,10 @@ class Trimmer:
 
     async def _has_yet_to_end(self, workflow: str) -> bool:
         outcome = await self._bus.last("log", self._subjects.outcome_anywhere(workflow))
+        if outcome is not None and is_outcome(outcome):
+            return False
         newest = await self._bus.last("log", self._subjects.log_anywhere(workflow))
-        if newest is None or is_imported(newest) or (outcome is not None and is_outcome(outcome)):
+        if newest is None or is_imported(newest):
             return False
         try:
             await started_of(self._bus, self._subjects, newest.subject)
@@ -161,4 +163,4 @@ class Trimmer:
                     break
                 last = stored.sequence
         if last:
-            await self._bus.purge("artifacts", ">", before=last + 1)
+            await self._bus.trim("artifacts", ">", last)

@@ -346,8 +346,11 @@ class FaultyBus:
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         return await self.call(f"delete {stream} {sequence}", lambda: self._bus.delete(stream, sequence))
 
-    async def purge(self, stream: StreamKind, subject: str, *, before: int | None = None) -> None:
-        await self.call(f"purge {stream} {subject}", lambda: self._bus.purge(stream, subject, before=before))
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        await self.call(f"purge {stream} {subject}", lambda: self._bus.purge(stream, subject))
+
+    async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
+        await self.call(f"trim {stream} {subject}", lambda: self._bus.trim(stream, subject, last))
 
     async def time(self) -> datetime:
         return await self.call("time", self._bus.time)

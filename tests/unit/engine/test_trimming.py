@@ -236,17 +236,17 @@ async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch
     await clock.advance(8 * DAY)
     await bus.publish("pointsman.step.wf_1.t.1.new", b"{}", {})
 
-    purge, upto = broker.purge, list[int]()
+    trim, upto = broker.trim, list[int]()
 
-    def seen(kind: StreamKind, subject: str, before: int | None = None) -> None:
-        upto.append(before or 0)
-        purge(kind, subject, before)
+    def seen(kind: StreamKind, subject: str, last: int) -> None:
+        upto.append(last)
+        trim(kind, subject, last)
 
-    monkeypatch.setattr(broker, "purge", seen)
+    monkeypatch.setattr(broker, "trim", seen)
     await trimmed(broker, clock)
 
     assert await bus.subjects("work", "pointsman.>") == ["pointsman.step.wf_1.t.1.new"]
-    assert upto == [3, 5, 6]
+    assert upto == [2, 4, 5]
 
 
 async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
@@ -257,15 +257,15 @@ async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
     bus = broker.connect()
     await bus.publish("pointsman.step.wf_1.t.1.s", b"{}", {})
     await clock.advance(8 * DAY)
-    purge, refused = bus.purge, list[str]()
+    trim, refused = bus.trim, list[str]()
 
-    async def refuse(stream: StreamKind, subject: str, *, before: int | None = None) -> None:
+    async def refuse(stream: StreamKind, subject: str, last: int) -> None:
         if not refused:
             refused.append(subject)
             raise PeerError("the broker does not purge")
-        await purge(stream, subject, before=before)
+        await trim(stream, subject, last)
 
-    monkeypatch.setattr(bus, "purge", refuse)
+    monkeypatch.setattr(bus, "trim", refuse)
     trimming_on = asyncio.create_task(Trimmer(bus, SUBJECTS, clock, "quick", 30).run(lambda: True))
     with capture_logs() as lines:
         await clock.advance(trimming._PAUSE * 2 + 1)
