@@ -5,33 +5,24 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import JsonValue
 
-from pointsman.errors import ERROR_LENGTH, ConfigurationError, InvalidToken, OversizeEvent, describe_error
+from pointsman.errors import ConfigurationError, InvalidToken, describe_error
+from pointsman.kept import Kept
 from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import (
-    Delta,
-    Emitted,
-    Handoff,
-    Progress,
-    Step,
-    StepCall,
-    TaskReport,
-    Usage,
-    Verdict,
-)
+from pointsman_schemas.events import Delta, Emitted, Handoff, Progress, TaskReport, Usage
 from pointsman_schemas.ids import derived_id, token
-from pointsman_schemas.strict_json import as_json_value, compact, parse_json
+from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
 
 if TYPE_CHECKING:
@@ -44,8 +35,6 @@ __all__ = ["Context"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_CALL = "call-"  # how the steps are named that keep what a call from code gave
-_EVENT = "event-"  # and those that keep what a tool has emitted
 _REPORTS = frozenset({"progress", "tool", "chat"})
 
 _enclosing: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
@@ -82,6 +71,8 @@ class Context:
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
+        self.kept = Kept(handoff, self.agent, journal, self.now)
+        """What was done that must not be done again."""
         self._ledger = Ledger()
         self._counts: dict[str, int] = {}
         self._deps: tuple[object, ...] = ()
@@ -177,19 +168,6 @@ class Context:
             )
         return found
 
-    def verdict(
-        self, tool: str, arguments: Mapping[str, JsonValue], ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> Verdict | None:
-        """What a person said to this call of a tool that needs approval; None when nobody was asked yet. A yes is for
-        one call: an equal one that was begun, or is `ahead` of this one, has used up its own."""
-        said = [each for each in self.handoff.verdicts if each.tool == tool and each.arguments == arguments]
-        place = [*self._ledger.allowed.values(), *ahead].count((tool, arguments))
-        return said[place] if place < len(said) else None
-
-    def begin_allowed(self, key: str, tool: str, arguments: Mapping[str, JsonValue]) -> None:
-        """The call is made, or was before, because a person allowed it."""
-        self._ledger.allowed[key] = (tool, arguments)
-
     # What to tell the supervisor with the result
 
     @property
@@ -205,7 +183,7 @@ class Context:
     @property
     def events(self) -> tuple[Emitted, ...]:
         """What this attempt has emitted so far."""
-        return tuple(self._ledger.events.values())
+        return self.kept.events
 
     @property
     def confidence(self) -> float | None:
@@ -264,12 +242,10 @@ class Context:
         if token(name, "event name") in _REPORTS:
             raise InvalidToken(f"the event name is {name!r}, which is how reports are called; choose another")
         event = self._event(name, name=name, at=self.now(), data=data)
-        key, emitted = self.count_key("event", name), Emitted(name=name, data=event.data)
+        key = self.count_key("event", name)
         await self.reporter.emit(event, key)
-        if self.journal is not None and self.idempotency_key != self.handoff.idempotency_key:
-            # a tool's: where it is not run again, whoever goes on reports the event with the result all the same
-            await self.journal.keep(self.step(f"{_EVENT}{key}", data=emitted.model_dump(mode="json")))
-        self._ledger.events[key] = emitted
+        in_tool = self.idempotency_key != self.handoff.idempotency_key
+        await self.kept.keep_event(key, Emitted(name=name, data=event.data), lasting=in_tool)
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[Call]:
         """Report the block as one run of the tool `name`: a span and a kept report, however the block ends."""
@@ -353,53 +329,6 @@ class Context:
         other._deps = (*self._deps, *deps)
         return other
 
-    async def recall(self) -> Mapping[str, Step]:
-        """What was kept of this attempt, and of those that it continues, by name. What code has called because a person
-        allowed it has used up its yes from then on."""
-        steps = await self.journal.recall() if self.journal is not None else {}
-        for step in steps.values():
-            if step.name.startswith(_CALL):
-                self._know(step)
-            elif step.name.startswith(_EVENT):
-                self._ledger.events[step.name.removeprefix(_EVENT)] = Emitted.model_validate(step.data)
-        self._ledger.recalled = True
-        return steps
-
-    async def made(self, key: str) -> Step | None:
-        """What the call `key` gave that code has made already, because a person allowed it; None when it was not."""
-        if not self._ledger.recalled:
-            await self.recall()
-        return self._ledger.made.get(key)
-
-    async def keep_made(
-        self, key: str, tool: str, arguments: Mapping[str, JsonValue], value: JsonValue, error: str = ""
-    ) -> Step:
-        """Keep what such a call gave, or how it failed, and return what counts."""
-        call = StepCall(id=key, name=tool, arguments=compact(dict(arguments)).decode())
-        step = self.step(f"{_CALL}{key}", calls=(call,), data=value, text=error, is_error=bool(error))
-        if self.journal is not None:
-            try:
-                step = await self.journal.keep(step)
-            except OversizeEvent as oversize:
-                why = f"what it gave is too large to be kept: {oversize}"[:ERROR_LENGTH]
-                step = await self.journal.keep(step.model_copy(update={"data": None, "text": why, "is_error": True}))
-        self._know(step)
-        return step
-
-    def step(self, name: str, **fields: object) -> Step:
-        """A step of this attempt, taken now."""
-        return Step.model_validate(
-            {
-                "workflow_id": self.workflow_id,
-                "task_id": self.task_id,
-                "attempt": self.attempt,
-                "agent": self.agent,
-                "name": name,
-                "at": self.now(),
-                **fields,
-            }
-        )
-
     # For whoever runs the attempt
 
     def cancel(self) -> None:
@@ -407,12 +336,6 @@ class Context:
         self._ledger.cancelled = True
         for running in tuple(self._ledger.processes):
             running.get_loop().call_soon_threadsafe(running.cancel)
-
-    def _know(self, step: Step) -> None:
-        for call in step.calls:
-            self._ledger.made[call.id] = step
-            arguments = cast(dict[str, JsonValue], parse_json(call.arguments.encode()))
-            self.begin_allowed(call.id, call.name, arguments)
 
     @asynccontextmanager
     async def _call(

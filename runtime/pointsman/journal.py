@@ -45,7 +45,7 @@ class Steps:
 
     async def load(self) -> None:
         """Learn what was done before, if anybody worked on this attempt before."""
-        self._known = await self._context.recall()
+        self._known = await self._context.kept.recall()
         self._lost = self._context.deliveries - 1
         if self._known:
             await self._context.progress(f"continued after {len(self._known)} steps that were done before")
@@ -64,7 +64,7 @@ class Steps:
         reply = await ask()
         if self._journal is None or not reply.calls:
             return reply
-        step = self._context.step(
+        step = self._context.kept.step(
             f"answer-{turn}",
             text=reply.text,
             calls=tuple(StepCall(id=call.id, name=call.name, arguments=call.arguments) for call in reply.calls),
@@ -78,7 +78,7 @@ class Steps:
         except OversizeEvent as error:
             raise TaskError(f"the model's answer cannot be kept: {error}", kind=ErrorKind.OVERSIZE) from None
         if kept is not step:  # somebody else works on this attempt, or did: one of us will be first with the result
-            self._known = await self._context.recall()
+            self._known = await self._context.kept.recall()
             self._continued.add(turn)
         return _reply(kept)
 
@@ -116,10 +116,10 @@ class Steps:
             return text, is_error
         name = f"result-{turn}-{place}"
         try:
-            kept = await self._journal.keep(self._context.step(name, text=text, is_error=is_error))
+            kept = await self._journal.keep(self._context.kept.step(name, text=text, is_error=is_error))
         except OversizeEvent as error:
             text = f"the tool has run, but its result of {len(text)} characters is too large to be kept: {error}"
-            kept = await self._journal.keep(self._context.step(name, text=text, is_error=True))
+            kept = await self._journal.keep(self._context.kept.step(name, text=text, is_error=True))
         return kept.text, kept.is_error
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-
-from pydantic import JsonValue
 
 from pointsman.errors import ERROR_LENGTH
 from pointsman.subprocesses import Completed
 from pointsman.telemetry import traces
 from pointsman.telemetry.names import Attributes
-from pointsman_schemas.events import Delta, Emitted, Progress, Step, Usage
+from pointsman_schemas.events import Delta, Progress, Usage
 
 __all__ = ["Call", "Ledger", "RecordingReporter", "Reporter"]
 
@@ -56,15 +53,7 @@ class Ledger:
     usage: Usage = Usage()
     confidence: float | None = None
     replan_hint: str | None = None
-    events: dict[str, Emitted] = field(default_factory=dict)
-    """What was emitted, by key: a try of a tool emits again what the one before did."""
     cancelled: bool = False
-    allowed: dict[str, tuple[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
-    """The calls of tools that were begun because a person allowed each of them, by key."""
-    made: dict[str, Step] = field(default_factory=dict)
-    """What those gave that code has made, by key."""
-    recalled: bool = False
-    """Whether it is known what was made before."""
     processes: set[asyncio.Task[Completed]] = field(default_factory=set)
 
 

@@ -175,7 +175,7 @@ class Tool(Generic[P, R]):
             asked = read()
             key = self._key(asked, context)
             kept = self.approval and from_code
-            if kept and (made := await context.made(key)) is not None:
+            if kept and (made := await context.kept.made(key)) is not None:
                 return self._given(made)
             checked = self._allowed(asked, context, key)
             work = self._tries(checked, context, key)
@@ -188,7 +188,7 @@ class Tool(Generic[P, R]):
         self, checked: BaseModel, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> Verdict | ApprovalWanted:
         arguments = self._plain(checked)
-        if (said := context.verdict(self.name, arguments, ahead)) is not None:
+        if (said := context.kept.verdict(self.name, arguments, ahead)) is not None:
             return said
         return ApprovalWanted(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
@@ -204,7 +204,7 @@ class Tool(Generic[P, R]):
             does = "rejected this call" if said.verdict == "rejected" else "approved this call"
             why = f": {said.reason}" if said.reason else ""
             raise TaskError(f"{who} {does}{why}; do without it", kind=ErrorKind.REJECTED)
-        context.begin_allowed(key, said.tool, said.arguments)
+        context.kept.begin_allowed(key, said.tool, said.arguments)
         return asked if said.input is None else self._check(said.input)
 
     def _key(self, asked: BaseModel, context: Context) -> str:
@@ -222,9 +222,9 @@ class Tool(Generic[P, R]):
         except NeedsApproval:
             raise  # it has not come to its end
         except (Exception, SystemExit) as failed:
-            await context.keep_made(*call, None, describe_error(failed))
+            await context.kept.keep_made(*call, None, describe_error(failed))
             raise
-        return self._given(await context.keep_made(*call, value))
+        return self._given(await context.kept.keep_made(*call, value))
 
     def _given(self, made: Step) -> JsonValue:
         if made.is_error:

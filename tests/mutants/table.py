@@ -416,7 +416,7 @@ MUTANTS = (
     ),
     _runtime(
         "a yes is for one call", "tools.py",
-        "        context.begin_allowed(key, said.tool, said.arguments)", "        pass",
+        "        context.kept.begin_allowed(key, said.tool, said.arguments)", "        pass",
         "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
@@ -425,7 +425,7 @@ MUTANTS = (
         "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
-        "a yes is for one call, also one of code", "context.py",
+        "a yes is for one call, also one of code", "kept.py",
         "            self.begin_allowed(call.id, call.name, arguments)", "            pass",
         "unit/engine/test_allowed_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
     ),

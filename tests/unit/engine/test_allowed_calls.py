@@ -190,7 +190,7 @@ async def test_what_a_function_emits_is_not_kept_for_it_begins_anew_and_emits_it
 
     await context_of(desk, handoff).emit("paid")
 
-    assert await context_of(desk, handoff).recall() == {}
+    assert await context_of(desk, handoff).kept.recall() == {}
 
 
 async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_allowed_too() -> None:
@@ -235,7 +235,7 @@ async def test_an_allowed_call_of_a_model_is_kept_as_any_other_and_one_of_code_b
     handoff = handed(desk, 9, 8)
     await died(desk, handoff, bank, calling(("pay", {"amount": 9}), ("settle", {"amounts": [8]})))
 
-    steps = await context_of(desk, handoff).recall()
+    steps = await context_of(desk, handoff).kept.recall()
 
     (call,) = (step for name, step in steps.items() if name.startswith("call-"))
     assert steps.keys() - {call.name} == {"answer-1", "result-1-0", "result-1-1"}
