@@ -218,10 +218,12 @@ async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_on
 
         await until(again)
         (second,) = await client.approvals()
+        before = list(paid)
         await client.reject(second.id, reason="once is enough", by="Ann")
         outcome = await workflow.outcome(10)
 
     assert (first.input, second.input) == ({"amount": 9}, {"amount": 9})
+    assert before == ([] if at_once else [8]), "of what is called at once, all is asked before any of it runs"
     assert paid == [8]
     told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
     assert told == ["paid", "pay failed: Ann rejected this call: once is enough; do without it"]
