@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 import uv
+from support.cluster import nats_server
 from support.sizes import SIZE, sized
 
 pytestmark = pytest.mark.timeout(max(240, SIZE.patience))
@@ -20,10 +22,11 @@ _EXTRAS: list[str] = sorted(tomllib.loads((_ROOT / "pyproject.toml").read_text()
 _WHEELS = ("--only-binary", ":all:")
 
 
-def _run(*command: str | Path, cwd: Path) -> str:
-    """What it prints. It knows nothing of this process: neither its sources, nor its settings."""
+def _run(*command: str | Path, cwd: Path, path: str | None = None) -> str:
+    """What it prints. It knows nothing of this process: neither its sources, nor its settings; `path` is its PATH."""
     telling = ("PYTHON", "POINTSMAN_", "OTEL_", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(telling)}
+    environment |= {"PATH": path} if path else {}
     ran = subprocess.run(
         [str(each) for each in command], cwd=cwd, capture_output=True, text=True, check=False,
         env={**environment, "POINTSMAN_MODEL": "offline", "OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": ""},
@@ -43,9 +46,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _see_that_it_works(environment: Path, folder: Path) -> None:
     """Every command is there, and the demo's broker, supervisor and agents answer from what is installed."""
     python, pointsman = environment / "bin" / "python", environment / "bin" / "pointsman"
-    where = _run(python, "-c", "import pointsman; print(pointsman.__file__)", cwd=folder)
-    helped = _run(pointsman, "--help", cwd=folder)
-    said = [json.loads(line) for line in _run(pointsman, "demo", "--json", cwd=folder).splitlines()]
+    run = partial(_run, cwd=folder, path=os.defpath)  # a PATH of the system alone, which lends no broker
+    where = run(python, "-c", "import pointsman; print(pointsman.__file__)")
+    helped = run(pointsman, "--help")
+    said = [json.loads(line) for line in run(pointsman, "demo", "--json").splitlines()]
 
     assert Path(where.strip()).is_relative_to(environment)
     assert "dashboard" in helped
@@ -61,6 +65,7 @@ def test_a_team_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> No
     (packages,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (packages / "others.pth").write_text("\n".join(others))  # the folders alone: what is in development there is not
+    (environment / "bin" / "nats-server").symlink_to(nats_server())
 
     _see_that_it_works(environment, tmp_path)
 
