@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from pointsman.errors import ConfigurationError, InvalidToken, describe_error
 from pointsman.kept import Kept
-from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter
+from pointsman.reporting import Call, Ledger, RecordingReporter, Reporter, Running
 from pointsman.subprocesses import Completed, run_process
 from pointsman.telemetry import metrics, names, traces
 from pointsman.telemetry.names import Attributes
@@ -71,9 +71,10 @@ class Context:
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
-        self.kept = Kept(handoff, self.agent, journal, self.now)
+        self._ledger = self._attempt = Ledger()
+        self._running = Running()
+        self.kept = Kept(handoff, self.agent, journal, self.now, self._attempt)
         """What was done that must not be done again."""
-        self._ledger = Ledger()
         self._counts: dict[str, int] = {}
         self._deps: tuple[object, ...] = ()
         try:
@@ -151,7 +152,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether nobody waits for the result any more. Blocking functions cannot be interrupted: let them ask."""
-        return self._ledger.cancelled
+        return self._running.cancelled
 
     def dep(self, kind: type[T]) -> T:
         """The one thing of type `kind` among what the agent's author gave it as `deps`: a database, a client.
@@ -173,7 +174,7 @@ class Context:
     @property
     def usage(self) -> Usage:
         """What the model calls of this attempt have used so far."""
-        return self._ledger.usage
+        return self._attempt.usage
 
     @property
     def event(self) -> str:
@@ -188,26 +189,26 @@ class Context:
     @property
     def confidence(self) -> float | None:
         """What `set_confidence` was told last, from 0 to 1."""
-        return self._ledger.confidence
+        return self._attempt.confidence
 
     @property
     def replan_hint(self) -> str | None:
         """What `replan` was told last."""
-        return self._ledger.replan_hint
+        return self._attempt.replan_hint
 
     def record_usage(self, usage: Usage) -> None:
         """Add `usage` to what this attempt reports with its result, whether it succeeds or not."""
-        self._ledger.usage += usage
+        self._ledger.use(usage)
 
     def set_confidence(self, confidence: float) -> None:
         """Say how sure the output is, from 0 to 1. Raises `ValueError` outside of that."""
         if not 0 <= confidence <= 1:  # NaN is outside, too
             raise ValueError(f"confidence is {confidence!r}; expected a number from 0 to 1")
-        self._ledger.confidence = float(confidence)
+        self._ledger.say(confidence=float(confidence))
 
     def replan(self, reason: str) -> None:
         """Ask the supervisor to plan again once it has this result, and say why."""
-        self._ledger.replan_hint = reason
+        self._ledger.say(replan_hint=_sendable(reason))
 
     # What to tell everybody
 
@@ -217,14 +218,18 @@ class Context:
         Raises:
             NotJson: `data` cannot be carried as strict JSON.
         """
-        text = message.encode("utf-8", "replace").decode()  # half a surrogate pair could not be sent
-        self.reporter.report(self._event("progress", message=text, at=self.now(), data=data))
+        self.reporter.report(self._event("progress", message=_sendable(message), at=self.now(), data=data))
 
     def say(self, text: str) -> None:
         """Show a piece of text that is being written to whoever watches now. Nothing is kept."""
-        text = text.encode("utf-8", "replace").decode()
         self.reporter.say(
-            Delta(workflow_id=self.workflow_id, task_id=self.task_id, attempt=self.attempt, agent=self.agent, text=text)
+            Delta(
+                workflow_id=self.workflow_id,
+                task_id=self.task_id,
+                attempt=self.attempt,
+                agent=self.agent,
+                text=_sendable(text),
+            )
         )
 
     async def emit(self, name: str, data: JsonValue = None) -> None:
@@ -295,11 +300,11 @@ class Context:
             OSError: it cannot be started.
         """
         running = asyncio.ensure_future(run_process(*command, input=input, cwd=cwd, env=env))
-        self._ledger.processes.add(running)
+        self._running.processes.add(running)
         try:
             return await running
         finally:
-            self._ledger.processes.discard(running)
+            self._running.processes.discard(running)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """From a plain function in its thread: run a coroutine, such as `context.progress("...")`, and wait for it."""
@@ -323,6 +328,18 @@ class Context:
         other._counts = {}
         return other
 
+    def for_call(self) -> Context:
+        """This context for one call that is kept: `told` is what was said in it. All else is shared."""
+        other = copy.copy(self)
+        other._ledger = Ledger(within=self._ledger)
+        return other
+
+    @property
+    def told(self) -> Mapping[str, object]:
+        """What is to be kept with the call that this context is for: fields of its step."""
+        ledger = self._ledger
+        return {"usage": ledger.usage, "confidence": ledger.confidence, "replan_hint": ledger.replan_hint}
+
     def with_deps(self, deps: Iterable[object]) -> Context:
         """This context with `deps` behind those it has. Usage, reports and cancellation are shared."""
         other = copy.copy(self)
@@ -333,8 +350,8 @@ class Context:
 
     def cancel(self) -> None:
         """Nobody waits for the result any more, nor for the processes that run for it."""
-        self._ledger.cancelled = True
-        for running in tuple(self._ledger.processes):
+        self._running.cancelled = True
+        for running in tuple(self._running.processes):
             running.get_loop().call_soon_threadsafe(running.cancel)
 
     @asynccontextmanager
@@ -396,6 +413,11 @@ class Context:
             data=as_json_value(data, "data") if data else None,
             **more,
         )
+
+
+def _sendable(text: str) -> str:
+    """`text` without halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _now() -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from pointsman.context import Context
@@ -58,7 +59,6 @@ class Steps:
         if (step := self._known.get(f"answer-{turn}")) is not None:
             if step.attempt != self._context.attempt:
                 return await self._taken_over(turn, step)
-            self._context.record_usage(step.usage)
             self._continued.add(turn)
             return _reply(step)
         reply = await ask()
@@ -74,7 +74,7 @@ class Steps:
             usage=reply.usage,
         )
         try:
-            kept = await self._journal.keep(step)
+            kept = await self._context.kept.keep(step)
         except OversizeEvent as error:
             raise TaskError(f"the model's answer cannot be kept: {error}", kind=ErrorKind.OVERSIZE) from None
         if kept is not step:  # somebody else works on this attempt, or did: one of us will be first with the result
@@ -88,7 +88,7 @@ class Steps:
         if self._journal is not None:
             context = self._context
             own = step.model_copy(update={"attempt": context.attempt, "usage": Usage(), "at": context.now()})
-            if await self._journal.keep(own) is not own:
+            if await context.kept.keep(own) is not own:
                 self._continued.add(turn)
         return _reply(step)
 
@@ -109,18 +109,20 @@ class Steps:
             return []
         return [place for place in places if self.result(turn, place) is None]
 
-    async def keep_result(self, turn: int, place: int, text: str, is_error: bool) -> tuple[str, bool]:
-        """Keep what a tool gave, and return what counts."""
+    async def keep_result(
+        self, turn: int, place: int, text: str, is_error: bool, told: Mapping[str, object] = MappingProxyType({})
+    ) -> tuple[str, bool]:
+        """Keep what a tool gave, with what it `told`, and return what counts."""
         self._lost = 0  # there was a tool to run first: whoever had the attempt before was at it, and asked no model
         if self._journal is None:
             return text, is_error
-        name = f"result-{turn}-{place}"
+        kept, name = self._context.kept, f"result-{turn}-{place}"
         try:
-            kept = await self._journal.keep(self._context.kept.step(name, text=text, is_error=is_error))
+            step = await kept.keep(kept.step(name, text=text, is_error=is_error, **told))
         except OversizeEvent as error:
             text = f"the tool has run, but its result of {len(text)} characters is too large to be kept: {error}"
-            kept = await self._journal.keep(self._context.kept.step(name, text=text, is_error=True))
-        return kept.text, kept.is_error
+            step = await kept.keep(kept.step(name, text=text, is_error=True, **told))
+        return step.text, step.is_error
 
 
 def _reply(step: Step) -> ModelReply:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 from pydantic import JsonValue
 
 from pointsman.errors import ERROR_LENGTH, OversizeEvent
-from pointsman_schemas.events import Emitted, Handoff, Step, StepCall, Verdict
+from pointsman.reporting import Ledger
+from pointsman_schemas.events import Emitted, Handoff, Step, StepCall, Usage, Verdict
 from pointsman_schemas.strict_json import compact, parse_json
 
 if TYPE_CHECKING:
@@ -23,15 +24,20 @@ _EVENT = "event-"  # and those that keep what a tool has emitted
 
 
 class Kept:
-    """Of one attempt by `agent`; shared by its context and those it hands to tools. Without a journal nothing outlives
-    the attempt's process."""
+    """Of one attempt by `agent`, which gathers in `ledger`; shared by its context and those it hands to tools. Without
+    a journal nothing outlives the attempt's process."""
 
-    def __init__(self, handoff: Handoff, agent: str, journal: Journal | None, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, handoff: Handoff, agent: str, journal: Journal | None, now: Callable[[], datetime], ledger: Ledger
+    ) -> None:
         self._handoff = handoff
         self._agent = agent
         self._journal = journal
         self._now = now
+        self._ledger = ledger
         self._recalled = False
+        self._told: set[str] = set()
+        """The steps of which the ledger has what they tell: those of this process, and those that were recalled."""
         self._made: dict[str, Step] = {}
         """What calls from code have given that a person had allowed, by key."""
         self._allowed: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
@@ -59,9 +65,15 @@ class Kept:
 
     async def recall(self) -> Mapping[str, Step]:
         """What was kept of this attempt, and of those that it continues, by name. What code has called because a person
-        allowed it has used up its yes from then on."""
+        allowed it has used up its yes from then on, and what any of it told goes with the result."""
         steps = await self._journal.recall() if self._journal is not None else {}
         for step in steps.values():
+            if step.name in self._told:
+                continue
+            self._told.add(step.name)
+            own = step.attempt == self._handoff.attempt  # what an earlier one used, its own result has told
+            self._ledger.use(step.usage if own else Usage())
+            self._ledger.say(confidence=step.confidence, replan_hint=step.replan_hint)
             if step.name.startswith(_CALL):
                 self._know(step)
             elif step.name.startswith(_EVENT):
@@ -75,26 +87,38 @@ class Kept:
             await self.recall()
         return self._made.get(key)
 
+    async def keep(self, step: Step) -> Step:
+        """Store `step`, of which the ledger has what it tells, and return what counts: it, or what stands under its
+        name already. Raises `OversizeEvent` when it does not fit into a message."""
+        self._told.add(step.name)
+        return await self._journal.keep(step) if self._journal is not None else step
+
     async def keep_made(
-        self, key: str, tool: str, arguments: Mapping[str, JsonValue], value: JsonValue, error: str = ""
+        self,
+        key: str,
+        tool: str,
+        arguments: Mapping[str, JsonValue],
+        value: JsonValue,
+        error: str = "",
+        *,
+        told: Mapping[str, object],
     ) -> Step:
-        """Keep what such a call gave, or how it failed, and return what counts."""
+        """Keep what such a call gave, or how it failed, with what it `told`, and return what counts."""
         call = StepCall(id=key, name=tool, arguments=compact(dict(arguments)).decode())
-        step = self.step(f"{_CALL}{key}", calls=(call,), data=value, text=error, is_error=bool(error))
-        if self._journal is not None:
-            try:
-                step = await self._journal.keep(step)
-            except OversizeEvent as oversize:
-                why = f"what it gave is too large to be kept: {oversize}"[:ERROR_LENGTH]
-                step = await self._journal.keep(step.model_copy(update={"data": None, "text": why, "is_error": True}))
+        step = self.step(f"{_CALL}{key}", calls=(call,), data=value, text=error, is_error=bool(error), **told)
+        try:
+            step = await self.keep(step)
+        except OversizeEvent as oversize:
+            why = f"what it gave is too large to be kept: {oversize}"[:ERROR_LENGTH]
+            step = await self.keep(step.model_copy(update={"data": None, "text": why, "is_error": True}))
         self._know(step)
         return step
 
     async def keep_event(self, key: str, event: Emitted, *, lasting: bool) -> None:
         """It was emitted under `key`. A `lasting` one is a tool's: where that is not run again, whoever goes on reports
         the event with the result all the same."""
-        if lasting and self._journal is not None:
-            await self._journal.keep(self.step(f"{_EVENT}{key}", data=event.model_dump(mode="json")))
+        if lasting:
+            await self.keep(self.step(f"{_EVENT}{key}", data=event.model_dump(mode="json")))
         self._events[key] = event
 
     def step(self, name: str, **fields: object) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from pointsman.telemetry import traces
 from pointsman.telemetry.names import Attributes
 from pointsman_schemas.events import Delta, Progress, Usage
 
-__all__ = ["Call", "Ledger", "RecordingReporter", "Reporter"]
+__all__ = ["Call", "Ledger", "RecordingReporter", "Reporter", "Running"]
 
 
 class Reporter(Protocol):
@@ -47,14 +48,40 @@ class RecordingReporter:
 
 
 @dataclass(slots=True)
+class Running:
+    """Whether anybody waits for an attempt, and what runs for it. Shared by a context and those it hands to tools."""
+
+    cancelled: bool = False
+    processes: set[asyncio.Task[Completed]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class Ledger:
-    """What an attempt gathers on the way. Shared by a context and those it hands to tools."""
+    """What is gathered to go with an attempt's result: of all of it, or of one call `within` another ledger's."""
 
     usage: Usage = Usage()
     confidence: float | None = None
     replan_hint: str | None = None
-    cancelled: bool = False
-    processes: set[asyncio.Task[Completed]] = field(default_factory=set)
+    within: Ledger | None = None
+
+    def use(self, usage: Usage) -> None:
+        """Count `usage` here and for the attempt; each call counts its own, so that none is counted twice."""
+        *_, attempt = self._outwards()
+        attempt.usage += usage
+        if attempt is not self:
+            self.usage += usage
+
+    def say(self, *, confidence: float | None = None, replan_hint: str | None = None) -> None:
+        """What is given is the last that was said, here and in all that this is within."""
+        for ledger in self._outwards():
+            ledger.confidence = ledger.confidence if confidence is None else confidence
+            ledger.replan_hint = ledger.replan_hint if replan_hint is None else replan_hint
+
+    def _outwards(self) -> Iterator[Ledger]:
+        ledger: Ledger | None = self
+        while ledger is not None:
+            yield ledger
+            ledger = ledger.within
 
 
 class Call:
@@ -77,7 +104,7 @@ class Call:
     def record_usage(self, usage: Usage) -> None:
         """Count `usage` for this call and for the attempt it is part of."""
         self.usage = usage if self.usage is None else self.usage + usage
-        self._ledger.usage += usage
+        self._ledger.use(usage)
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Add attributes to the call's span. They are not in the report."""

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -178,8 +178,7 @@ class Tool(Generic[P, R]):
             if kept and (made := await context.kept.made(key)) is not None:
                 return self._given(made)
             checked = self._allowed(asked, context, key)
-            work = self._tries(checked, context, key)
-            value = await (self._kept(work, asked, context, key) if kept else work)
+            value = await (self._kept(checked, asked, context, key) if kept else self._tries(checked, context, key))
             if content.captured():
                 call.set_attributes(content.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value))
             return value
@@ -211,20 +210,18 @@ class Tool(Generic[P, R]):
         plain = json.dumps(self._plain(asked), sort_keys=True)
         return context.count_key("tool", self.name, plain)
 
-    async def _kept(
-        self, work: Coroutine[Any, Any, JsonValue], asked: BaseModel, context: Context, key: str
-    ) -> JsonValue:
+    async def _kept(self, checked: BaseModel, asked: BaseModel, context: Context, key: str) -> JsonValue:
         """What the allowed call gives that code makes, once it is kept: who begins anew what has made it is given the
         same, for the yes was for one call."""
-        call = (key, self.name, self._plain(asked))
+        call, own = (key, self.name, self._plain(asked)), context.for_call()
         try:
-            value = await work
+            value = await self._tries(checked, own, key)
         except NeedsApproval:
             raise  # it has not come to its end
         except (Exception, SystemExit) as failed:
-            await context.kept.keep_made(*call, None, describe_error(failed))
+            await context.kept.keep_made(*call, None, describe_error(failed), told=own.told)
             raise
-        return self._given(await context.kept.keep_made(*call, value))
+        return self._given(await context.kept.keep_made(*call, value, told=own.told))
 
     def _given(self, made: Step) -> JsonValue:
         if made.is_error:

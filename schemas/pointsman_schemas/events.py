@@ -299,7 +299,9 @@ class Step(Event):
 
     `name` says which: `answer-2` is that of the second turn, `result-2-0` that of the first tool it called. With a key,
     `call-` is the one of `calls` that code made because a person allowed it, and `event-` what a tool has emitted.
-    Whoever continues an attempt whose worker has died asks and runs again only what has no step.
+    Whoever continues an attempt whose worker has died asks and runs again only what has no step. What a step says of
+    `usage`, `confidence` and `replan_hint` goes with the attempt's result, whoever gives it; usage that another step
+    tells is not in it.
     """
 
     event_type: ClassVar[str] = "io.pointsman.step.v1"
@@ -316,6 +318,8 @@ class Step(Event):
     finish: str = ""
     model: str = ""
     usage: Usage = Usage()
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    replan_hint: str | None = None
     at: AwareDatetime
 
 

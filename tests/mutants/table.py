@@ -437,14 +437,20 @@ MUTANTS = (
     ),
     _runtime(
         "an answer is kept before it is acted on", "journal.py",
-        "            kept = await self._journal.keep(step)\n        except OversizeEvent as error:\n            raise",
-        "            kept = step\n        except OversizeEvent as error:\n            raise",
+        "            kept = await self._context.kept.keep(step)\n        except OversizeEvent as error:\n",
+        "            kept = step\n        except OversizeEvent as error:\n",
         "unit/engine/test_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
     ),
     _runtime(
         "a finished tool is not run twice", "tool_turns.py",
         "        if (kept := done.result(*place)) is not None:", "        if (kept := None) is not None:",
         "unit/engine/test_journal.py::test_a_continued_attempt_asks_and_runs_only_what_was_not_done",
+    ),
+    _runtime(
+        "what a finished tool told is told by whoever goes on", "kept.py",
+        "            self._ledger.use(step.usage if own else Usage())", "            pass",
+        "unit/engine/test_journal.py::"
+        "test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on",
     ),
     _runtime(
         "a tool that was under way is not run twice", "tool_turns.py",

@@ -318,10 +318,10 @@ async def test_a_context_gathers_what_goes_with_the_result() -> None:
     context.record_usage(Usage(calls=1, input_tokens=5))
     context.record_usage(Usage(calls=1, output_tokens=2))
     context.set_confidence(0.5)
-    context.replan("the data is stale")
+    context.replan("the data is st\udcffle")
 
     assert context.usage == Usage(calls=2, input_tokens=5, output_tokens=2)
-    assert (context.confidence, context.replan_hint) == (0.5, "the data is stale")
+    assert (context.confidence, context.replan_hint) == (0.5, "the data is st?le")
     assert context.results == {"T0": report}
     with pytest.raises(ValueError, match="from 0 to 1"):
         context.set_confidence(float("nan"))

@@ -19,7 +19,7 @@ from pointsman.llm_agent import LLMAgent
 from pointsman.reporting import RecordingReporter
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
 from pointsman.tools import Tool, tool
-from pointsman_schemas.events import Handoff, Verdict
+from pointsman_schemas.events import Handoff, Usage, Verdict
 
 
 class Bank:
@@ -33,6 +33,8 @@ class Bank:
         async def pay(amount: int, context: Context) -> str:
             """Pays."""
             self.paid.append((amount, context.idempotency_key))
+            context.record_usage(Usage(calls=amount))
+            context.set_confidence(1 / amount)
             if amount == 13:
                 raise ValueError("no luck")
             return f"paid {amount}"
@@ -40,6 +42,8 @@ class Bank:
         @tool
         async def settle(amounts: list[int], context: Context, month: int = 1) -> str:
             """Pays what is open, one after the other."""
+            context.record_usage(Usage(calls=100))
+            context.set_confidence(1.0)
             return ", ".join([str(await context.call(self.pay, amount=amount)) for amount in amounts])
 
         @tool
@@ -120,6 +124,19 @@ async def test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_
     assert (bank.amounts, len(set(bank.paid))) == ([5, 6, 5], 3)
 
 
+async def test_what_an_allowed_call_told_is_told_once_whoever_goes_on_and_wherever_it_was_made() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+    handoff = handed(desk, 5, 4)
+    await died(desk, handoff, bank, calling(("pay", {"amount": 4})), calling(("settle", {"amounts": [5]})))
+    context = context_of(desk, handoff)
+    model = ScriptedModel(saying("done"))
+    clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=model)
+
+    assert await clerk.run(handoff, context) == "done"
+    assert bank.amounts == [4, 5]
+    assert (context.usage.calls, context.confidence) == (3 + 100 + 4 + 5, 1 / 5)  # what code called spoke last
+
+
 async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_before() -> None:
     desk, bank = Desk(MemoryBus()), Bank()
     first, second = handed(desk, 5, attempt=2), handed(desk, 5, 6, attempt=3, continues=[2])
@@ -129,9 +146,11 @@ async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_
 
     with pytest.raises(NeedsApproval):
         await work(context_of(desk, first))
+    context = context_of(desk, second)
 
-    assert await work(context_of(desk, second)) == ["paid 5", "paid 6"]
+    assert await work(context) == ["paid 5", "paid 6"]
     assert bank.amounts == [5, 6]
+    assert context.usage.calls == 6  # the attempt before has counted its own
 
 
 async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_without_being_made() -> None:

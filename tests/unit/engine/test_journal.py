@@ -30,7 +30,7 @@ from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman.tool_turns import REPEATS
 from pointsman.tools import tool
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Handoff, Step
+from pointsman_schemas.events import Handoff, Step, Usage
 from pointsman_schemas.strict_json import parse
 
 SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.0)
@@ -125,6 +125,61 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
     (tea, bad, *rest) = (turn for turn in request.turns if turn.role == "tool")
     assert [turn.text for turn in (tea, *rest)] == ["tea is there", "milk is there", "slow is done"]
     assert (bad.text.partition(":")[0], bad.is_error) == ("bad arguments for look", True)
+
+
+async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+
+    @tool
+    async def guess(context: Context) -> str:
+        """Guesses, by a model of its own."""
+        shop.runs.append(("guess", context.idempotency_key))
+        async with context.chat("p", "m") as call:
+            call.record_usage(Usage(calls=1, input_tokens=7, cost=0.5))
+        context.record_usage(Usage(calls=1))
+        context.set_confidence(0.4)
+        context.replan("the shelf is empty")
+        return "a guess"
+
+    @tool
+    async def fail(context: Context) -> str:
+        """Fails, and was not for nothing."""
+        context.record_usage(Usage(calls=100))
+        raise ValueError("no luck")
+
+    shop.tools += [guess, fail]
+    handoff = await interrupted(desk, shop, calling(("guess", {}), ("fail", {})), calling(("slow", {})))
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert shop.names == ["guess", "slow", "slow"]
+    assert (result.output, result.confidence, result.replan_hint) == ("done", 0.4, "the shelf is empty")
+    assert result.usage == Usage(calls=3 + 2 + 100, input_tokens=3 * 10 + 7, output_tokens=3 * 5, cost=0.5)
+    told = {step.name: (step.usage.calls, step.confidence) for step in await steps(desk, handoff)}
+    assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run side by side
+
+
+async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools_used_as_that_one_s() -> None:
+    desk = Desk(MemoryBus())
+    asking = desk.handoff("shop")
+    allowed = asking.model_copy(update={"attempt": 2, "continues": (1,)})
+    told = {"usage": Usage(calls=1), "confidence": 0.4, "replan_hint": "it is gone"}
+    await steps_of(desk, asking).keep_result(1, 0, "there", False, told)
+    context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
+
+    await Steps(context).load()
+
+    assert (context.usage, context.confidence, context.replan_hint) == (Usage(), 0.4, "it is gone")
+
+
+def test_a_step_of_an_earlier_release_says_nothing_of_what_its_tool_told() -> None:
+    body = b"""{"workflow_id": "wf_1", "task_id": "T1", "attempt": 1, "agent": "shop", "name": "result-1-0",
+        "text": "there", "at": "2030-01-01T00:00:00Z"}"""
+
+    step = parse(Step, body)
+
+    assert (step.text, step.usage, step.confidence, step.replan_hint) == ("there", Usage(), None, None)
 
 
 async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted() -> None:
@@ -350,13 +405,16 @@ async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_
 async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_the_first() -> None:
     desk = Desk(MemoryBus())
     handoff = desk.handoff("shop")
-    one, other = steps_of(desk, handoff), steps_of(desk, handoff)
+    context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff))
+    one, other = steps_of(desk, handoff), Steps(context)
     await one.answer(1, giving(calling(("first", {}))))
-    await one.keep_result(1, 0, "done", False)
+    await one.keep_result(1, 0, "done", False, {"usage": Usage(calls=7)})
 
     reply = await other.answer(1, giving(calling(("second", {}))))
+    await other.load()  # again
 
     assert [call.name for call in reply.calls] == ["first"]
+    assert context.usage.calls == 7  # of the tool that is not run again, once; who asked has counted the answer
     assert other.result(1, 0) == ("done", False)
     assert await other.keep_result(1, 0, "done again", True) == ("done", False)
     assert other.unknown(1, [0, 1]) == [1]
