@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import JsonValue
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _REPORTS = frozenset({"progress", "tool", "chat"})
@@ -279,16 +278,15 @@ class Context:
         )
         return self._call("chat", model, title, attributes, "client")
 
-    async def call(self, tool: Tool[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> JsonValue:
-        """Run a tool from code as a model would: checked, timed, retried and reported. Arguments go by name.
+    async def call(self, tool: Tool[..., Any], /, **arguments: object) -> JsonValue:
+        """Run a tool from code as a model would: checked, timed, retried and reported. `arguments` are by name what a
+        model would give, so a tool's `Context` is not among them.
 
         Raises:
             TaskError: the arguments do not fit (kind `invalid_input`) or the tool's value does not (`invalid_output`).
             Exception: whatever the tool raised on its last try.
         """
-        if args:
-            raise TypeError(f"give the tool {tool.name} its arguments by name")
-        return await tool.run(kwargs, self)
+        return await tool.run(arguments, self)
 
     async def run_process(
         self, *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None

@@ -29,6 +29,14 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
+@tool(idempotent=True)
+async def translated_count(text: str, context: Context) -> int:
+    """Count the words of a text in another language."""
+    counted = await context.call(word_count, text=text)
+    assert isinstance(counted, int)
+    return counted
+
+
 async def ask(client: Client) -> str:
     workflow = await client.submit("helpdesk", "hello")
     assert_type(workflow, Workflow)
@@ -44,6 +52,10 @@ def test_a_decorated_function_is_an_agent_and_still_the_function_it_was() -> Non
     assert registered.card.name == "translator"
     assert called.spec.name == "word_count"
     assert callable(translate)
+
+
+async def test_code_calls_a_tool_by_what_a_model_gives_it_and_the_context_is_not_among_it() -> None:
+    assert await Context.for_test().call(translated_count, text="one two") == 2
 
 
 def test_a_team_is_made_of_values() -> None:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel
 from pointsman.context import Context
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.reporting import RecordingReporter
-from pointsman.tools import Tool, tool
+from pointsman.tools import tool
 from pointsman_schemas.events import ApprovalWanted, Progress
 
 
@@ -144,13 +144,11 @@ async def test_a_try_makes_the_calls_and_events_of_the_one_before_again_under_th
         """Notes."""
         keys.append(context.idempotency_key)
 
-    noting: Tool[..., Any] = note
-
     @tool(retries=1, idempotent=True)
     async def twice(context: Context) -> None:
         """Notes twice, and is ill at first."""
-        await context.call(noting)
-        await context.call(noting)
+        await context.call(note)
+        await context.call(note)
         await context.emit("noted")
         if len(keys) == 2:
             raise TaskError("not now", retryable=True, retry_after=0)

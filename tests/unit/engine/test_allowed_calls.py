@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -18,7 +17,7 @@ from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.reporting import RecordingReporter
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
-from pointsman.tools import Tool, tool
+from pointsman.tools import tool
 from pointsman_schemas.events import Handoff, Usage, Verdict
 
 
@@ -54,7 +53,7 @@ class Bank:
             self.noted.append(text)
             return "noted"
 
-        self.pay: Tool[..., Any] = pay
+        self.pay = pay
         self.tools = [pay, settle, note]
 
     @property
@@ -220,15 +219,14 @@ async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_
         """Pays the rest, and closes the account."""
         return [await context.call(bank.pay, amount=5), "closed"]
 
-    whole: Tool[..., Any] = close
     yes = Verdict(tool="close", verdict="approved")
     first = desk.handoff("clerk", verdicts=(yes,))
     second = desk.handoff("clerk", verdicts=(yes, *handed(desk, 5).verdicts), attempt=2, continues=(1,))
 
     with pytest.raises(NeedsApproval):
-        await context_of(desk, first).call(whole)
+        await context_of(desk, first).call(close)
 
-    assert await context_of(desk, second).call(whole) == ["paid 5", "closed"]
+    assert await context_of(desk, second).call(close) == ["paid 5", "closed"]
     assert bank.amounts == [5]
 
 
