@@ -58,10 +58,9 @@ class Loads:
     def decided(self, entries: Iterable[Entry]) -> None:
         """Count what is about to be committed: workflows that are decided meanwhile choose by it, too. Should it not
         be, that is put right by the next look."""
-        if self._known:
-            for entry in entries:
-                if entry.kind == "task_dispatched" or entry.kind == "retry_scheduled":
-                    self._count(entry.agent, 1)
+        for entry in entries:
+            if entry.kind == "task_dispatched" or entry.kind == "retry_scheduled":
+                self._count(entry.agent, 1)
 
     def saw(self, before: State | None, entries: Iterable[Entry]) -> None:
         """Learn from what was committed; `before` is the workflow before it."""

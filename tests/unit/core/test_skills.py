@@ -53,6 +53,12 @@ def test_the_slower_of_two_gets_less() -> None:
     assert shares["quick"] > shares["slow"] > 0
 
 
+def test_the_quicker_of_two_idle_agents_gets_the_work() -> None:
+    idle = story(loads={"quick": Load(seconds=1.5), "slow": Load(seconds=1.0)})
+
+    assert got(idle.planned(*asked("t1"))) == {"t1": "slow"}
+
+
 def test_equal_agents_take_turns() -> None:
     even = story().planned(*asked("t1", "t2", "t3", "t4"))
 

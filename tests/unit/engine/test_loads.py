@@ -15,6 +15,7 @@ from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
 from pointsman.core.load import Load
+from pointsman.engine.handoffs import consumer_name
 from pointsman.engine.loads import Loads
 from pointsman.errors import BusUnavailable
 from pointsman.ports import QueueDepth, StreamKind
@@ -45,7 +46,7 @@ class StillClock:
 
 
 class CountingBus(MemoryBus):
-    """It says that five wait and two are worked on, and counts who asks."""
+    """It says that five wait and two are worked on in every queue but that of "new", and counts who asks."""
 
     asked = 0
     away = False
@@ -54,7 +55,8 @@ class CountingBus(MemoryBus):
         type(self).asked += 1
         if self.away:
             raise BusUnavailable("away")
-        return QueueDepth(pending=5, in_flight=2)
+        known = stream == "handoffs" and name != consumer_name("new")
+        return QueueDepth(pending=5, in_flight=2) if known else None
 
 
 def dispatched(name: str) -> Entry:
@@ -78,20 +80,30 @@ def failed(name: str) -> Entry:
     return AttemptFailed(at=NOW, task_id="t1", attempt=1, event_id="e", error=error, result=given)
 
 
+def unheard() -> Entry:
+    return AttemptFailed(
+        at=NOW, task_id="t1", attempt=1, event_id="e", error=AttemptError(kind="timeout", message="late")
+    )
+
+
 async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_counted() -> None:
     bus, clock = CountingBus(), StillClock()
     CountingBus.asked = 0
     loads = Loads(bus, clock)
 
     looked = [await loads.look(["a", "b"]) for _ in range(3)]
-    entries = [dispatched("a"), dispatched("a"), failed("a"), dispatched("c")]
+    entries = [dispatched("a"), dispatched("a"), failed("a"), unheard(), dispatched("c")]
     loads.decided(entries)
     loads.saw(None, entries)
 
     assert looked == [True, False, False]
     assert CountingBus.asked == 2
     assert loads.known == {"a": Load(ahead=8), "b": Load(ahead=7)}
-    clock.seconds += 1
+    loads.saw(None, [failed("a")] * 9)
+    assert loads.known["a"].ahead == 0
+    clock.seconds = 0.9
+    assert not await loads.look(["a"])
+    clock.seconds = 1
     assert await loads.look(["a"])
     assert loads.known["a"] == Load(ahead=7)
 
@@ -105,9 +117,26 @@ async def test_how_long_a_task_takes_is_a_moving_average_of_successes_and_is_for
     assert loads.known["a"].seconds == 1.2
     loads.saw(None, [answered("a", 1.2)])
     assert loads.known["a"].seconds == 1.2
+    clock.seconds += 59
+    await loads.look(["a"])
+    assert loads.known["a"].seconds == 1.2
     clock.seconds += 61
     await loads.look(["a"])
     assert loads.known["a"].seconds is None
+    loads.saw(None, [answered("a", 3.0)])
+    assert loads.known["a"].seconds == 3.0, "what is forgotten is no part of a new average"
+    clock.seconds += 59
+    await loads.look(["a"])
+    assert loads.known["a"].seconds == 3.0
+
+
+async def test_a_worker_whose_clock_runs_behind_has_taken_no_time_rather_than_less() -> None:
+    loads = Loads(CountingBus(), StillClock())
+
+    loads.saw(None, [answered("a", -5.0)])
+
+    await loads.look(["a"])
+    assert loads.known["a"].seconds == 0.0
 
 
 @pytest.mark.parametrize(("said", "ahead"), [("pass", 6), ("again", 7), ("stop", 6)])
@@ -133,6 +162,14 @@ async def test_a_broker_that_does_not_say_holds_up_nobody() -> None:
 
     assert await loads.look(["a"])
     assert loads.known["a"] == Load()
+
+
+async def test_an_agent_that_has_no_queue_yet_has_nothing_before_it() -> None:
+    loads = Loads(CountingBus(), StillClock())
+
+    await loads.look(["new"])
+
+    assert loads.known == {"new": Load()}
 
 
 async def test_many_who_look_at_once_ask_once() -> None:

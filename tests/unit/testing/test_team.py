@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -11,17 +12,20 @@ from pathlib import Path
 import pytest
 
 from pointsman import testing
-from pointsman.errors import ConfigurationError
+from pointsman.agent import agent
+from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.errors import BusUnavailable, ConfigurationError, OversizeEvent, PointsmanError
 from pointsman.llm import guard
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm_agent import LLMAgent
 from pointsman.ports import Model, ModelRequest, Turn
+from pointsman.settings import Settings
 from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_team, running_team, saying
 from pointsman.tools import tool
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
-from pointsman_schemas.team import ANY, FanOut, Limits, Supervisor, Team
+from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, Stage, Supervisor, Team
 
 TEAM = Team(name="shop", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=20))
 REQUEST = ModelRequest(model="", instructions="", turns=(Turn("user", "hello"),))
@@ -92,11 +96,70 @@ async def test_a_role_that_the_strategy_needs_and_nobody_plays_is_told_before_an
     )
 
 
-async def test_a_role_of_another_name_is_told_by_it() -> None:
+async def test_a_role_of_another_name_is_told_by_it_whichever_of_several_teams_needs_it() -> None:
     team = TEAM.model_copy(update={"strategy": Supervisor(planner="dispatcher")})
+    first = Team(name="first", agents=("shop",), strategy=FanOut(synthesizer=None))
 
     with pytest.raises(ConfigurationError, match="of shop needs dispatcher: pass dispatcher, or agents of your own"):
-        await run_team(team, [synthesizer, seller(ScriptedModel())], "hello")
+        await run_team([first, team], [synthesizer, seller(ScriptedModel())], "hello")
+
+
+async def test_the_request_is_for_the_first_of_several_teams() -> None:
+    first = Team(name="first", agents=("shop",), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20))
+
+    outcome = await run_team(
+        [first, TEAM], [planner, synthesizer, seller(ScriptedModel(saying("4 euros")))], "What does tea cost?"
+    )
+
+    assert (outcome.status, [task.agent for task in outcome.tasks]) == ("completed", ["shop"])
+
+
+async def test_the_settings_given_are_those_of_every_part() -> None:
+    settings = Settings(namespace="other", max_body=4096, grace=0.0)
+
+    async with running_team(
+        TEAM, [planner, synthesizer, seller(ScriptedModel(saying("4 euros")))], settings=settings
+    ) as client:
+        outcome = await (await client.submit("shop", "What does tea cost?")).outcome(5)
+
+    assert outcome.status == "completed"
+    assert (client.subjects.namespace, client.bus.max_body) == ("other", 4096)
+    with pytest.raises(OversizeEvent):
+        await run_team(TEAM, [planner, synthesizer, seller(ScriptedModel())], "x" * 5000, settings=settings)
+
+
+class Late(SupervisorEngine):
+    """A supervisor that is not there at once."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await asyncio.sleep(0.05)
+        await super().run(stop)
+
+
+async def test_a_team_is_waited_for_until_its_supervisor_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.testing.team.SupervisorEngine", Late)
+
+    async with running_team(TEAM, [planner, synthesizer, seller(ScriptedModel())]) as client:
+        assert [card.name for card in await client.teams()] == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [(BusUnavailable("it is away"), "it is away"), (None, "a part of shop ended before the team was there")],
+)
+async def test_a_part_that_ends_before_the_team_is_there_ends_all_and_says_why(
+    ends: Exception | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: SupervisorEngine, stop: asyncio.Event) -> None:
+        if ends is not None:
+            raise ends
+
+    monkeypatch.setattr(SupervisorEngine, "run", run)
+
+    with pytest.raises(PointsmanError, match=said):
+        await run_team(TEAM, [planner, synthesizer, seller(ScriptedModel())], "hello")
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("model", [OpenAIModel("x", api_key="k"), AnthropicModel("x", api_key="k")])
@@ -171,5 +234,19 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
 async def test_a_team_without_one_of_its_agents_says_whom_it_lacks_when_time_is_up() -> None:
     team = Team(name="shop", agents=("seller", "smith"), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20))
 
-    with pytest.raises(TimeoutError, match=r"shop had no outcome within 0\.05 s: nobody here is called smith"):
+    with pytest.raises(TimeoutError, match=r"shop had no outcome within 0\.05 s: nobody here is called smith\. Pass"):
         await run_team(team, [seller(ScriptedModel(saying("4 euros")))], "What does tea cost?", timeout=0.05)
+
+
+async def test_an_agent_that_is_at_work_when_time_is_up_is_told_of_and_not_waited_for() -> None:
+    @agent(name="seller", description="Sells tea")
+    async def slow(text: str) -> None:
+        await asyncio.Event().wait()
+
+    team = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="seller"),)), limits=Limits(deadline=20))
+    began = time.perf_counter()
+
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s: an agent may still be at work"):
+        await run_team(team, [slow], "What does tea cost?", timeout=0.05)
+
+    assert time.perf_counter() - began < 5, "a worker's usual grace is 10 s"
