@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import cast
 from uuid import uuid4
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ from pydantic import JsonValue
 
 from pointsman.client import Client
 from pointsman.engine.history import arrival, publish
-from pointsman.errors import ConfigurationError, describe_error
+from pointsman.errors import describe_error
 from pointsman.suites import Case, Check, Suite, load_suite
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, decode, encode
@@ -128,15 +129,22 @@ class Report:
 
 async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> Report:
     """Send every case of `suite`, `parallel` at a time, and judge what comes. A case that does not end in time is wrong
-    and says so."""
+    and says so.
+
+    Raises:
+        PointsmanError: a case could not be sent: it is too large, or the broker is away.
+    """
     began, room = asyncio.get_running_loop().time(), asyncio.Semaphore(parallel)
 
     async def one(place: int, case: Case) -> Scored:
         async with room:
             return await _scored(suite, place, case, client)
 
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one(place, case)) for place, case in enumerate(suite.cases, 1)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(place, case)) for place, case in enumerate(suite.cases, 1)]
+    except ExceptionGroup as failed:  # the others are given up, too
+        raise failed.exceptions[0] from None
     scored = [task.result() for task in running]
     confusion: Counter[tuple[str, str]] = Counter()
     for each in scored:
@@ -153,9 +161,8 @@ async def _scored(suite: Suite, place: int, case: Case, client: Client) -> Score
     workflow = ""
     try:
         if suite.team is not None:
-            if not isinstance(case.input, str | dict):
-                raise ConfigurationError(f"the input of {name!r} is no text and no object, as a request is")
-            submitted = await client.submit(suite.team, case.input, deadline=suite.timeout)
+            request = cast(str | dict[str, JsonValue], case.input)  # as the suite has looked
+            submitted = await client.submit(suite.team, request, deadline=suite.timeout)
             workflow = submitted.id
             came = await submitted.outcome(suite.timeout)
         elif suite.agent is not None:

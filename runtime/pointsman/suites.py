@@ -78,9 +78,12 @@ class Suite(BaseModel):
     cases: Annotated[tuple[Case, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _sound(self) -> Self:
         if (self.team is None) == (self.agent is None):
             raise ValueError("a suite is for a team or for an agent: give one of them")
+        for place, case in enumerate(self.cases if self.team is not None else ()):
+            if not isinstance(case.input, str | dict):
+                raise ValueError(f"the input of cases.{place} is no text and no object, as a team's request is")
         return self
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from pydantic import ValidationError
 
 from pointsman.agent import agent
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError
-from pointsman.evaluation import NOBODY, Case, Report, Suite, evaluate, load_suite
+from pointsman.errors import ConfigurationError, OversizeEvent, TaskError
+from pointsman.evaluation import NOBODY, Case, Report, Scored, Suite, evaluate, load_suite
 from pointsman.llm_agent import LLMAgent
+from pointsman.settings import Settings
 from pointsman.testing import ScriptedModel, running_team, saying
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Outcome, Result
+from pointsman_schemas.events import Handoff, Outcome, Result, Usage
 from pointsman_schemas.log import WorkflowStarted
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
@@ -94,27 +96,47 @@ async def awaits(outcome: Outcome) -> None:
         raise AssertionError("it should be green")
 
 
-@pytest.mark.parametrize(
-    ("case", "problem"),
-    [
-        (Case(input="tea", answer="tea is 4 EUROS."), None),
-        (Case(input="tea", answer="tea is 5 euros."), "the answer is 'tea is 4 euros.', expected 'tea is 5 euros.'"),
-        (Case(input="tea", contains=("4 euros",)), None),
-        (Case(input="tea", contains=("milk",)), "the answer does not contain 'milk'"),
-        (Case(input="tea", check=lambda outcome: True), None),
-        (Case(input="tea", check=too_cheap), "it should cost 9"),
-        (Case(input="tea", check=raises), "raises failed: ZeroDivisionError: oh"),
-        (Case(input="tea", check=leaves), "leaves failed: SystemExit: 3"),
-        (Case(input="tea", check=awaits), "it should be green"),
-        (Case(input="tea", check=lambda outcome: outcome.workflow_id != ""), None),
-        (Case(input="tea", status="partial"), "it ended completed, expected partial"),
-    ],
-)
-async def test_an_answer_is_held_against_what_is_expected(case: Case, problem: str | None) -> None:
-    report = await judged(case)
+def says_nothing(outcome: Outcome) -> None:
+    raise AssertionError
 
-    assert report.scored[0].problems == ((problem,) if problem else ())
-    assert report.passed is (problem is None)
+
+HELD: list[tuple[Case, tuple[str, ...]]] = [
+    (Case(input="tea", answer="tea is 4 EUROS."), ()),
+    (Case(input="tea", answer="tea is 5 euros."), ("the answer is 'tea is 4 euros.', expected 'tea is 5 euros.'",)),
+    (Case(input="tea", answer="x" * 300), (f"the answer is 'tea is 4 euros.', expected '{'x' * 200}'",)),
+    (Case(input="tea", answer=""), ("the answer is 'tea is 4 euros.', expected ''",)),
+    (Case(input="tea", answer={"price": 4}), ("the answer's price is null, expected 4",)),
+    (Case(input="tea", contains=("4 euros", "TEA IS 4")), ()),
+    (Case(input="tea", contains=("milk",)), ("the answer does not contain 'milk'",)),
+    (Case(input="tea", check=lambda outcome: True), ()),
+    (Case(input="tea", check=lambda outcome: None), ()),
+    (Case(input="tea", check=lambda outcome: False), ("<lambda> says it is not good",)),
+    (Case(input="tea", check=too_cheap), ("it should cost 9",)),
+    (Case(input="tea", check=raises), ("raises failed: ZeroDivisionError: oh",)),
+    (Case(input="tea", check=leaves), ("leaves failed: SystemExit: 3",)),
+    (Case(input="tea", check=awaits), ("it should be green",)),
+    (Case(input="tea", check=says_nothing), ("says_nothing says it is not good",)),
+    (Case(input="tea", check=lambda outcome: outcome.workflow_id != ""), ()),
+    (Case(input="tea", status="partial"), ("it ended completed, expected partial",)),
+    (Case(input="tea", agents=()), ("tea worked on it, expected (nobody)",)),
+    (Case(input="please", agents=(), status="failed"), ()),
+    (
+        Case(input="please", agents=("tea",)),
+        (
+            "it ended failed, expected completed: nobody can",
+            "(nobody) worked on it, expected tea",
+        ),
+    ),
+]
+
+
+async def test_an_answer_is_held_against_what_is_expected() -> None:
+    report = await judged(*(case for case, _ in HELD))
+
+    assert [(each.name, each.problems) for each in report.scored] == [
+        (f"{place}: {case.input}", problems) for place, (case, problems) in enumerate(HELD, 1)
+    ]
+    assert not report.passed
 
 
 async def test_one_agent_is_evaluated_without_a_supervisor_with_its_cost() -> None:
@@ -146,6 +168,52 @@ async def test_an_agent_s_fields_are_compared_and_its_result_can_be_checked() ->
     assert bad.scored[0].problems == ("the answer's price is 5, expected 6",)
 
 
+async def test_an_agent_s_failure_is_told_in_its_own_words_or_was_expected() -> None:
+    @agent(name="closed", description="Cannot do it")
+    async def closed(text: str) -> str:
+        raise TaskError("the shop is closed")
+
+    cases = (Case(input="x"), Case(input="x", status="failed", agents=("closed",)))
+    async with running_team(TEAM, [planner, synthesizer, closed]) as client:
+        report = await evaluate(Suite(agent="closed", cases=cases), client)
+
+    assert [each.problems for each in report.scored] == [
+        ("it ended failed, expected completed: the shop is closed",), (),
+    ]  # fmt: skip
+    assert (report.name, report.routing) == ("closed", 1.0)
+
+
+async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
+    seen: list[Handoff] = []
+
+    @agent(name="seer", description="Looks at what it is handed")
+    async def seer(asked: Any, context: Context) -> str:
+        seen.append(context.handoff)
+        return "seen"
+
+    given = {"size": "x" * 100}
+    cases = (Case(input="a text"), Case(input=given), Case(name="third", input="a text"))
+    async with running_team(TEAM, [planner, synthesizer, seer]) as client:
+        report = await evaluate(Suite(agent="seer", cases=cases, timeout=7), client, parallel=1)
+
+    assert [(each.intent, each.input) for each in seen] == [
+        ("a text", "a text"), ("Work on the input", given), ("a text", "a text"),
+    ]  # fmt: skip
+    assert [each.name for each in report.scored] == ["1: a text", '2: {"size":"' + "x" * 68, "third"]
+    assert [each.workflow_id for each in report.scored] == [each.workflow_id for each in seen]
+    assert len({each.idempotency_key for each in seen}) == 3
+    assert all(0 < (each.deadline - datetime.now(UTC)).total_seconds() <= 7 for each in seen)
+    assert 0 < max(each.elapsed for each in report.scored) < report.elapsed < 7
+
+
+async def test_cases_that_cannot_be_sent_end_the_evaluation_by_the_first_one_s_error() -> None:
+    cases = (Case(input="tea " * 1000), Case(input="cake " * 1000))
+    settings = Settings(max_body=2000, grace=0.0)
+    async with running_team(TEAM, [planner, synthesizer, tea], settings=settings) as client:
+        with pytest.raises(OversizeEvent, match="the request is too large"):
+            await evaluate(Suite(team="shop", cases=cases), client)
+
+
 async def test_as_many_cases_as_may_be_are_under_way_together_and_no_more() -> None:
     met, running, most = asyncio.Barrier(2), 0, 0
 
@@ -170,6 +238,7 @@ async def test_nobody_there_is_a_wrong_case_and_not_a_hanging_one() -> None:
         report = await evaluate(Suite(agent="nobody", cases=(Case(input="x"),), timeout=0.2), client)
 
     assert report.scored[0].problems == ("it had not ended after 0.2 s",)
+    assert (report.scored[0].status, report.scored[0].used, report.usage) == ("running", (), Usage())
 
 
 async def test_a_case_is_worked_on_no_longer_than_it_is_waited_for() -> None:
@@ -181,16 +250,45 @@ async def test_a_case_is_worked_on_no_longer_than_it_is_waited_for() -> None:
     assert (begun.deadline - begun.at).total_seconds() <= 9
 
 
-async def test_a_report_is_json_and_junit() -> None:
-    report = await judged(Case(name="a <b>\x07", input="tea", answer="no"), Case(name="good", input="cake"))
+WRONG = Scored(
+    "a <b>\x07", ("first\x01", "second"), ("tea",), ("cake",), {"a": 1}, "failed", "wf_1", 1.25,
+    Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.5),
+)  # fmt: skip
+GOOD = Scored("good", (), None, (), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1, output_tokens=1))
+REPORT = Report("shop", 0.5, [WRONG, GOOD], 2.0, {("tea", "cake"): 2, ("cake", "cake"): 1})
 
-    xml = ElementTree.fromstring(report.as_junit())
-    assert (xml.get("tests"), xml.get("failures")) == ("2", "1")
-    assert [case.get("name") for case in xml.iter("testcase")] == ["a <b>", "good"]
-    assert all(float(part.get("time", 0)) > 0 for part in (xml, *xml.iter("testcase")))
-    assert "expected 'no'" in (xml.findall("testcase/failure")[0].text or "")
-    data = report.as_json()
-    assert (data["accuracy"], data["passed"]) == (0.5, False)
+
+def test_a_report_is_json() -> None:
+    assert REPORT.as_json() == {
+        "name": "shop", "passed": True, "accuracy": 0.5, "threshold": 0.5, "routing": 0.0, "elapsed": 2.0,
+        "usage": {"calls": 3, "input_tokens": 11, "output_tokens": 6, "cost": 0.5},
+        "confusion": [
+            {"expected": "cake", "used": "cake", "count": 1}, {"expected": "tea", "used": "cake", "count": 2},
+        ],
+        "cases": [
+            {
+                "name": "a <b>\x07", "passed": False, "problems": ["first\x01", "second"], "expected": ["tea"],
+                "used": ["cake"], "status": "failed", "answer": {"a": 1}, "workflow_id": "wf_1", "elapsed": 1.25,
+                "usage": {"calls": 2, "input_tokens": 10, "output_tokens": 5, "cost": 0.5},
+            },
+            {
+                "name": "good", "passed": True, "problems": [], "expected": None, "used": [], "status": "completed",
+                "answer": "yes", "workflow_id": "wf_2", "elapsed": 0.5,
+                "usage": {"calls": 1, "input_tokens": 1, "output_tokens": 1, "cost": 0.0},
+            },
+        ],
+    }  # fmt: skip
+    assert Report("shop", 1.0, [GOOD], 1.0).routing is None
+
+
+def test_a_report_is_junit() -> None:
+    assert REPORT.as_junit().decode() == (
+        "<?xml version='1.0' encoding='utf-8'?>\n"
+        '<testsuite name="shop" tests="2" failures="1" errors="0" skipped="0" time="2.000">'
+        '<testcase classname="shop" name="a &lt;b&gt;" time="1.250">'
+        '<failure message="first">first\nsecond\nanswer: {"a":1}</failure></testcase>'
+        '<testcase classname="shop" name="good" time="0.500" /></testsuite>'
+    )
 
 
 def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
@@ -206,6 +304,39 @@ def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
     assert load_suite(tmp_path / "a.py").agent == "x"
 
 
+def test_a_suite_s_folder_is_where_checks_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text('{"team": "shop", "cases": [{"input": "x"}]}')
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+
+    for _ in range(2):
+        load_suite(Path("a.json"))
+
+    assert sys.path.count(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", '{"team": "shop", ', "a.json does not fit: "),
+        ("a.json", '{"team": "shop", "team": "shop", "cases": [{"input": "x"}]}', "a.json does not fit: .*team"),
+        ("a.py", "", "a.py defines no Suite; give it one"),
+        (
+            "a.py",
+            "from pointsman.evaluation import Case, Suite\n"
+            "one = Suite(agent='x', cases=[Case(input='y')])\ntwo = one.model_copy()\n",
+            r"a.py defines 2 suites; define one Suite\(\.\.\.\)",
+        ),
+        ("b.yaml", "", r"there is no file .*a.yaml; give a suite in YAML, JSON or Python"),
+    ],
+)
+def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(ConfigurationError, match=said):
+        load_suite(tmp_path / name.replace("b.", "a."))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -215,6 +346,11 @@ def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
         ("team: shop\ncases: [{input: x, check: './checks.py:fine'}]\n", "module:function"),
         ("team: shop\ncases: [{input: x, check: 'fine'}]\n", "module:function"),
         ("team: shop\ncases: [{input: x, check: ':fine'}]\n", "module:function"),
+        ("team: shop\ncases: [{input: x, check: 'json:nothing'}]\n", "has no attribute 'nothing'; expected module:fun"),
+        ("team: shop\ncases: [{input: x}, {input: 3}]\n", r"the input of cases\.1 is no text and no object"),
+        ("team: shop\ncases: 3\n", r"fit: cases: a list is expected$"),
+        ("team: shop\ncases: [3]\n", r"fit: cases\.0: an object is expected|fit: cases\.0: .*instance of Case"),
+        ("!!python/object/apply:os.getcwd []\n", "no YAML"),
         ("team: shop\ncases: [{input: x, check: 'json:decoder'}]\n", "json:decoder.* is a module; expected a function"),
         ("team: shop\ncases: [{input: x, agent: a}]\n", r"fit: cases\.0 has no 'agent'; did you mean agents\?$"),
         ("team: shop\nsize: 1\ncases: [{input: x}]\n", "fit: it has no 'size'; it has team, agent, target, threshold,"),
@@ -242,6 +378,12 @@ def test_a_suite_that_does_not_fit_says_where(text: str, said: str, tmp_path: Pa
         load_suite(path)
 
 
-def test_a_suite_is_for_one_of_them() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [{"team": "a", "agent": "b"}, {}, {"team": "a", "threshold": 1.1}, {"team": "a", "threshold": -0.1},
+     {"team": "a", "timeout": 0}],
+)  # fmt: skip
+def test_a_suite_is_for_one_of_them_within_bounds(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Suite(team="a", agent="b", cases=(Case(input="x"),))
+        Suite(**given, cases=(Case(input="x"),))
+    assert Suite(team="a", cases=(Case(input="x"),)).threshold == 1.0

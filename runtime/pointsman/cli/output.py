@@ -175,10 +175,12 @@ def code_for(error: BaseException) -> Code | None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error itself, where a task group has wrapped the only one there was."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """The error itself, where a task group has wrapped the only one there was; of several raised on purpose the first,
+    as when each of its tasks misses the broker."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [_cause(each) for each in error.exceptions]
+    return causes[0] if len(causes) == 1 or None not in map(code_for, causes) else error
 
 
 def outcome_code(outcome: Outcome) -> Code:

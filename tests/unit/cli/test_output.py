@@ -58,6 +58,17 @@ def test_the_only_error_of_a_task_group_is_said_itself(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "pointsman: away\n"
 
 
+def test_of_several_errors_of_a_task_group_the_first_is_said_unless_one_is_a_bug(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    away = errors.BusUnavailable("away")
+
+    assert run(ExceptionGroup("group", [away, errors.NotFound("nowhere"), ExceptionGroup("inner", [away, away])])) == 4
+    assert capsys.readouterr().err == "pointsman: away\n"
+    with pytest.raises(ExceptionGroup):
+        run(ExceptionGroup("group", [away, ExceptionGroup("inner", [away, ZeroDivisionError()])]))
+
+
 def test_ctrl_c_is_130() -> None:
     assert run(KeyboardInterrupt()) == 130
 
