@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from pointsman.cli.output import Code, console, emit, hint, one_line, say
 from pointsman.cli.session import session, settings_for
 from pointsman.cli.workflows import teams_seen
 from pointsman.client import WAITING, Client
-from pointsman.core.awaited import awaited, with_absent
+from pointsman.core.awaited import as_of, awaited
 from pointsman.core.trace import build
 from pointsman.core.words import seconds
 from pointsman.engine.continuity import bounds, lost_log, lost_work
@@ -254,7 +254,8 @@ async def _tasks(client: Client, team: Team | str | None) -> Check:
     summaries = await client.list(_name_of(team) if team else None, limit=_LATELY)
     running = [each.id for each in summaries if each.status == "running"]
     logs, alive = await side_by_side(client.entries(each) for each in running), await client.alive()
-    waiting = Counter(task.agent for log in logs for task in awaited(with_absent(build(log), alive)))
+    now = datetime.now(UTC)
+    waiting = Counter(task.agent for log in logs for task in awaited(as_of(build(log), now, alive)))
     seen = "; ".join(
         f"{count} wait{'s' if count == 1 else ''} for an agent named {name}: none is alive"
         for name, count in sorted((str(name), count) for name, count in waiting.items())

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.cli.tree import lines_of
+from pointsman.core.awaited import AGENT, RETRY
 from pointsman.core.trace import TraceNode
 from pointsman_schemas.events import Usage
 
 __all__ = ["within"]
 
+_TOGETHER = {
+    "succeeded": "done",
+    RETRY: RETRY,
+    AGENT: AGENT,
+    "handed over": "handed over",
+    "waiting": "that wait",
+}
+
 
 def within(root: TraceNode, lines: int) -> TraceNode:
     """`root` on `lines` lines, as far as that goes: whole; else without what was called in attempts that are over; else
-    with one line for all tasks of a workflow that are done, one for all that wait for others, and one for all that no
-    worker is known to have begun."""
+    with one line for all tasks of a workflow that are done, and one for all that wait for the same."""
     shown = root
     for shorter in (_without_calls, _gathered):
         if lines_of(shown) <= lines:
@@ -30,14 +38,13 @@ def _without_calls(node: TraceNode) -> TraceNode:
 
 
 def _gathered(node: TraceNode) -> TraceNode:
-    tasks: dict[str, list[TraceNode]] = {"succeeded": [], "handed over": [], "waiting": []}
+    tasks: dict[str, list[TraceNode]] = {status: [] for status in _TOGETHER}
     others: list[TraceNode] = []
     for child in node.children:
         of = tasks.get(child.status) if child.kind == "task" else None
         others.append(_gathered(child)) if of is None else of.append(child)
-    handed, waiting = _together(tasks["handed over"], "handed over"), _together(tasks["waiting"], "that wait")
-    children = (*_together(tasks["succeeded"], "done"), *others, *handed, *waiting)
-    return node.model_copy(update={"children": children})
+    done, *waiting = (_together(tasks[status], are) for status, are in _TOGETHER.items())
+    return node.model_copy(update={"children": (*done, *others, *(each for of in waiting for each in of))})
 
 
 def _together(tasks: Sequence[TraceNode], are: str) -> Sequence[TraceNode]:

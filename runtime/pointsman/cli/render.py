@@ -15,11 +15,11 @@ from pointsman.cli.output import clean, one_line
 from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
 from pointsman.core.approvals import unanswered
-from pointsman.core.awaited import awaited, with_absent
+from pointsman.core.awaited import AGENT, RETRY, as_of
 from pointsman.core.trace import TraceNode, build
 from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
-from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome
+from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome, Progress
 from pointsman_schemas.log import (
     ApprovalRequested,
     Entry,
@@ -55,8 +55,11 @@ STYLE = {
     "running": "cyan",
     "handed over": "dim",
     "in review": "cyan",
+    "being refined": "cyan",
     "held": "yellow",
     "waiting": "dim",
+    "waiting for an agent": "yellow",
+    "waiting for a retry": "yellow",
     "waiting for approval": "bold yellow",
     "waiting for admission": "bold yellow",
     "asked to end": "yellow",
@@ -189,15 +192,17 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
     return table
 
 
-def show(entries: Sequence[Entry], now: datetime, alive: Collection[str]) -> RenderableType:
+def show(
+    entries: Sequence[Entry], reports: Sequence[Progress], now: datetime, alive: Collection[str]
+) -> RenderableType:
     """A workflow whole: how it stands, its request, every plan, its tasks as they are `now` with the agents that are
     `alive`, their results, its outcome."""
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
-    top = with_absent(build(entries), alive).children[0] if isinstance(entries[0], WorkflowStarted) else None
-    waiting = unanswered(entries)
-    status = "waiting for approval" if waiting else top.status if top else ""
+    begins = isinstance(entries[0], WorkflowStarted)
+    top = as_of(build(entries, reports), now, alive).children[0] if begins else None
+    status = top.status if top else ""
     for entry in entries:
         match entry:
             case WorkflowStarted():
@@ -235,14 +240,16 @@ def show(entries: Sequence[Entry], now: datetime, alive: Collection[str]) -> Ren
     last = entries[-1]
     if isinstance(last, WorkflowEnded):
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
-    elif waiting:
+    elif waiting := unanswered(entries):
         parts.append(Text("\nIt is waiting for approval.", style="bold yellow"))
         for entry in entries:
             if isinstance(entry, ApprovalRequested) and entry.approval in waiting:
                 parts.append(Text(f"{entry.approval}: the {entry.about} {entry.tool or entry.task_id or ''}"))
     else:
         parts.append(Text("\nIt is still running.", style="cyan"))
-        parts += [Text(f"{task.task_id} is {task.detail}", style="yellow") for task in awaited(top)] if top else []
+        tasks = top.children if top else ()
+        waits = [task for task in tasks if task.status in (AGENT, RETRY)]
+        parts += [Text(f"{task.task_id} is {task.detail}", style="yellow") for task in waits]
     return Group(*parts)
 
 

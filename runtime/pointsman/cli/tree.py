@@ -22,7 +22,7 @@ from pointsman_schemas.card import Role
 
 __all__ = ["lines_of", "tree"]
 
-_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "handed over": "·", "waiting": "·"}
+_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "in review": "…"}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
@@ -89,7 +89,8 @@ def _has_only_attempt(node: TraceNode) -> bool:
 
 def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
     name = Text().append(prefix, style="dim")
-    name.append(f"{_MARK.get(node.status, '-')} ", style=STYLE.get(node.status, ""))
+    mark = _MARK.get(node.status, "-" if node.ended_at else "·")  # what has no end and nobody at work waits
+    name.append(f"{mark} ", style=STYLE.get(node.status, ""))
     what = node.name.removeprefix(_OPERATION.get(node.kind, "")) if short else node.name
     name.append(one_line(what, limit=80))
     if node.kind == "task" and (node.attempt or 1) > 1:
@@ -132,7 +133,7 @@ def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: 
     if node.kind == "task" and node.children:
         drawn = dict.fromkeys(whole, ("─", "dim"))
         for attempt in node.children:
-            if attempt.started_at is None or attempt.status == "waiting":
+            if attempt.started_at is None or attempt.status.startswith("waiting"):
                 continue
             drawn |= dict.fromkeys(cells(attempt), ("█", STYLE.get(attempt.status, "")))
     line = Text()

@@ -22,7 +22,7 @@ from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
 from pointsman.client import Client, Workflow
 from pointsman.core.approvals import unanswered
-from pointsman.core.awaited import awaited, with_absent
+from pointsman.core.awaited import as_of, awaited
 from pointsman.core.trace import build
 from pointsman.errors import BusUnavailable, NotFound
 from pointsman.telemetry.otlp import to_otlp
@@ -66,7 +66,7 @@ async def tell_who_is_awaited(client: Client, workflow: Workflow) -> None:
         patience = min(2 * patience, _LOOK)
         with suppress(BusUnavailable, NotFound):  # nobody has taken it yet; or the broker is away, which others tell
             root = build(await client.entries(workflow.id))
-            for task in awaited(with_absent(root, await client.alive())):
+            for task in awaited(as_of(root, datetime.now(UTC), await client.alive())):
                 if task.detail not in told:
                     complain(f"{task.task_id} is {task.detail}; `pointsman worker module:name` starts one")
                 told.add(task.detail)
@@ -120,17 +120,18 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 else:
                     print(f"{workflow} is waiting for admission by team {waits.team}; {_WAITS}.")
                 return Code.OK
-            alive = await client.alive()
+            reports, alive, now = await client.progress(workflow), await client.alive(), datetime.now(UTC)
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
+            root = as_of(build(entries, reports), now, alive) if started else None
             ended = next((entry for entry in entries if isinstance(entry, WorkflowEnded)), None)
             plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
             emit({
                 "workflow_id": workflow,
                 "team": started.team if started else None,
-                "status": ended.outcome.status if ended else "running",
+                "status": root.status if root else "running",
                 "waiting_for": sorted(unanswered(entries)) if not ended else [],
-                "waiting_for_agents": sorted({str(task.agent) for task in awaited(with_absent(build(entries), alive))}),
+                "waiting_for_agents": sorted({str(task.agent) for task in awaited(root)}) if root else [],
                 "request": started.input if started else None,
                 "plan": plans[-1] if plans else None,
                 "plans": plans,
@@ -138,7 +139,7 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 "entries": entries,
             })  # fmt: skip
         else:
-            lay_out(console(), render.show(entries, datetime.now(UTC), alive))
+            lay_out(console(), render.show(entries, reports, now, alive))
         return Code.OK
 
     return asyncio.run(run())
@@ -151,9 +152,9 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
             terminal = console()
             if follow:
                 await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
-            root = with_absent(await client.trace(workflow), await client.alive())
+            now = datetime.now(UTC)
+            root = as_of(await client.trace(workflow), now, await client.alive())
             where = client.subjects.namespace
-        now = datetime.now(UTC)
         if otlp is not None:
             write(otlp, json_module.dumps(to_otlp(root, namespace=where, workflow_id=workflow, now=now)) + "\n")
         if json:
@@ -172,9 +173,10 @@ async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Cons
     async def redraw(live: Live) -> None:
         while True:
             began = monotonic()
-            root = growing.trace()
-            shown = with_absent(within(root, terminal.height - _AROUND), await client.alive()) if root else None
-            live.update(tree(shown, datetime.now(UTC), terminal.width) if shown else "", refresh=True)
+            if (root := growing.trace()) is not None:
+                now = datetime.now(UTC)
+                shown = within(as_of(root, now, await client.alive()), terminal.height - _AROUND)
+                live.update(tree(shown, now, terminal.width), refresh=True)
             await asyncio.sleep(max(_FRAME, _REST * (monotonic() - began)))
 
     with Live(console=terminal, auto_refresh=False, transient=True, vertical_overflow="ellipsis") as live:

@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from pydantic import AwareDatetime, JsonValue
 
+from pointsman.core.approvals import unanswered
 from pointsman.core.words import taken_late, waited
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Progress, Result, Usage
 from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
+    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
@@ -57,6 +59,7 @@ __all__ = ["NodeKind", "TraceNode", "build", "children_of"]
 NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
 
 _HANDED = "handed over"
+_APPROVAL = "waiting for approval"
 _IN_REVIEW = "in review"
 _NOT_YET = datetime.max.replace(tzinfo=UTC)
 
@@ -74,9 +77,10 @@ class TraceNode(Frozen):
     """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins, and of an
     attempt that nobody is known to have begun.
 
-    `status` is `handed over` until a worker says that it has begun, `running`, `waiting`, `held`, `waiting for
-    approval`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; a workflow's is its outcome's.
-    `detail` says why in one line. `usage` is the node's own and that of everything below it.
+    `status` is `waiting`, `handed over` until a worker says that it has begun, `running`, `held`, `waiting for
+    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; a workflow's is `running`,
+    `waiting for approval` or its outcome's. What is handed over for later is `due` then. `detail` says why in one line.
+    `usage` is the node's own and that of everything below it.
     """
 
     name: str
@@ -84,6 +88,7 @@ class TraceNode(Frozen):
     status: str
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
+    due: AwareDatetime | None = None
     detail: str = ""
     role: Role | None = None
     agent: str | None = None
@@ -115,19 +120,20 @@ def children_of(entries: Iterable[Entry]) -> tuple[str, ...]:
 
 def build(
     entries: Iterable[Entry],
-    progress: Iterable[Progress] | None = None,
+    progress: Iterable[Progress] = (),
     children: Mapping[str, TraceNode] | None = None,
 ) -> TraceNode:
     """The trace of a workflow, running or ended, from all its log entries in order, its agents' reports, and the traces
-    of those of `children_of` that are known, by id. Without the reports what is handed over counts as begun.
+    of those of `children_of` that are known, by id. `as_of` makes of it what is true at a time.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
-    view = _View.of(entries)
-    for report in progress or ():
+    log = tuple(entries)
+    view = _View.of(log)
+    for report in progress:
         view.report(report)
-    return view.tree(children or {}, told=progress is not None)
+    return view.tree(children or {}, _APPROVAL if unanswered(log) else "running")
 
 
 @dataclass(slots=True)
@@ -136,6 +142,7 @@ class _Attempt:
     agent: str
     handed_at: datetime
     team: bool = False
+    due: datetime | None = None
     ended_at: datetime | None = None
     status: str = "running"
     detail: str = ""
@@ -150,15 +157,15 @@ class _Attempt:
             self.result = result
             self.ended_at, self.usage = result.ended_at, result.usage
 
-    def began_at(self, told: bool) -> datetime | None:
+    def began_at(self) -> datetime | None:
         """When somebody began with it, by what was said; of a team its own log says it."""
         if self.result is not None:
             return self.result.started_at
-        if self.team or not told:
+        if self.team:
             return self.handed_at
         return min((sign.started_at for sign in self.signs), default=None)
 
-    def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode], told: bool) -> TraceNode:
+    def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
         spans = {report.span_id for report in self.reports if report.span_id}
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
@@ -167,7 +174,7 @@ class _Attempt:
             calls.append(self._call(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
             calls.extend(child.children)  # without its publish: the handoff is this very attempt
-        began = self.began_at(told)
+        began = self.began_at()
         if self.result is not None:
             late = taken_late(self.result, self.handed_at, self.signs)
         else:
@@ -178,6 +185,7 @@ class _Attempt:
             status=_HANDED if began is None and self.status == "running" else self.status,
             started_at=began,
             ended_at=self.ended_at,
+            due=self.due if self.ended_at is None and (self.team or began is None) else None,
             detail="; ".join(part for part in (self.detail, late) if part),
             agent=self.agent,
             task_id=task_id,
@@ -220,15 +228,19 @@ class _Task:
     ended_at: datetime | None = None
     span_id: str = ""
     waits_for: str = ""  # an approval
+    why: str = ""  # it waits
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
-    def hand(self, number: int, agent: str, at: datetime, team: bool) -> None:
-        self.agent, self.status, self.ended_at = agent, "running", None
+    def hand(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
+        self.agent, self.status, self.ended_at, self.why = agent, "running", None, ""
         self.started_at = self.started_at or at
-        self.attempts[number] = _Attempt(number, agent, at, team)
+        self.attempts[number] = _Attempt(number, agent, at, team, due)
+
+    def wait(self, status: str, why: str = "") -> None:
+        self.status, self.why = status, why
 
     def end(self, at: datetime, status: str, detail: str = "") -> None:
-        self.started_at, self.ended_at, self.status = self.started_at or at, at, status
+        self.started_at, self.ended_at, self.status, self.why = self.started_at or at, at, status, ""
         self.detail = detail or self.detail
         for attempt in self.attempts.values():
             if attempt.ended_at is None:
@@ -237,19 +249,20 @@ class _Task:
             elif attempt.status == _IN_REVIEW:
                 attempt.status = status
 
-    def node(self, workflow_id: str, children: Mapping[str, TraceNode], told: bool) -> TraceNode:
+    def node(self, workflow_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
         attempts = [self.attempts[number] for number in sorted(self.attempts)]
         usage = Usage()
         for attempt in attempts:
             usage += attempt.usage
-        below = tuple(attempt.node(workflow_id, self.id, children, told) for attempt in attempts)
+        below = tuple(attempt.node(workflow_id, self.id, children) for attempt in attempts)
         return TraceNode(
             name=f"{_OPERATION[self.role]} {self.agent or 'nobody'}",
             kind="task",
             status=_HANDED if self.status == "running" and below[-1].status == _HANDED else self.status,
             started_at=self.started_at,
             ended_at=self.ended_at,
-            detail=self.detail or self.intent,
+            due=below[-1].due if self.status == "running" else None,
+            detail=self.why or self.detail or self.intent,
             role=self.role,
             agent=self.agent,
             task_id=self.id,
@@ -298,17 +311,22 @@ class _View:
                 if entry.instead_of is not None:
                     task.detail = f"in place of {entry.instead_of}, which kept failing"
             case TaskHeld():
-                task = self._task(entry.task_id, "")
-                task.status, task.detail = "held", entry.reason
+                self._task(entry.task_id, "").wait("held", entry.reason)
+            case AllowanceAwaited():
+                why = f"all {entry.limit} there are, are set aside for others"
+                self._task(entry.task_id, entry.agent).wait("waiting", why)
+            case RefinementAsked():
+                self._task(entry.task_id, "").wait("being refined")
             case RetryScheduled():
-                self._task(entry.task_id, entry.agent).hand(entry.attempt, entry.agent, entry.not_before, entry.team)
+                task, due = self._task(entry.task_id, entry.agent), entry.not_before
+                task.hand(entry.attempt, entry.agent, due, entry.team, due)
             case TaskSucceeded():
                 task = self._task(entry.task_id, entry.result.agent)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
                 task.end(entry.at, "succeeded", _said(entry.result.output) if task.role is Role.JUDGE else "")
             case ReviewAsked():
                 task = self._task(entry.task_id, entry.result.agent)
-                task.status = _IN_REVIEW
+                task.wait(_IN_REVIEW)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, _IN_REVIEW, entry.result)
             case AttemptFailed():
                 task = self._task(entry.task_id, "")
@@ -344,7 +362,7 @@ class _View:
                     asking = self._of_planner(waits)
                 else:
                     asking = self._task(entry.task_id, entry.agent or "")
-                    asking.status, asking.detail = "waiting for approval", waits
+                    asking.status, asking.detail = _APPROVAL, waits
                 if asking is not None:
                     asking.waits_for = entry.approval
             case ApprovalDecided():
@@ -355,8 +373,10 @@ class _View:
             case TaskRefined():
                 task = self._task(entry.task_id, "")
                 task.intent = entry.intent or task.intent
-            case RefinementAsked() | ControlIgnored() | WorkflowStarted() | TimerArmed():
+            case ControlIgnored() | WorkflowStarted() | TimerArmed():
                 pass
+            case _:
+                assert_never(entry)
 
     def report(self, report: Progress) -> None:
         """Model and tool calls become nodes; other reports are for `watch`, and signs of life."""
@@ -368,15 +388,16 @@ class _View:
         if report.kind in ("chat", "tool"):
             attempt.reports.append(report)
 
-    def tree(self, below: Mapping[str, TraceNode], *, told: bool) -> TraceNode:
+    def tree(self, below: Mapping[str, TraceNode], going_on: str) -> TraceNode:
+        """`going_on` is how it stands unless it has ended."""
         started, ended = self.started, self._ended
         by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _NOT_YET)
-        children = [task.node(started.workflow_id, below, told) for task in by_start]
+        children = [task.node(started.workflow_id, below) for task in by_start]
         usage = Usage()
         for child in children:
             usage += child.usage
         outcome = ended.outcome if ended else None
-        status = outcome.status if outcome else "running"
+        status = outcome.status if outcome else going_on
         workflow = TraceNode(
             name=f"invoke_workflow {started.team}",
             kind="workflow",

@@ -130,8 +130,8 @@ class Streams:
             await asyncio.sleep(_TICK)
 
     async def workflow(self, request: Request) -> Chunks:
-        """One workflow from its beginning: its lines, and how it stands after each batch, and when other agents are
-        alive than before."""
+        """One workflow from its beginning: its lines, and how it stands after each batch, and when its tasks stand
+        otherwise than before without one: agents come and go, and retries become due."""
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.log_anywhere(name)) is None:
@@ -141,7 +141,7 @@ class Streams:
         story, pause = Story(), _TICK / 2
         entries: list[Entry] = []
         reports: list[Progress] = []
-        known: frozenset[str] | None = None
+        known = None
         followed = closeable(bus.follow("log", [subjects.log_anywhere(name), subjects.events_of(name)]))
         async with aclosing(batches(followed, lambda: pause)) as grouped:
             async for batch in grouped:
@@ -156,9 +156,12 @@ class Streams:
                     yield sse("lines", new, id=batch[-1].sequence)
                 began = monotonic()
                 alive = await self._client.alive()
-                if (batch or alive != known) and entries and isinstance(entries[0], WorkflowStarted):
-                    known = alive
-                    yield sse("view", {**views.workflow(entries, reports, alive), **await self._status()})
+                begins = entries and isinstance(entries[0], WorkflowStarted)
+                view = views.workflow(entries, reports, alive) if begins else None
+                stands = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
+                if view and (batch or stands != known):
+                    known = stands
+                    yield sse("view", {**view, **await self._status()})
                 else:
                     yield sse("status", await self._status())
                 # A large plan costs more to draw: the page gets it less often.

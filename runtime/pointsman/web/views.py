@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pointsman.core import trace
-from pointsman.core.approvals import unanswered
-from pointsman.core.awaited import with_absent
+from pointsman.core.awaited import as_of
 from pointsman.core.circuits import Circuit
 from pointsman.engine.dead_letters import Letter
 from pointsman.errors import ContractError
@@ -32,13 +31,14 @@ _CAUSE = 400  # characters of a cause in the list; the whole stands in the lette
 
 
 def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
-    """One workflow: how it stands with the agents that are `alive`, its tasks with their attempts and calls, what each
-    needs, its outcome. `children` are the workflows of attempts that were handed to teams, in the order of the log.
+    """One workflow: how it stands now with the agents that are `alive`, its tasks with their attempts and calls, what
+    each needs, its outcome. `children` are the workflows of attempts that were handed to teams, in the log's order.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
-    root = with_absent(trace.build(entries, reports), alive)
+    now = datetime.now(UTC)
+    root = as_of(trace.build(entries, reports), now, alive)
     (top,) = root.children
     started, last = entries[0], entries[-1]
     assert isinstance(started, WorkflowStarted)
@@ -62,7 +62,6 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Colle
         "plan": {"revision": plans[-1].revision, "goal": plans[-1].plan.goal} if plans else None,
         "tasks": [_node(node) for node in top.children],
         "needs": _needs(plans, top),
-        "asked": len(unanswered(entries)),
         "children": [
             {
                 "task_id": entry.task_id,
@@ -74,7 +73,7 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Colle
             if isinstance(entry, TaskDispatched | RetryScheduled) and entry.team
         ],
         "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
-        "now": datetime.now(UTC),
+        "now": now,
     }
 
 

@@ -83,6 +83,20 @@ async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it
     await asyncio.wait_for(drawing, 20)
 
 
+async def test_tasks_that_wait_for_agents_share_a_line_where_there_is_no_room_and_are_no_task_of_nobodys() -> None:
+    client, screen = Client(MemoryBus()), Screen()
+    handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
+    await store(client.bus, started(), *handed)  # type: ignore[arg-type]
+    workflow = Workflow(client, WORKFLOW, "crew")
+    drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+
+    await until(lambda: screen.shows("50 tasks waiting for an agent"))
+
+    await store(client.bus, ended("cancelled", 3), number=2)  # type: ignore[arg-type]
+    await asyncio.wait_for(drawing, 20)
+    assert "None" not in screen.text
+
+
 def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_what_goes_on() -> None:
     plan = [PlannedTask(id=f"t{n}", agent="fitter", intent="fit") for n in range(60)]
     log = [started(), *planned(*plan)]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
-from support.history import WORKFLOW, at, dispatched, planned, started, store
+from support.history import WORKFLOW, at, dispatched, failing, planned, started, store, tool
 from support.letters import bury
 from support.system import echo
 from support.waiting import until
@@ -20,13 +20,16 @@ from pointsman.client import Answer, Client, Workflow
 from pointsman.engine.announcing import team_card
 from pointsman.errors import NotFound
 from pointsman.ports import QueueDepth
-from pointsman_schemas.events import Outcome
-from pointsman_schemas.log import PlanAccepted
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import BEGUN, Outcome, Progress
+from pointsman_schemas.log import ApprovalRequested, Entry, PlanAccepted, RetryScheduled
 from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Team
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
@@ -253,6 +256,48 @@ def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
     assert (gone.ok, gone.seen) == (False, "1 waits for an agent named fitter: none is alive")
     assert there.ok
     assert "waiting" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "handed over"),
+        ([*failing()[6:7], RetryScheduled(at=at(2), task_id="t1", attempt=2, agent="fitter", not_before=FAR,
+                                          deadline=FAR)], "waiting for a retry"),
+        ([ApprovalRequested(at=at(2), approval="a", about="task", task_id="t1", expires_at=FAR)],
+         "waiting for approval"),
+    ],
+    ids=["queue", "retry", "approval"],
+)  # fmt: skip
+def test_a_task_that_only_waits_is_called_so_by_show_and_by_trace(
+    client: Client, capsys: pytest.CaptureFixture[str], more: list[Entry], said: str
+) -> None:
+    log = [started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)]
+    asyncio.run(store(client.bus, *log, *more))  # type: ignore[arg-type]
+    asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
+
+    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    workflows.trace(WORKFLOW, follow=False, otlp=None, **{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    traced = json.loads(capsys.readouterr().out)["children"][0]["children"][1]
+
+    row = next(line for line in shown.split("\nTasks\n")[1].splitlines() if line.startswith("t1"))
+    assert " ".join(row.split()).startswith(f"t1 fitter {said}")
+    assert (traced["task_id"], traced["status"]) == ("t1", said)
+
+
+def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = tool(BEGUN, 2, 2, kind="progress")
+    envelope = Envelope(id="p1", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW)
+    asyncio.run(store(client.bus, started(), dispatched("t1", "fitter", 1)))  # type: ignore[arg-type]
+    asyncio.run(client.bus.publish(client.subjects.event(WORKFLOW, "t1"), dump(begun), encode(envelope)))
+    asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
+
+    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+
+    assert "t1 fitter running" in " ".join(capsys.readouterr().out.split())
 
 
 async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(

@@ -168,7 +168,7 @@ def test_an_outcome_without_an_answer_says_why() -> None:
 
 
 def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no_plan_as_a_result() -> None:
-    text = plain(render.show(completed(), at(9), ()))
+    text = plain(render.show(completed(), (), at(9), ()))
 
     for part in ("mend it", "Plan 1", "t2", "Result of t1", "completed in 6.0 s"):
         assert part in text
@@ -176,7 +176,7 @@ def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no
 
 
 def test_show_begins_with_how_it_stands_and_tells_what_each_task_took() -> None:
-    first, *rest = plain(render.show(completed(), at(9), ())).splitlines()
+    first, *rest = plain(render.show(completed(), (), at(9), ())).splitlines()
     rows = [" ".join(line.split()) for line in rest]
 
     assert first == f"{WORKFLOW}  completed after 6.0 s"
@@ -185,8 +185,9 @@ def test_show_begins_with_how_it_stands_and_tells_what_each_task_took() -> None:
 
 def test_show_of_one_that_runs_has_its_tasks_as_they_are_now() -> None:
     log = [*completed()[:6], dispatched("t1", "fitter", 1)]
+    begun = tool("drill", 2, 2)
 
-    first, *rest = plain(render.show(log, at(9), ("fitter",))).splitlines()
+    first, *rest = plain(render.show(log, [begun], at(9), ("fitter",))).splitlines()
     rows = [" ".join(line.split()) for line in rest]
 
     assert first == f"{WORKFLOW}  running for 9.0 s"
@@ -210,7 +211,7 @@ def test_what_goes_wrong_is_not_cut_at_the_edge_of_a_terminal(width: int, whole:
 
 
 def test_show_says_that_a_workflow_still_runs() -> None:
-    assert "still running" in plain(render.show(failing(), at(9), ()))
+    assert "still running" in plain(render.show(failing(), (), at(9), ()))
 
 
 def test_show_names_what_a_person_has_not_answered_yet() -> None:
@@ -222,7 +223,7 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
     ]
     decided = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", verdict="approved")
 
-    text = plain(render.show([started(), accepted, *asked, decided], at(9), ()))
+    text = plain(render.show([started(), accepted, *asked, decided], (), at(9), ()))
 
     assert "waiting for approval" in text
     assert "wf-2: the task t2" in text

@@ -246,7 +246,7 @@ def test_the_trace_shows_who_judged_what_and_what_was_said() -> None:
 
     nodes = {node.task_id: node for node in build(story.log).children[0].children}
 
-    assert [node.status for node in while_judged] == ["succeeded", "in review", "running", "waiting"]
+    assert [node.status for node in while_judged] == ["succeeded", "in review", "handed over", "waiting"]
     assert [node.status for node in nodes["write"].children] == ["failed", "succeeded"]
     assert nodes["write"].children[0].detail == "insufficient: reviewer sent it back: It names no amount."
     assert nodes["write"].children[0].seconds == 2.0

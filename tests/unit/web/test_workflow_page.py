@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from support.asgi import ask, events
 from support.dashboard import NASTY, publish, until_read, watching
@@ -103,8 +105,27 @@ async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monke
         await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
         (present,) = (await page.until("view")).data["tasks"]
 
-    assert (absent["status"], absent["detail"]) == ("waiting", "waiting for an agent named fitter: none is alive")
+    assert (absent["status"], absent["detail"]) == (
+        "waiting for an agent",
+        "waiting for an agent named fitter: none is alive",
+    )
     assert (present["status"], present.get("detail")) == ("handed over", None)
+
+
+async def test_a_retry_is_handed_over_when_its_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.web.live.IDLE", 0.05)
+    clock = Mock(now=Mock(return_value=at(2.5)))
+    monkeypatch.setattr("pointsman.web.views.datetime", clock)
+    retry = RetryScheduled(at=at(2), task_id="t1", attempt=2, agent="fitter", not_before=at(3), deadline=at(9))
+    bus = MemoryBus()
+    await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
+    await store(bus, started(), dispatched("t1", "fitter", 1), failing()[6], retry)
+    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        (waits,) = (await page.until("view")).data["tasks"]
+        clock.now.return_value = at(3)
+        (handed,) = (await page.until("view")).data["tasks"]
+
+    assert (waits["status"], handed["status"]) == ("waiting for a retry", "handed over")
 
 
 async def test_the_page_of_a_request_that_waits_looks_at_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ function lane(depth, node, fold, choose) {
     bar.title = `${word(now.status)}, ${seconds(length)}${used}${now.detail ? `\n${now.detail}` : ""}`;
     bar.hidden = !begun(now);
     if (begun(now)) stretch(bar, now, scale);
-    const attempts = task ? (now.children || []).filter((attempt) => begun(attempt) && attempt.status !== "waiting") : [];
+    const attempts = task ? (now.children || []).filter((attempt) => begun(attempt) && !attempt.status.startsWith("waiting")) : [];
     attempts.forEach((attempt, at) => {
       parts[at] ||= h("i", {});
       parts[at].className = `part ${tone(attempt.status)}`;

@@ -75,11 +75,10 @@ export function workflowPage(main, id, go) {
     again.hidden = Boolean(view.parent); // its team was asked by another
     take.hidden = false;
     document.title = `${word(view.status)}: ${asked.slice(0, 60)} · Pointsman`;
-    const status = view.asked ? "waiting for approval" : view.status;
     state.hidden = false;
-    state.className = `status ${tone(status)}`;
-    setText(state, word(status));
-    ask.hidden = !view.asked;
+    state.className = `status ${tone(view.status)}`;
+    setText(state, word(view.status));
+    ask.hidden = view.status !== "waiting for approval";
     stopIt.hidden = Boolean(view.ended_at);
     showFacts();
     showTeams();
