@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from pointsman.agent import agent
 from pointsman.context import Context
@@ -191,7 +191,7 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
         seen.append(context.handoff)
         return "seen"
 
-    given = {"size": "x" * 100}
+    given: JsonValue = {"size": "x" * 100}
     cases = (Case(input="a text"), Case(input=given), Case(name="third", input="a text"))
     async with running_team(TEAM, [planner, synthesizer, seer]) as client:
         report = await evaluate(Suite(agent="seer", cases=cases, timeout=7), client, parallel=1)

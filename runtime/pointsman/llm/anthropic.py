@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AnthropicModel"]
 
-_FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
+_CUT = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
-    "refusal": "refusal",
     "pause_turn": "length",
+    "refusal": "refusal",
 }
+"""What is said of an answer that is not whole."""
 
 
 class AnthropicModel:
@@ -124,16 +122,15 @@ class AnthropicModel:
         blocks, stop = getattr(message, "content", None), getattr(message, "stop_reason", None)
         if blocks is None or stop is None:
             raise from_unreadable(self.provider, "a reply without content or without a reason for its end")
-        finish = _FINISH.get(stop, "stop")
         text = "".join(block.text for block in blocks if block.type == "text")
         used = [block for block in blocks if block.type == "tool_use"]
         answer_tool = request.output_name if request.output_schema is not None else None
         calls = tuple(
             ToolCall(block.id, block.name, json.dumps(block.input)) for block in used if block.name != answer_tool
         )
+        finish = _CUT.get(stop, "tool_calls" if calls else "stop")
         data = None
-        if not calls and finish in ("stop", "tool_calls"):
-            finish = "stop"
+        if finish == "stop":
             given = next((block.input for block in used), None)
             if given is not None:
                 text = json.dumps(given)

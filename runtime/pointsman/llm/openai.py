@@ -28,13 +28,8 @@ __all__ = ["OpenAIModel", "OpenAIServer"]
 
 T = TypeVar("T")
 
-_FINISH = {
-    "stop": "stop",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "content_filter": "refusal",
-}
+_CUT = {"length": "length", "content_filter": "refusal"}
+"""What is said of an answer that is not whole. Of one that is, several compatible servers say `stop` whatever it is."""
 
 
 class OpenAIServer:
@@ -51,13 +46,13 @@ class OpenAIServer:
     ) -> None:
         self.name = name
         self._base_url = server_of("openai", base_url)
-        self._key = api_key or os.environ.get("OPENAI_API_KEY") or ("none" if self._base_url else "")
+        self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
         self._timeout = timeout
         self.account = derived_id("account", self._base_url or "", self._key)[:12]
         self._sdk: ModuleType | None = None
         self._client: AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        if not self._key:
+        if not self._key and self._base_url is None:
             raise ConfigurationError(
                 f"the model openai:{name} needs a key and OPENAI_API_KEY is not set; set it, or "
                 "OPENAI_BASE_URL for a server of your own, or use the model `offline`"
@@ -102,7 +97,7 @@ class OpenAIServer:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._client = sdk.AsyncOpenAI(
-                api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout
+                api_key=self._key or "none", base_url=self._base_url, max_retries=0, timeout=self._timeout
             )
             self._loop = loop
         assert self._client is not None
@@ -143,12 +138,9 @@ class OpenAIModel(OpenAIServer):
             for call in message.tool_calls or ()
             if call.type == "function"
         )
-        finish = _FINISH.get(choice.finish_reason, "stop")
         refusal = getattr(message, "refusal", None)
-        if refusal:
-            finish = "refusal"
-        elif calls and finish == "stop":
-            finish = "tool_calls"  # several compatible servers say `stop` here
+        whole = "tool_calls" if calls else "stop"
+        finish = "refusal" if refusal else _CUT.get(choice.finish_reason, whole)
         text = refusal or message.content or ""
         model = completion.model or self.name
         return ModelReply(
