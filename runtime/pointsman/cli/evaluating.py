@@ -123,6 +123,7 @@ def _tell(report: Report, *, kept: bool) -> None:
             hint(terminal, f"    pointsman show {each.workflow_id}")
     if report.confusion:
         terminal.print()
+        terminal.print(Text("expected ↓  used →", style="italic"))  # a table's own title is as narrow as the table
         terminal.print(_confusion(report))
     used, right = report.usage, sum(not each.problems for each in report.scored)
     terminal.print()
@@ -140,7 +141,7 @@ def _tell(report: Report, *, kept: bool) -> None:
 def _confusion(report: Report) -> Table:
     names = sorted({name for cell in report.confusion for name in cell} - {NOBODY})
     nobody = any(NOBODY in cell for cell in report.confusion)
-    table = Table(title="expected ↓  used →", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
     columns = [*names, *([NOBODY] if nobody else [])]
     for column in ("", *columns):
         table.add_column(column, justify="left" if not column else "right")

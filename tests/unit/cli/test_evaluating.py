@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBroker
 from pointsman.cli import evaluating
+from pointsman.cli.output import Code
 from pointsman.client import Client
-from pointsman.errors import ConfigurationError, NotFound
-from pointsman.evaluation import Case, Report, Scored, Suite
+from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
+from pointsman.evaluation import NOBODY, Case, Report, Scored, Suite
+from pointsman.settings import Settings
 from pointsman.testing import running_team
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.events import Usage
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import Pipeline, Stage, Supervisor, Team
 
 SUITE = Suite(team="shop", target="shop.py", cases=(Case(input="tea"),))
 
 
 @pytest.mark.parametrize(
-    ("suite", "who"),
+    ("suite", "who", "looks", "start"),
     [
-        (SUITE, "is a supervisor of 'shop' running?"),
-        (SUITE.model_copy(update={"team": None, "agent": "clerk"}), "is the agent 'clerk' running?"),
+        (SUITE, "a supervisor of 'shop'", "pointsman doctor shop", "pointsman supervisor shop.py"),
+        (
+            SUITE.model_copy(update={"team": None, "agent": "clerk", "target": None}),
+            "the agent 'clerk'",
+            "pointsman agents",
+            "pointsman worker module:name",
+        ),
     ],
 )
 async def test_a_suite_for_somebody_who_is_not_there_is_told_so_and_nothing_is_sent(
-    suite: Suite, who: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    suite: Suite, who: str, looks: str, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(evaluating, "_PATIENCE", 0.0)
-    monkeypatch.setattr(evaluating, "_LONGEST", 0.0)
+    monkeypatch.setattr(evaluating, "_LONGEST", 0.02)
+    monkeypatch.setattr(evaluating, "_LOOK", 0.005)
     client = Client(MemoryBroker("pointsman").connect())
     await client.bus.set_up()
 
-    with pytest.raises(NotFound, match=r"nothing was sent; start .* --embedded"):
+    with pytest.raises(
+        NotFound, match=rf"{who} did not .* nothing was sent; start it, as with `{start}`, .*--embedded"
+    ):
         await evaluating._attended(client, suite)
 
-    told = capsys.readouterr().err
-    assert who in told
-    assert "or use --embedded" in told
+    assert capsys.readouterr().err == (
+        f"pointsman: nobody is there to take the requests: is {who} running? `{looks}` looks for what is missing; or "
+        "use --embedded\n"
+    )
     assert await client.bus.last("work", client.subjects.requests) is None
 
 
@@ -82,21 +98,189 @@ async def test_who_comes_up_meanwhile_is_asked(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
-def judged(kept: bool, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    problem = "the answer does not contain '04:12'"
-    scored = Scored("where", (problem,), None, (), "It is\nat noon. " * 40, "completed", "wf_1", 1.0, Usage())
-    evaluating._tell(Report("shop", 1.0, [scored], 1.0), kept=kept)
-    return capsys.readouterr().out.splitlines()
+async def test_an_agent_with_the_team_s_name_is_not_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluating, "_LONGEST", 0.0)
+
+    @agent(name="shop", description="Says it again")
+    async def shop(text: str) -> str:
+        return text
+
+    other = Team(name="other", strategy=Pipeline(stages=(Stage(agent="shop"),)))
+    async with running_team(other, [shop]) as client:
+        await evaluating._attended(client, SUITE.model_copy(update={"team": None, "agent": "shop"}))
+        with pytest.raises(NotFound, match="a supervisor of 'shop'"):
+            await evaluating._attended(client, SUITE)
 
 
-def test_an_answer_that_is_not_right_is_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = judged(True, capsys)
+WRONG = Scored(
+    "where\nis it", ("the answer does not contain '04:12'", "x" * 500), None, (), "It is\nat noon. " * 40, "completed",
+    "wf_1", 1.25, Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.5),
+)  # fmt: skip
+MUTE = Scored("mute", ("it had not ended after 1 s",), ("tea",), (), None, "running", "", 1.0, Usage())
+AGENT = Scored("agent", ("no",), ("tea",), ("cake",), "", "completed", "eval_1", 1.0, Usage())
+GOOD = Scored("n" * 120, (), ("tea",), ("tea",), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1))
+CONFUSION = {("tea", "tea"): 11, ("tea", NOBODY): 1, ("tea", "cake"): 2}
 
-    assert lines[1] == "    the answer does not contain '04:12'"
-    assert lines[2].startswith("    answer: It is at noon. It is at noon.")
-    assert lines[2].endswith("...")
-    assert lines[3] == "    pointsman show wf_1"
+
+def told(report: Report, kept: bool, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    evaluating._tell(report, kept=kept)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_each_case_is_a_line_with_what_is_wrong_below_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "600")
+
+    lines = told(Report("shop", 0.25, [WRONG, MUTE, AGENT, GOOD], 1.5), True, capsys)
+
+    answer = f"{'It is at noon. ' * 40}"
+    assert lines == [
+        "✗ where is it  1.2 s",
+        "    the answer does not contain '04:12'",
+        f"    {'x' * 397}...",
+        f"    answer: {answer[:197]}...",
+        "    pointsman show wf_1",
+        "✗ mute  1.0 s",
+        "    it had not ended after 1 s",
+        "✗ agent  1.0 s",
+        "    no",
+        "    answer:",
+        f"✓ {'n' * 97}...  500 ms",
+        "",
+        "1 of 4 right: accuracy 25% (at least 25%), routing 33%",
+        "1.5 s, 3 model calls, 16 tokens, $0.5000",
+    ]
+
+
+def test_the_table_has_who_was_expected_in_rows_and_who_was_used_in_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = told(Report("shop", 1.0, [GOOD], 1.0, CONFUSION), True, capsys)
+
+    assert [line.split() for line in lines[2:5]] == [
+        ["expected", "↓", "used", "→"], ["cake", "tea", "(nobody)"], ["tea", "2", "11", "1"],
+    ]  # fmt: skip
+    whole = told(Report("shop", 1.0, [GOOD], 1.0, {("tea", "tea"): 1, ("cake", "cake"): 1}), True, capsys)
+    assert [line.split() for line in whole[2:6]] == [
+        ["expected", "↓", "used", "→"], ["cake", "tea"], ["cake", "1", "·"], ["tea", "·", "1"],
+    ]  # fmt: skip
 
 
 def test_what_a_broker_that_is_gone_kept_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "pointsman show" not in "\n".join(judged(False, capsys))
+    report = Report("shop", 1.0, [WRONG], 1.0)
+
+    evaluating._tell(report, kept=False)
+
+    out, err = capsys.readouterr()
+    assert "pointsman show" not in out
+    assert "routing" not in out
+    assert err == "pointsman: shop is below the threshold of 100%\n"
+
+
+SUITE_FILE = '{"team": "shop", "target": "house.py", "threshold": 0.5, "cases": [{"input": "tea"}]}'
+OPTIONS: dict[str, Any] = {
+    "embedded": False, "target": None, "parallel": 3, "threshold": None, "junit": None, "url": "nats://x:1",
+    "namespace": "other", "json": False,
+}  # fmt: skip
+
+
+class Stand:
+    """What `eval` calls, in place of it: who was asked for, and the report it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.asked: list[Any] = []
+        self.suite, self.parallel = SUITE, 0
+        self.path = folder / "suite.json"
+        self.path.write_text(SUITE_FILE)
+        (folder / "house.py").write_text(HOUSE)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(evaluating, "session", self.session)
+        monkeypatch.setattr(evaluating.stage, "embedded", self.embedded)
+        monkeypatch.setattr(evaluating, "_attended", self.attended)
+        monkeypatch.setattr(evaluating, "evaluate", self.evaluate)
+
+    @asynccontextmanager
+    async def session(self, url: str | None, namespace: str | None, *, create: bool) -> AsyncIterator[str]:
+        self.asked.append((url, namespace, create))
+        yield "the client"
+
+    @asynccontextmanager
+    async def embedded(self, target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[str]:
+        self.asked.append((target, settings.namespace, home.name.startswith("pointsman-eval-"), team))
+        yield "the client"
+
+    async def attended(self, client: str, suite: Suite) -> None:
+        self.asked.append(client)
+
+    async def evaluate(self, suite: Suite, client: str, *, parallel: int) -> Report:
+        assert client == "the client"
+        self.suite, self.parallel = suite, parallel
+        return Report("shop", suite.threshold, [WRONG], 1.0)
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stand:
+    return Stand(monkeypatch, tmp_path)
+
+
+def test_what_runs_is_asked_when_somebody_is_there(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+    code = evaluating.run(stand.path, **OPTIONS)
+
+    assert code == Code.FAILED
+    assert stand.asked == [("nats://x:1", "other", True), "the client"]
+    assert (stand.suite.target, stand.suite.threshold, stand.parallel) == ("house.py", 0.5, 3)
+    assert "pointsman show wf_1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("who", ["team", "agent"])
+def test_a_system_of_its_own_is_started_for_what_the_suite_asks(
+    who: str, stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if who == "agent":
+        stand.path.write_text(SUITE_FILE.replace('"team": "shop"', '"agent": "clerk"'))
+
+    evaluating.run(stand.path, **{**OPTIONS, "embedded": True})
+
+    assert stand.asked == [("house.py", "other", True, who == "team")]
+    assert "pointsman show" not in capsys.readouterr().out
+
+
+def test_options_come_before_what_stands_in_the_suite_and_results_go_where_they_should(
+    stand: Stand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junit = tmp_path / "junit.xml"
+    options = {**OPTIONS, "threshold": 0.0, "target": "elsewhere.py", "junit": junit, "json": True}
+
+    code = evaluating.run(stand.path, **options)
+
+    assert code == Code.OK
+    assert (stand.suite.target, stand.suite.threshold) == ("elsewhere.py", 0.0)
+    report = Report("shop", 0.0, [WRONG], 1.0)
+    assert junit.read_bytes() == report.as_junit()
+    assert json.loads(capsys.readouterr().out)["cases"][0]["problems"] == list(WRONG.problems)
+
+
+def test_results_there_are_stay_until_there_are_new_ones(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(suite: Suite, client: str, *, parallel: int) -> Report:
+        raise BusUnavailable("away")
+
+    monkeypatch.setattr(evaluating, "evaluate", away)
+    (tmp_path / "junit.xml").write_text("<old/>")
+
+    with pytest.raises(BusUnavailable):
+        evaluating.run(stand.path, **{**OPTIONS, "junit": tmp_path / "junit.xml"})
+    with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
+        evaluating.run(stand.path, **{**OPTIONS, "junit": tmp_path})
+
+    assert (tmp_path / "junit.xml").read_text() == "<old/>"
+
+
+def test_a_system_of_its_own_needs_to_know_what_to_start(stand: Stand) -> None:
+    stand.path.write_text(SUITE_FILE.replace('"target": "house.py", ', ""))
+
+    with pytest.raises(ConfigurationError, match="--embedded does not know what to start; give --target"):
+        evaluating.run(stand.path, **{**OPTIONS, "embedded": True})
+    assert stand.asked == []
