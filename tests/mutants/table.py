@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     _runtime(
         "M20", "engine/spans.py",
-        "                found.append(Happening(names.RETRIED, entry.at, retry))", "                pass",
+        "                yield Happening(names.RETRIED, entry.at, retry)", "                pass",
         "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
     ),
     _runtime(

@@ -6,10 +6,10 @@ another one left behind, committed but not acknowledged, exports what that commi
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 
 from pointsman.core.evolve import apply
 from pointsman.core.state import State, Task
@@ -28,7 +28,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Spans", "log_ids", "trace_context", "traceparent"]
 
-_TELLING = ("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended")
+_TELLING = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
 """The entries that end something."""
 
 
@@ -61,7 +61,7 @@ class Spans:
         """A span for each task and workflow that `entries`, committed just now, have ended."""
         if not (tracing() or metrics.measuring()):
             return
-        if not any(entry.kind in _TELLING for entry in entries):
+        if _TELLING.isdisjoint([entry.kind for entry in entries]):
             return
         history: Sequence[Entry] = entries
         if tracing() and state.trace.flags & 1 and _eventful(state, entries):
@@ -120,8 +120,8 @@ class Spans:
             kind="consumer",
             started=started,
             ended=self._clock.now(),
-            happenings=[Happening(names.REDELIVERED, started, {names.DELIVERED: again})] if again > 1 else (),
-            links=[sent for delivery in deliveries if (sent := _sent_from(delivery)) is not None],
+            happenings=(Happening(names.REDELIVERED, started, {names.DELIVERED: again}),) if again > 1 else (),
+            links=(sent for delivery in deliveries if (sent := _sent_from(delivery)) is not None),
         )
 
 
@@ -154,8 +154,7 @@ def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], ca
             case "task_succeeded" | "task_failed" | "task_abandoned":
                 task = state.tasks[entry.task_id]
                 if task.started_at is not None and task.id not in ended:
-                    card = next((card for card in cards if card.name == task.agent), None)
-                    _task_ended(state, task, task.started_at, entry.at, card, _of_task(history, task.id))
+                    _task_ended(state, task, task.started_at, entry.at, cards, _of_task(history, task.id))
                 ended.add(task.id)
             case "retry_scheduled":
                 metrics.count(names.RETRIES, attributes={names.AGENT_NAME: entry.agent})
@@ -165,80 +164,89 @@ def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], ca
                 pass
 
 
-def _of_task(history: Iterable[Entry], task_id: str) -> list[Happening]:
-    found: list[Happening] = []
+@lru_cache(256)
+def _series(key: str, name: str, status: TaskStatus | Phase) -> metrics.Labels:
+    return metrics.labels({key: name, names.STATUS: status.value})
+
+
+def _of_task(history: Iterable[Entry], task_id: str) -> Iterator[Happening]:
     for entry in history:
         if getattr(entry, "task_id", None) != task_id:
             continue
         match entry.kind:
             case "attempt_failed":
                 failed: names.Attributes = {names.ATTEMPT: entry.attempt, names.ERROR_TYPE: entry.error.kind}
-                found.append(Happening(names.ATTEMPT_FAILED, entry.at, failed))
+                yield Happening(names.ATTEMPT_FAILED, entry.at, failed)
             case "retry_scheduled":
                 retry: names.Attributes = {
                     names.ATTEMPT: entry.attempt,
                     names.AGENT_NAME: entry.agent,
                     "pointsman.delay": max(0.0, (entry.not_before - entry.at).total_seconds()),
                 }
-                found.append(Happening(names.RETRIED, entry.at, retry))
+                yield Happening(names.RETRIED, entry.at, retry)
             case "task_held":
                 held: names.Attributes = {
                     "pointsman.delay": (entry.until - entry.at).total_seconds(),
                     names.REASON: entry.reason,
                 }
-                found.append(Happening(names.HELD, entry.at, held))
+                yield Happening(names.HELD, entry.at, held)
             case "task_dispatched" if entry.instead_of is not None:
                 stood: names.Attributes = {names.AGENT_NAME: entry.agent, "pointsman.instead_of": entry.instead_of}
-                found.append(Happening(names.STOOD_IN, entry.at, stood))
+                yield Happening(names.STOOD_IN, entry.at, stood)
             case "task_reopened":
-                found.append(Happening(names.REOPENED, entry.at, {}))
+                yield Happening(names.REOPENED, entry.at, {})
             case "result_ignored":
                 ignored: names.Attributes = {names.ATTEMPT: entry.attempt, names.REASON: entry.reason}
-                found.append(Happening(names.RESULT_IGNORED, entry.at, ignored))
+                yield Happening(names.RESULT_IGNORED, entry.at, ignored)
             case _:
                 pass
-    return found
 
 
-def _of_workflow(history: Iterable[Entry]) -> list[Happening]:
-    found: list[Happening] = []
+def _of_workflow(history: Iterable[Entry]) -> Iterator[Happening]:
     planned = False
     for entry in history:
         match entry.kind:
             case "task_added" if entry.role is Role.PLAN:
                 if planned:
-                    found.append(Happening(names.PLANNED_AGAIN, entry.at, {names.TASK_ID: entry.task_id}))
+                    yield Happening(names.PLANNED_AGAIN, entry.at, {names.TASK_ID: entry.task_id})
                 planned = True
             case "plan_rejected":
                 said: names.Attributes = {"pointsman.problems": entry.problems}
-                found.append(Happening(names.PLAN_REFUSED, entry.at, said))
+                yield Happening(names.PLAN_REFUSED, entry.at, said)
             case "limit_reached":
                 limit: names.Attributes = {"pointsman.limit": entry.limit, names.REASON: entry.detail}
-                found.append(Happening(names.LIMIT_REACHED, entry.at, limit))
+                yield Happening(names.LIMIT_REACHED, entry.at, limit)
             case _:
                 pass
-    return found
 
 
 def _task_ended(
-    state: State, task: Task, started: datetime, ended: datetime, card: AgentCard | None, happenings: list[Happening]
+    state: State,
+    task: Task,
+    started: datetime,
+    ended: datetime,
+    cards: Sequence[AgentCard],
+    happenings: Iterable[Happening],
 ) -> None:
     seconds = (ended - started).total_seconds()
-    metrics.observe(names.TASK_DURATION, seconds, {names.AGENT_NAME: task.agent, names.STATUS: task.status.value})
+    metrics.measure(names.TASK_DURATION, seconds, _series(names.AGENT_NAME, task.agent, task.status))
     if not tracing():
         return
-    about = partial(
-        names.task,
-        task.role.value,
-        task.agent,
-        workflow_id=state.workflow_id,
-        task_id=task.id,
-        attempts=task.attempt,
-        correlation_id=state.correlation_id,
-        status=task.status.value,
-        model=card.model if card else None,
-        version=card.version if card else None,
-    )
+
+    def about() -> tuple[str, names.Attributes]:
+        card = next((card for card in cards if card.name == task.agent), None)
+        return names.task(
+            task.role.value,
+            task.agent,
+            workflow_id=state.workflow_id,
+            task_id=task.id,
+            attempts=task.attempt,
+            correlation_id=state.correlation_id,
+            status=task.status.value,
+            model=card.model if card else None,
+            version=card.version if card else None,
+        )
+
     trace = state.trace
     error = (task.error.kind, task.error.message) if task.error and task.status is TaskStatus.FAILED else None
     record(
@@ -253,11 +261,9 @@ def _task_ended(
     )
 
 
-def _workflow_ended(state: State, ended: datetime, happenings: list[Happening]) -> None:
+def _workflow_ended(state: State, ended: datetime, happenings: Iterable[Happening]) -> None:
     seconds = (ended - state.started_at).total_seconds()
-    metrics.observe(
-        names.WORKFLOW_DURATION, seconds, {names.WORKFLOW_NAME: state.team, names.STATUS: state.phase.value}
-    )
+    metrics.measure(names.WORKFLOW_DURATION, seconds, _series(names.WORKFLOW_NAME, state.team, state.phase))
     if not tracing():
         return
     about = partial(

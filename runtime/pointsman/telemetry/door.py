@@ -75,16 +75,20 @@ class Door:
         """One was not even made, because nobody would have been let in."""
         with self._lock:
             self.offered += 1
-        self._turned_away()
+            self._missed += 1
+        metrics.add(names.TELEMETRY_DROPPED, 1, self._series)
+        if not self._was_full and not self._has_failed:
+            self._was_full = True
+            _log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
 
     def admits(self) -> bool:
         """Whether there is room for one more, who is then taken to go in."""
         with self._lock:
-            self.offered += 1
-            admitted = self.is_open()
-            self._inside += admitted
+            if admitted := self.is_open():
+                self.offered += 1
+                self._inside += 1
         if not admitted:
-            self._turned_away()
+            self.refuse()
         return admitted
 
     def export(self, batch: Sequence[Any]) -> Any:
@@ -150,12 +154,6 @@ class Door:
         was_away, self._has_failed = self._has_failed, False
         if was_away:
             _log.warning("telemetry_collector_back", signal=self._signal, lost=missed)
-
-    def _turned_away(self) -> None:
-        self._dropped(1)
-        if not self._was_full and not self._has_failed:
-            self._was_full = True
-            _log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
 
     def _dropped(self, amount: int) -> None:
         with self._lock:

@@ -165,7 +165,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
                 traces.use(self, _version(), ways)
 
     doors = [Door("spans", exporter, room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
-    ways = _Ways(doors)
+    ways = doors[0] if len(doors) == 1 else _Ways(doors)
     resource = _resource(service_name, instance)
     provider = Provider(resource=resource, shutdown_on_exit=False)
     batching = [Batching(door) for door in doors]

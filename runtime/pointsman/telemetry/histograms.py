@@ -15,7 +15,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from opentelemetry.context import get_current
-from opentelemetry.metrics import Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import get_current_span
 
 from pointsman.telemetry.names import Value
@@ -68,6 +68,11 @@ class Histograms:
         """Be read as if they were that meter's. The SDK has nothing for a reader that it has added up nothing for, so
         there is a gauge in it, in whose place its readers get these."""
         meter.create_observable_gauge(_PLACE, [lambda _: [Observation(1)]])
+
+    def counts(self, name: str, _: CallbackOptions) -> list[Observation]:
+        """How many measurements each series of the histogram has had."""
+        with self._lock:
+            return [Observation(each.count, dict(labels)) for labels, each in self._series.get(name, {}).items()]
 
     def read_by(self, kind: type[_Reader]) -> type[_Reader]:
         """A reader of that kind that gets these histograms beside what the SDK has added up."""
@@ -136,6 +141,10 @@ class _Series:
         if within.trace_flags & 1:
             self._exemplars[bucket] = (value, time_ns(), within.span_id, within.trace_id)
 
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
     def point(self, labels: Labels) -> HistogramDataPoint:
         """What there is so far. Exemplars are told once."""
         from opentelemetry.sdk.metrics import Exemplar
@@ -146,7 +155,7 @@ class _Series:
             attributes=dict(labels),
             start_time_unix_nano=self._started,
             time_unix_nano=time_ns(),
-            count=sum(self._counts),
+            count=self.count,
             sum=self._sum,
             bucket_counts=list(self._counts),
             explicit_bounds=self._bounds,

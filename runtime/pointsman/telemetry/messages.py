@@ -22,22 +22,21 @@ class _Watching:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, Server | None, str | None, str | None], Labels] = {}
-        """As many as there are destinations and errors: it is the template that names one."""
+        self._sent: dict[tuple[str, Server | None, str | None], Labels] = {}
+        self._taken: dict[tuple[str, Server | None, str], Labels] = {}
+        """As many as there are destinations and errors, or queues: it is the template that names one."""
 
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
-        if metrics.measuring():
-            key = (names.destination(subject), server, error, None)
-            if (of := self._series.get(key)) is None:
-                of = self._series[key] = metrics.labels(names.sent_message(subject, server, error))
-            metrics.add(names.SENT_MESSAGES, 1, of, names.OPERATION_DURATION, seconds)
+        key = (names.destination(subject), server, error)
+        if (of := self._sent.get(key)) is None:
+            of = self._sent[key] = metrics.labels(names.sent_message(subject, server, error))
+        metrics.measure(names.OPERATION_DURATION, seconds, of)
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
-        if metrics.measuring():
-            key = (subject, server, None, consumer)
-            if (of := self._series.get(key)) is None:
-                of = self._series[key] = metrics.labels(names.taken_messages(subject, server, consumer))
-            metrics.add(names.CONSUMED_MESSAGES, amount, of)
+        key = (subject, server, consumer)
+        if (of := self._taken.get(key)) is None:
+            of = self._taken[key] = metrics.labels(names.taken_messages(subject, server, consumer))
+        metrics.add(names.CONSUMED_MESSAGES, amount, of)
 
     def passed(self, hop: Hop) -> None:
         parent = parse_traceparent(hop.headers.get("traceparent"), hop.headers.get("tracestate"))

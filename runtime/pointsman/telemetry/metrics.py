@@ -8,7 +8,7 @@ histograms, where the readers are ours (`histograms`).
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -45,6 +45,8 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     names.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
     names.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
+_COUNTED: Final[dict[str, str]] = {names.OPERATION_DURATION: names.SENT_MESSAGES}
+"""Histograms of which each measurement is one of a counter, of the same series: that need not be added up again."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     names.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
@@ -83,6 +85,8 @@ def measure(name: str, value: float, of: Labels) -> None:
         _histograms.add(name, value, of)
     elif _meter is not None:
         _instrument(_meter, name).record(value, dict(of))
+        if name in _COUNTED:
+            _add(_meter, _COUNTED[name], 1, of)
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
@@ -91,12 +95,10 @@ def count(name: str, amount: float = 1, attributes: Attributes | None = None) ->
         _add(_meter, name, amount, labels(attributes))
 
 
-def add(counter: str, amount: float, of: Labels, histogram: str = "", value: float = 0.0) -> None:
-    """`count` and `observe`, both of the series `of`."""
+def add(name: str, amount: float, of: Labels) -> None:
+    """`count` of the series `of`."""
     if _meter is not None:
-        _add(_meter, counter, amount, of)
-        if histogram:
-            measure(histogram, value, of)
+        _add(_meter, name, amount, of)
 
 
 def labels(attributes: Attributes | None) -> Labels:
@@ -148,6 +150,8 @@ def use(meter: Meter | None, kept: Histograms | None = None) -> None:
     _kept.clear()
     if meter is not None and kept is not None:
         kept.join(meter)
+        for histogram, counter in _COUNTED.items():
+            meter.create_observable_counter(counter, [partial(kept.counts, histogram)], *_COUNTERS[counter])
 
 
 def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:

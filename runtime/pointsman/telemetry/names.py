@@ -157,20 +157,20 @@ RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 
-# How many tokens of a subject say what it is for, and what stands for those behind them
+# Whether the third token of a subject says what it is for, as the first two do, and what stands for those behind them
 _DESTINATIONS: Final = {
-    "request": (3, ""),
-    "handoff": (3, ".{workflow}.{task}.{attempt}"),
-    "handed": (2, ".{instance}.{subject}"),
-    "step": (2, ".{workflow}.{task}.{attempt}.{name}"),
-    "inbox": (3, ".{workflow}.{kind}.{name}"),
-    "schedule": (2, ".{workflow}.{name}"),
-    "log": (3, ".{workflow}"),
-    "event": (2, ".{workflow}.{name}"),
-    "live": (2, ".{workflow}.{name}"),
-    "limit": (2, ".{id}"),
-    "outcome": (3, ".{workflow}"),
-    "dead": (3, ".{workflow}.{id}"),
+    "request": (True, ""),
+    "handoff": (True, ".{workflow}.{task}.{attempt}"),
+    "handed": (False, ".{instance}.{subject}"),
+    "step": (False, ".{workflow}.{task}.{attempt}.{name}"),
+    "inbox": (True, ".{workflow}.{kind}.{name}"),
+    "schedule": (False, ".{workflow}.{name}"),
+    "log": (True, ".{workflow}"),
+    "event": (False, ".{workflow}.{name}"),
+    "live": (False, ".{workflow}.{name}"),
+    "limit": (False, ".{id}"),
+    "outcome": (True, ".{workflow}"),
+    "dead": (True, ".{workflow}.{id}"),
 }
 _KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # the last token of artifacts' parts, and of agents' cards
 _QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # where a supervisor takes its inputs
@@ -396,11 +396,14 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 def destination(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
-    tokens = subject.split(".", 3)
-    if len(tokens) == 4 and (last := _KEYS.get(tokens[0])):
-        return ".".join((*tokens[:3], last))
-    known = _DESTINATIONS.get(tokens[1]) if len(tokens) > 2 else None
-    return ".".join(tokens[: known[0]]) + known[1] if known else subject
+    match subject.split(".", 3):
+        case "$O" | "$KV" as store, bucket, kind, _:
+            return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
+        case namespace, kind, third, *_ if kind in _DESTINATIONS:
+            of_third, rest = _DESTINATIONS[kind]
+            return f"{namespace}.{kind}.{third}{rest}" if of_third else f"{namespace}.{kind}{rest}"
+        case _:
+            return subject
 
 
 def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:

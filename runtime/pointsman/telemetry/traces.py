@@ -9,7 +9,7 @@ With tracing off no SDK is loaded, spans cost next to nothing, and the context t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -232,13 +232,13 @@ def record(
     ended: datetime,
     attributes: Attributes | None = None,
     error: tuple[str, str] | None = None,
-    happenings: Sequence[Happening] = (),
-    links: Sequence[TraceContext] = (),
+    happenings: Iterable[Happening] = (),
+    links: Iterable[TraceContext] = (),
 ) -> None:
     """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
 
     Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off. Where a
-    function gives its name and attributes, it is asked only if a span is made.
+    function gives its name and attributes, it is asked only if a span is made; generators give the rest as late.
     """
     tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
@@ -254,9 +254,9 @@ def record(
         if error is not None:
             said[ERROR_TYPE] = error[0]
             more["status"] = (otel.StatusCode.ERROR.value, scrub(error[1]))
-        if happenings:
-            more["events"] = [(each.name, _nanoseconds(each.at), each.attributes) for each in happenings]
-        recorder.write(name, _NUMBERS[kind], context, parent_span_id, said, links=links, **more)
+        if events := [(each.name, _nanoseconds(each.at), each.attributes) for each in happenings]:
+            more["events"] = events
+        recorder.write(name, _NUMBERS[kind], context, parent_span_id, said, links=tuple(links), **more)
         return
     if parent_span_id is not None:
         within = under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
@@ -281,7 +281,7 @@ def _of_the_sdk(
     within: otel_context.Context,
     kind: Kind,
     attributes: Attributes | None,
-    links: Sequence[TraceContext],
+    links: Iterable[TraceContext],
     **more: Any,
 ) -> otel.Span:
     """A span that the SDK begins, with the ids that are `chosen`, if any are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry import context as otel_context
@@ -269,7 +269,7 @@ class TestSpans:
         assert seen == [(False, True), (True, False)]
 
     def go_away(self) -> None:
-        (door,) = traces._way._doors  # type: ignore[union-attr]
+        door = cast(Door, traces._way)
         door._has_failed, door._tried_again = True, float("inf")
 
     def lost(self) -> float:
@@ -310,7 +310,7 @@ class TestSpans:
     def test_one_that_begins_while_the_queue_is_full_and_ends_when_it_is_not_is_kept(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (door,) = traces._way._doors  # type: ignore[union-attr]
+        door = cast(Door, traces._way)
         monkeypatch.setattr(door, "room", 1)
 
         with traces.span("fills it", parent=PARENT):
@@ -325,7 +325,7 @@ class TestSpans:
     def test_one_that_begins_behind_a_full_queue_and_an_export_that_does_not_end_counts_as_lost(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (door,) = traces._way._doors  # type: ignore[union-attr]
+        door = cast(Door, traces._way)
         clock = Clock()
         monkeypatch.setattr(door, "_monotonic", clock)
         monkeypatch.setattr(door, "room", 1)

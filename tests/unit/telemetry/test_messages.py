@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any, cast
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.prometheus import exposing, samples
 
 from pointsman.ports import Server
@@ -35,3 +40,20 @@ def test_a_bus_is_not_watched_when_nothing_is_measured() -> None:
     metrics.use(None)
 
     assert watcher() is None
+
+
+def test_a_meter_of_the_application_counts_what_it_times() -> None:
+    reader = InMemoryMetricReader()
+    metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("its own"))
+    watching = watcher()
+    assert watching is not None
+    watching.sent("ns.log.crew.w1", SERVER, 0.002, None)
+    watching.sent("ns.log.crew.w2", SERVER, 0.002, None)
+    data = json.loads(cast(Any, reader.get_metrics_data()).to_json())
+    metrics.use(None)
+
+    (resource,) = data["resource_metrics"]
+    (scope,) = resource["scope_metrics"]
+    seen = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}
+    assert [point["count"] for point in seen["messaging.client.operation.duration"]] == [2]
+    assert [point["value"] for point in seen["messaging.client.sent.messages"]] == [2]

@@ -119,7 +119,8 @@ def test_everything_that_has_a_name_is_measured_somewhere() -> None:
     code = "".join(f.read_text() for f in (ROOT / "runtime").rglob("*.py") if f.name not in telling)
     constants = {getattr(names, name): name for name in names.__all__ if name.isupper()}
 
-    assert [name for name in metrics.NAMES if f"names.{constants[name]}" not in code] == []
+    told = set(metrics.NAMES) - set(metrics._COUNTED.values())  # those are counted with what is measured
+    assert [name for name in told if f"names.{constants[name]}" not in code] == []
 
 
 @pytest.mark.parametrize(
