@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from random import Random
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -36,6 +38,32 @@ COUNTING = """where => {
   observer.observe(document.querySelector(where), all);
   globalThis.counted = () => { note(observer.takeRecords()); return [...touched]; };
 }"""
+
+
+DRAWN = """const { planGraph } = await import("/static/graph.js");
+  const graph = planGraph(() => {});
+  document.querySelector("main").replaceChildren(graph.element);
+  graph.draw(Object.keys(needs).map((id) => ({ task_id: id, agent: id, status: "waiting" })), needs);
+  const lines = [...graph.element.querySelectorAll(".edges path")];"""
+BEHIND = f"""async (needs) => {{ {DRAWN}
+  const boxes = [...graph.element.querySelectorAll(".node")].map((node) => {{
+    const [x, y] = node.getAttribute("transform").match(/[\\d.]+/g).map(Number);
+    const box = node.querySelector(".box");
+    return [node.dataset.task, x, y, x + Number(box.getAttribute("width")), y + Number(box.getAttribute("height"))];
+  }});
+  return lines.filter((line) => {{
+    const {{ from, to }} = line.dataset;
+    const others = boxes.filter(([task]) => task !== from && task !== to);
+    for (let at = 0; at < line.getTotalLength(); at += 8) {{
+      const {{ x, y }} = line.getPointAtLength(at);
+      if (others.some(([, left, top, right, bottom]) => x > left && x < right && y > top && y < bottom)) return true;
+    }}
+    return false;
+  }}).map((line) => `${{line.dataset.from}} to ${{line.dataset.to}}`);
+}}"""
+WRITTEN = f"""async (needs) => {{ {DRAWN}
+  return [lines.length, lines.reduce((all, line) => all + line.getAttribute("d").length, 0)];
+}}"""
 
 
 async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_while_it_runs(browser: Browser) -> None:
@@ -113,6 +141,34 @@ async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(brow
         await expect(page.locator(".below a")).to_have_count(2)
         await page.locator(".node[data-task=t1]").click()
         await expect(page.get_by_role("link", name="Open the team's workflow")).to_have_attribute("href", theirs)
+
+
+def plans() -> Iterator[dict[str, list[str]]]:
+    """What each task needs: a chain with short cuts, a column that goes on beside itself, and what chance makes."""
+    yield {f"t{n}": [f"t{at}" for at in range(n)] for n in range(6)}
+    yield {"first": [], **{f"m{n}": ["first"] for n in range(40)}, "last": [f"m{n}" for n in range(40)] + ["first"]}
+    draw = Random(1)
+    for count in (8, 24, 70):
+        yield {f"t{n}": [f"t{draw.randrange(n)}" for _ in range(min(n, draw.randrange(3)))] for n in range(count)}
+
+
+async def test_no_line_of_a_plan_passes_behind_a_task_that_it_does_not_belong_to(browser: Browser) -> None:
+    async with served(Client(MemoryBus())) as address, page_of(browser, address) as page:
+        await page.goto("/")
+        for needs in plans():
+            assert await page.evaluate(BEHIND, needs) == []
+
+
+async def test_lines_around_the_500_tasks_of_a_long_plan_stay_short_to_write(browser: Browser) -> None:
+    needs = {f"t{n}": [f"t{at}" for at in {n - 1, n - 2, 0} if 0 <= at < n] for n in range(500)}
+    async with served(Client(MemoryBus())) as address, page_of(browser, address) as page:
+        await page.goto("/")
+        (_, few), (lines, many) = [
+            await page.evaluate(WRITTEN, some) for some in (dict(list(needs.items())[:50]), needs)
+        ]
+
+    assert lines == 499 + 498 + 497
+    assert many < 12 * few, "not as the square of the tasks"
 
 
 async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_one_has_begun(browser: Browser) -> None:

@@ -1,6 +1,7 @@
 // The plan, left to right: a task stands right of all it needs. Layers by longest path, order by the middle of a
 // node's neighbours; a layer with more tasks than fit below each other goes on in a column beside. Where there are very
-// many, they stand in the order of the plan: lines are not followed there, tasks are looked for.
+// many, they stand in the order of the plan: lines are not followed there, tasks are looked for. A line goes between the
+// tasks of the columns that it passes.
 
 import { h, s, setAttribute, setText } from "./dom.js";
 import { lasted, tone, word } from "./format.js";
@@ -13,6 +14,7 @@ const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
 const SMALLEST = 0.7;
 const CROWD = 60; // tasks from which on lines are paler, so that the tasks stand out
 const SWEEPS = 6; // there and back: more changes nothing that can be seen
+const BESIDE = [0, -2.5, 2.5]; // lines that take the same way are drawn beside each other, in turn
 
 export function layout(ids, needs, inOrder = ids.length > 200) {
   const known = new Set(ids);
@@ -57,6 +59,26 @@ function order(columns, before, after) {
   }
 }
 
+// Through each column that is passed, by the gap that is nearest to the straight way from where the line is to its end.
+function way(x, y, toX, toY, passed, width, step) {
+  let path = `M${x} ${y}`;
+  let beside = null;
+  passed.forEach(({ left, lane, last, taken }, at) => {
+    const straight = y + (toY - y) / (passed.length - at + 1);
+    const gap = Math.min(last, Math.max(0, Math.round((straight - lane) / step)));
+    beside ??= BESIDE[(taken[gap] = (taken[gap] ?? -1) + 1) % BESIDE.length];
+    const middle = lane + gap * step + beside;
+    if (middle !== y) path += curve(x, y, left, middle);
+    [x, y] = [left + width, middle];
+  });
+  return path + curve(x, y, toX, toY);
+}
+
+function curve(x, y, toX, toY) { // after what was straight until `x`
+  const middle = (x + toX) / 2;
+  return `H${x}C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`;
+}
+
 export function planGraph(select) {
   const svg = s("svg", { role: "group", "aria-label": "Tasks of the plan; arrow keys move between them" });
   const frame = h("div", { class: "graph", tabindex: "-1" }, svg);
@@ -85,14 +107,17 @@ export function planGraph(select) {
       return Array.from({ length: parts }, (_, part) => column.slice(part * each, (part + 1) * each));
     });
     const tallest = Math.max(...grid.map((column) => column.length), 1);
-    const total = tallest * (height + gapY) - gapY;
+    const step = height + gapY;
+    const total = tallest * step + gapY; // lines pass above and below, too
     const places = new Map();
+    const tops = [];
     let x = 1;
     let layerOf = 0;
     let left = columns[0] ? columns[0].length : 0;
-    grid.forEach((column) => {
-      const top = (total - (column.length * (height + gapY) - gapY)) / 2;
-      column.forEach((id, at) => places.set(id, [x, 1 + top + at * (height + gapY)]));
+    grid.forEach((column, index) => {
+      const top = 1 + (total - (column.length * step - gapY)) / 2;
+      column.forEach((id, at) => places.set(id, [x, top + at * step, index]));
+      tops.push({ left: x, lane: top - gapY / 2, last: column.length, taken: [] });
       left -= column.length;
       const ends = left <= 0;
       if (ends) left = (columns[layerOf += 1] || []).length;
@@ -102,11 +127,11 @@ export function planGraph(select) {
     const edges = s("g", { class: tasks.length > CROWD ? "edges crowd" : "edges" });
     for (const [id, on] of before) {
       for (const one of on) {
-        const [x1, y1] = places.get(one);
-        const [x2, y2] = places.get(id);
-        const [fromX, fromY, toX, toY] = [x1 + width, y1 + height / 2, x2, y2 + height / 2];
-        const bend = Math.max(16, (toX - fromX) / 2);
-        edges.append(s("path", { d: `M${fromX} ${fromY}C${fromX + bend} ${fromY} ${toX - bend} ${toY} ${toX} ${toY}`, "data-from": one, "data-to": id }));
+        const [fromX, fromY, first] = places.get(one);
+        const [toX, toY, last] = places.get(id);
+        const passed = tops.slice(first + 1, last);
+        const d = way(fromX + width, fromY + height / 2, toX, toY + height / 2, passed, width, step);
+        edges.append(s("path", { d, "data-from": one, "data-to": id }));
       }
     }
     nodes.clear();
