@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from playwright.async_api import Browser, expect
 from support.browser import page_of, served, shown
-from support.history import WORKFLOW, at, dispatched, ended, planned, started, store, succeeded, tool
+from support.history import WORKFLOW, at, completed, dispatched, ended, planned, started, store, succeeded, tool
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
@@ -188,6 +188,42 @@ async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_on
         await bus.publish(Subjects().event(WORKFLOW, "t1"), dump(begun), headers)
         await expect(node).to_have_attribute("aria-label", re.compile("running"))
         await expect(lane.locator(".part.running")).to_have_count(1)
+
+
+class Watched(MemoryBus):
+    """A bus whose broker can be away, as its connection says."""
+
+    away = False
+
+    @property
+    def connected(self) -> bool:
+        return not self.away and super().connected
+
+
+async def test_of_agents_nobody_says_how_they_are_while_the_broker_or_the_dashboard_is_away(browser: Browser) -> None:
+    bus = Watched()
+    await store(bus, *completed())
+    await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
+    async with page_of(browser, "", complains="ERR_") as page:
+        async with served(Client(bus)) as address:
+            await page.goto(f"{address}/agents")
+            fitter, total = page.locator("tr", has_text="fitter"), page.locator("tr.total")
+            now = ["Health", "Instances", "Waiting", "In work"]
+            expected = expect(fitter.locator("td[data-name='Health']"))
+            await expected.to_have_text("Ready")
+            bus.away = True
+            await expected.to_have_text("Not known")
+            away = [await fitter.locator(f"td[data-name='{name}']").inner_text() for name in now]
+            tokens = await fitter.locator("td[data-name='Tokens']").inner_text()
+            sums = [await total.locator(f"td[data-name='{name}']").inner_text() for name in now[1:]]
+            await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
+            bus.away = False
+            await expected.to_have_text("Ready")
+        await expected.to_have_text("Not known")
+
+    assert away == ["Not known", *sums]
+    assert sums == 3 * ["\u2013"]
+    assert tokens == "120", "what the log told stays"
 
 
 async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never_began_took_no_time(

@@ -18,21 +18,28 @@ export function agentsPage(main) {
   const total = h("tr", { class: "total" });
   const rows = new Map();
 
-  follow("/api/live/agents", {
-    agents: ({ agents }) => {
-      table.hidden = !agents.length;
-      nothing.replaceChildren(...(agents.length ? [] : [empty("No agents yet.", "Start one, and it appears here:", command("pointsman worker module:name"))]));
-      const sum = (of) => agents.reduce((all, one) => all + (of(one) || 0), 0);
-      renewed(total, [h("td"), h("th", { scope: "row", text: "All" }), cell(number(sum((one) => one.instances))), cell(number(sum((one) => one.waiting))), cell(number(sum((one) => one.working))),
-        h("td"), h("td"), h("td"), h("td"), cell(compact(sum((one) => one.record && one.record.tokens))), cell(money(sum((one) => one.record && one.record.cost))), h("td")]);
-      const names = new Set(agents.map(({ name }) => name));
-      for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
-      const shown = agents.map((one) => {
-        if (!rows.has(one.name)) rows.set(one.name, h("tr", {}));
-        return renewed(rows.get(one.name), cells(one));
-      });
-      arrange(list, [...shown, ...(agents.length > 1 ? [total] : [])]);
-    },
+  let agents = null;
+  let known = true;
+  function draw() {
+    table.hidden = !agents.length;
+    nothing.replaceChildren(...(agents.length ? [] : [empty("No agents yet.", "Start one, and it appears here:", command("pointsman worker module:name"))]));
+    const sum = (of) => agents.reduce((all, one) => all + (of(one) || 0), 0);
+    const now = (of) => cell(known ? number(sum(of)) : "–");
+    renewed(total, [h("td"), h("th", { scope: "row", text: "All" }), now((one) => one.instances), now((one) => one.waiting), now((one) => one.working),
+      h("td"), h("td"), h("td"), h("td"), cell(compact(sum((one) => one.record && one.record.tokens))), cell(money(sum((one) => one.record && one.record.cost))), h("td")]);
+    const names = new Set(agents.map(({ name }) => name));
+    for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
+    const shown = agents.map((one) => {
+      if (!rows.has(one.name)) rows.set(one.name, h("tr", {}));
+      return renewed(rows.get(one.name), cells(one, known));
+    });
+    arrange(list, [...shown, ...(agents.length > 1 ? [total] : [])]);
+  }
+
+  follow("/api/live/agents", { agents: (told) => { agents = told.agents; draw(); } }, undefined, (now) => {
+    if (now === known) return;
+    known = now;
+    if (agents) draw();
   });
 }
 
@@ -53,18 +60,21 @@ function renewed(row, now) {
   return row;
 }
 
-function cells(agent) {
+function cells(agent, known) {
   const record = agent.record || {};
-  const [tone, word] = HEALTH[agent.health];
+  const health = known ? agent.health : "unknown";
+  const [tone, word] = HEALTH[health];
   const failed = record.failed ? `${number(record.failed)} of ${number(record.failed + record.succeeded)}` : "";
   return [
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
     h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows it had a part in" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
-      agent.circuit ? h("span", { class: "tag", title: "It keeps failing. One task at a time is sent to find out whether it is well again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
-      h("p", { class: "muted", text: agent.description || (agent.health === "gone" ? "Worked here before." : "") })),
-    cell(agent.instances ? number(agent.instances) : "0"),
-    cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),
-    cell(agent.working === null ? "" : `${number(agent.working)}${agent.slots ? ` of ${number(agent.slots)}` : ""}`),
+      known && agent.circuit ? h("span", { class: "tag", title: "It keeps failing. One task at a time is sent to find out whether it is well again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
+      h("p", { class: "muted", text: agent.description || (health === "gone" ? "Worked here before." : "") })),
+    ...(known ? [
+      cell(agent.instances ? number(agent.instances) : "0"),
+      cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),
+      cell(agent.working === null ? "" : `${number(agent.working)}${agent.slots ? ` of ${number(agent.slots)}` : ""}`),
+    ] : [cell("–"), cell("–"), cell("–")]),
     cell(seconds(record.median)), cell(seconds(record.slow)), cell(seconds(record.wait)),
     cell(failed, record.failing >= 0.5 ? "bad" : ""), cell(record.tokens ? compact(record.tokens) : ""), cell(money(record.cost)),
     h("td", { class: "number", text: agent.versions.join(", ") }),

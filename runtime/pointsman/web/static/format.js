@@ -28,6 +28,7 @@ export const HEALTH = {
   failing: ["bad", "Failing"],
   stuck: ["bad", "Nobody takes work"],
   gone: ["muted", "Not running"],
+  unknown: ["muted", "Not known"],
 };
 
 export const tone = (status) => (STATUS[status] || ["muted"])[0];

@@ -5,17 +5,19 @@ import { note } from "./dom.js";
 export const teams = new Set(); // those that are known, for the form; the first are those with a supervisor
 
 let stop = () => {};
+let know = () => {};
 
-// `handlers` are by event; `reset` is called before a stream begins from its beginning.
-export function follow(path, handlers, reset = () => {}) {
+// `handlers` are by event; `reset` is called before a stream begins from its beginning, and `known` with whether what is
+// shown is how it is now: while the dashboard or its broker is away nobody knows.
+export function follow(path, handlers, reset = () => {}, known = () => {}) {
   stop();
+  know = known;
   let source = null;
   let again = 0;
 
   const open = () => {
     reset();
     source = new EventSource(path);
-    source.onopen = () => connection("live");
     source.onerror = () => {
       connection("lost");
       if (source.readyState === EventSource.CLOSED) {
@@ -77,6 +79,7 @@ export async function get(path) {
 const LINK = { live: "Live", lost: "Reconnecting", broker: "No broker", reading: "Reading the log" };
 
 function connection(state, detail = "") {
+  know(state === "live" || state === "reading");
   const link = document.getElementById("link");
   if (link.dataset.state !== state) link.dataset.state = state;
   const text = document.getElementById("link-text");
