@@ -56,7 +56,9 @@ class LLMAgent(Agent):
 
     With `durable`, each answer that calls tools and each tool's result is kept on the bus before it is acted on: a
     worker that gets the attempt after another has died goes on from there. A tool that was under way then is run again
-    if it is `idempotent`; otherwise the attempt ends with `outcome_unknown`.
+    if it is `idempotent`; otherwise the attempt ends with `outcome_unknown`. Without, whoever goes on, after a death or
+    a person's answer, begins anew: the model is asked again, and finished tools run again, under the same idempotency
+    keys where it calls them alike. So a tool that a person must allow has to be `idempotent` then.
 
     Raises:
         ConfigurationError: the definition does not fit; the message says what to change.
@@ -118,7 +120,7 @@ class LLMAgent(Agent):
         if not _is_count(max_tokens):
             raise ConfigurationError(f"agent {name} has max_tokens={max_tokens!r}; expected at least 1")
         usable = _usable(tools, name)
-        self._own_tools = _by_name([tool for tool in usable if isinstance(tool, Tool)], name)
+        self._own_tools = _by_name([tool for tool in usable if isinstance(tool, Tool)], name, durable)
         self._sources = [source for source in usable if not isinstance(source, Tool)]
         self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
         self._output = output
@@ -167,7 +169,7 @@ class LLMAgent(Agent):
         if not self._sources:
             return self._own_tools
         found = [tool for source in self._sources for tool in await source.tools()]
-        return _by_name([*self._own_tools.values(), *found], self._card.name)
+        return _by_name([*self._own_tools.values(), *found], self._card.name, self._durable)
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         context = context.with_deps(self._deps)
@@ -264,11 +266,18 @@ class LLMAgent(Agent):
         )
 
 
-def _by_name(tools: Sequence[Tool[..., Any]], agent: str) -> dict[str, Tool[..., Any]]:
-    """Raises `ConfigurationError` when two have the same name."""
+def _by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:
+    """Raises `ConfigurationError` when two have the same name, or a yes to one could serve twice."""
     repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
     if repeated:
         raise ConfigurationError(f"agent {agent} has several tools named {repeated[0]}; rename all but one")
+    for tool in () if durable else tools:
+        if tool.approval and not tool.idempotent:
+            raise ConfigurationError(
+                f"agent {agent} has durable=False and the tool {tool.name}, which a person must allow and which is not "
+                "idempotent: whoever goes on would make the allowed call again. Leave the agent durable, or make the "
+                "tool safe to repeat, by Context.idempotency_key, and say idempotent=True"
+            )
     return {tool.name: tool for tool in tools}
 
 

@@ -123,6 +123,23 @@ async def test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_
     assert (bank.amounts, len(set(bank.paid))) == ([5, 6, 5], 3)
 
 
+async def test_what_code_did_with_one_yes_is_not_done_again_either_where_the_loop_is_not_kept() -> None:
+    desk, bank = Desk(MemoryBus()), Bank()
+
+    async def worked(handoff: Handoff) -> JsonValue:
+        model = ScriptedModel(calling(("settle", {"amounts": [5, 6]})), saying("done"))
+        clerk = LLMAgent(
+            name="clerk", description="d", instructions="i", tools=bank.tools[1:], model=model, durable=False
+        )
+        return await clerk.run(handoff, context_of(desk, handoff))
+
+    with pytest.raises(NeedsApproval):
+        await worked(handed(desk, 5))
+
+    assert await worked(handed(desk, 5, 6, attempt=2, continues=[1])) == "done"
+    assert bank.amounts == [5, 6]
+
+
 async def test_what_an_allowed_call_told_is_told_once_whoever_goes_on_and_wherever_it_was_made() -> None:
     desk, bank = Desk(MemoryBus()), Bank()
     handoff = handed(desk, 5, 4)

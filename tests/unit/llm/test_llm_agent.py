@@ -120,11 +120,23 @@ async def test_tools_of_a_source_stand_beside_ones_own_and_are_closed_with_the_a
     source.there = (double,)
     with pytest.raises(ConfigurationError, match="several tools named double"):
         await agent.run(context.handoff, context)
+    source.there = (_pay,)
+    forgetful = LLMAgent(name="a", description="d", instructions="i", model=model, tools=[source], durable=False)
+    with pytest.raises(ConfigurationError, match="and the tool pay, which"):
+        await forgetful.run(context.handoff, context)
     await agent.close()
 
     told = [(spec.name, spec.description) for spec in model.requests[0].tools]
     assert told == [("double", "Double a number."), ("halve", "Halve a number.")]
     assert (source.closed, model.closed) == (True, True)
+
+
+@tool(name="pay", description="Pays.", approval=True)
+def _pay() -> None:
+    """Pays."""
+
+
+_safe = tool(name="safe", description="Pays, once under a key.", approval=True, idempotent=True)(_pay.__wrapped__)
 
 
 def _plain(n: int) -> int:
@@ -152,6 +164,10 @@ def _plain(n: int) -> int:
         ({"turns": "3"}, "turns='3'; expected at least 1 model call"),
         ({"tokens": "many"}, "tokens='many'; expected at least 1, or None"),
         ({"max_tokens": None}, "max_tokens=None; expected at least 1"),
+        (
+            {"durable": False, "tools": [_safe, _pay]},
+            "durable=False and the tool pay, which a person must allow and which is not idempotent",
+        ),
         ({"input": 42}, "uses the type 42, which has no JSON form"),
         ({"tokens": 0}, "tokens=0; expected at least 1, or None for no limit"),
         ({"max_tokens": 0}, "max_tokens=0; expected at least 1"),
