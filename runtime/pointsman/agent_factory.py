@@ -7,7 +7,8 @@ is a tool; its model, turns, tokens and time are the factory's. It is gone when 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from copy import copy
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
@@ -111,6 +112,12 @@ class AgentFactory(Agent):
     @property
     def card(self) -> AgentCard:
         return self._standing.card.model_copy(update=self._schemas)
+
+    def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
+        """This factory, whose agents work on another `model`. Raises `ConfigurationError` when it cannot be one."""
+        other = copy(self)
+        other._standing = self._standing.with_model(model)
+        return other
 
     async def close(self) -> None:
         await self._standing.close()

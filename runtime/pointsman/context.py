@@ -84,7 +84,7 @@ class Context:
     @classmethod
     def for_test(
         cls,
-        input: JsonValue = None,
+        input: object = None,
         *,
         agent: str = "agent",
         intent: str = "test",
@@ -102,7 +102,7 @@ class Context:
             from_agent="test",
             to_agent=agent,
             intent=intent,
-            input=input,
+            input=as_json_value(input, "input"),
             context=tuple(results),
             return_to=Subjects().result("test", "wf_test", agent, "T1", 1),
             deadline=datetime.now(UTC) + timedelta(hours=1),
@@ -211,7 +211,7 @@ class Context:
 
     # What to tell everybody
 
-    async def progress(self, message: str, **data: JsonValue) -> None:
+    async def progress(self, message: str, **data: object) -> None:
         """Report what is being done now. It is kept beside the log and shown by `watch`; it may be dropped, never wait.
 
         Raises:
@@ -231,7 +231,7 @@ class Context:
             )
         )
 
-    async def emit(self, name: str, data: JsonValue = None) -> None:
+    async def emit(self, name: str, data: object = None) -> None:
         """Publish the domain event `name` of this workflow, and return when it is stored.
 
         In a team with `Choreography`, agents that react to it get a task each once this attempt has succeeded.
@@ -398,9 +398,7 @@ class Context:
                     )
                 )
 
-    def _event(
-        self, kind: str, *, at: datetime, data: JsonValue | Mapping[str, JsonValue] = None, **more: Any
-    ) -> Progress:
+    def _event(self, kind: str, *, at: datetime, data: object = None, **more: Any) -> Progress:
         return Progress(
             workflow_id=self.workflow_id,
             task_id=self.task_id,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -156,6 +157,18 @@ class LLMAgent(Agent):
         model = self.model
         label = model.name if model.name == model.provider else f"{model.provider}:{model.name}"
         return self._card.model_copy(update={"model": label})
+
+    def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
+        """This agent, a shipped one such as the planner, with its own prompt, tools and limits on another `model`; in a
+        test a `ScriptedModel`. Sources of tools are shared, and closed with either.
+
+        Raises:
+            ConfigurationError: it cannot be a model.
+        """
+        other = copy(self)
+        other._specs = _specs(model, self._card.name)
+        vars(other).pop("models", None)  # this one's, where they are decided already
+        return other
 
     async def close(self) -> None:
         """Close the models' connections. When the agent is used again its models are decided and opened again."""

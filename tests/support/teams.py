@@ -1,32 +1,16 @@
-"""The teams that ship, and their agents with other models."""
+"""The teams that ship."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 
 import pointsman_agents
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Model
 from pointsman_schemas.team import Team
 
-__all__ = ["shipped_teams", "with_model"]
-
-
-@contextmanager
-def with_model(agent: LLMAgent, model: Model) -> Iterator[None]:
-    """`agent` with another model for a while: it is shared by all tests of a process."""
-    own = agent._specs
-    agent._specs = (model,)
-    vars(agent).pop("models", None)
-    try:
-        yield
-    finally:
-        agent._specs = own
-        vars(agent).pop("models", None)
+__all__ = ["shipped_teams"]
 
 
 def shipped_teams() -> Iterator[ModuleType]:

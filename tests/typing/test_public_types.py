@@ -10,6 +10,7 @@ import pointsman
 from pointsman import Client, Context, Limits, Supervisor, Team, agent, tool
 from pointsman.agent import Agent
 from pointsman.client import Workflow
+from pointsman.testing import RecordingReporter, calling, saying
 from pointsman.tools import Tool
 from pointsman_schemas.events import Outcome
 
@@ -37,6 +38,12 @@ async def translated_count(text: str, context: Context) -> int:
     return counted
 
 
+async def tell(context: Context, counts: dict[str, list[int]]) -> None:
+    """What is JSON is given as it is typed, models of pydantic as they are."""
+    await context.progress("counted", counts=counts)
+    await context.emit("counted", counts)
+
+
 async def ask(client: Client) -> str:
     workflow = await client.submit("helpdesk", "hello")
     assert_type(workflow, Workflow)
@@ -56,6 +63,20 @@ def test_a_decorated_function_is_an_agent_and_still_the_function_it_was() -> Non
 
 async def test_code_calls_a_tool_by_what_a_model_gives_it_and_the_context_is_not_among_it() -> None:
     assert await Context.for_test().call(translated_count, text="one two") == 2
+
+
+async def test_what_a_test_hands_over_and_has_said_is_given_as_it_is_typed() -> None:
+    counts, passage = {"words": [1, 2]}, Passage(text="one two")
+    reporter = RecordingReporter()
+    context = Context.for_test(passage, reporter=reporter)
+    await tell(context, counts)
+
+    assert context.handoff.input == {"text": "one two"}
+    assert [event.data for event in (*reporter.reports, *reporter.events)] == [{"counts": counts}, counts]
+    assert (saying(counts).data, saying(passage).data) == (counts, {"text": "one two"})
+    assert [call.arguments for call in calling(("count", passage), ("count", counts)).calls] == [
+        '{"text":"one two"}', '{"words":[1,2]}',
+    ]  # fmt: skip
 
 
 def test_a_team_is_made_of_values() -> None:

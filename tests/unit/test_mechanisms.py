@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.teams import with_model
 
 from pointsman.agent import agent
 from pointsman.context import Context
-from pointsman.llm.offline import OfflineModel
 from pointsman.llm_agent import LLMAgent
 from pointsman.testing import run_team, running_team
 from pointsman.testing.models import ScriptedModel, saying
@@ -87,8 +85,8 @@ async def test_planner_and_synthesizer_have_a_prompt_a_model_and_a_context_each(
     async def tides(context: Context) -> str:
         return "low at noon"
 
-    with with_model(planner, plans), with_model(synthesizer, writes):
-        outcome = await run_team(TEAM.model_copy(update={"agents": ("tides",)}), [planner, tides, synthesizer], "Sail?")
+    roles = [planner.with_model(plans), synthesizer.with_model(writes)]
+    outcome = await run_team(TEAM.model_copy(update={"agents": ("tides",)}), [*roles, tides], "Sail?")
 
     (planned,), (written) = plans.requests, writes.requests
     assert outcome.answer == "ok"
@@ -107,8 +105,8 @@ async def test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more(count:
     ]
     plan = plan_of(*TEAM.agents[:count]).model_dump(mode="json")
 
-    with with_model(planner, ScriptedModel(saying(plan))), with_model(synthesizer, OfflineModel()):
-        outcome = await run_team(TEAM, [planner, *members, synthesizer, judge, refiner], "Sail?")
+    roles = [planner.with_model(ScriptedModel(saying(plan))), synthesizer.with_model("offline"), judge, refiner]
+    outcome = await run_team(TEAM, [*roles, *members], "Sail?")
 
     assert outcome.status == "completed"
     assert outcome.usage.calls == count + 2  # a judge and a refiner who live are asked nothing, for nothing went wrong

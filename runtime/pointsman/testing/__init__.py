@@ -5,6 +5,8 @@
 | `MemoryBus`, `MemoryBroker` | the bus inside the process; what holds on it holds on JetStream |
 | `VirtualClock` | time that stands still until the test moves it |
 | `ScriptedModel`, `saying`, `calling` | a model that says what it was told to say |
+| `planner.with_model(model)` | the planner that ships, or any `LLMAgent`, with its own prompt on such a model |
+| `RecordingReporter` | what `Context.for_test(..., reporter=RecordingReporter())` was told: reports, events, texts |
 | `run_team`, `running_team` | a whole team in the test's own process, from a request to its outcome, in milliseconds |
 | `forbid_real_models` | no call of a model that costs money; as a pytest plugin: `pointsman.testing.pytest_plugin` |
 | `simulate`, `Process`, `SimulatedClock` | a whole system in one loop, whose time jumps and whose processes die |
@@ -15,6 +17,7 @@
 from __future__ import annotations
 
 from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.reporting import RecordingReporter
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.faults import Faults, FaultyBus
 from pointsman.testing.guard import forbid_real_models
@@ -29,6 +32,7 @@ __all__ = [
     "MemoryBroker",
     "MemoryBus",
     "Process",
+    "RecordingReporter",
     "ScriptedModel",
     "SimulatedClock",
     "VirtualClock",

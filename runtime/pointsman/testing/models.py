@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from pydantic import JsonValue
-
 from pointsman.errors import ConfigurationError
 from pointsman.ports import ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
@@ -46,8 +44,9 @@ class ScriptedModel:
         self.closed = True
 
 
-def saying(answer: str | JsonValue, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
-    """A reply with a text, or with structured output. `tokens` are those of input and output."""
+def saying(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
+    """A reply with a text, or with structured output: JSON data or a model of pydantic. `tokens` are those of input and
+    output."""
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
     if isinstance(answer, str):
         return ModelReply(text=answer, usage=usage, finish=finish, model="scripted")
@@ -55,11 +54,11 @@ def saying(answer: str | JsonValue, *, finish: str = "stop", tokens: tuple[int, 
     return ModelReply(text=compact(data).decode(), data=data, usage=usage, finish=finish, model="scripted")
 
 
-def calling(*calls: tuple[str, JsonValue], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
+def calling(*calls: tuple[str, object], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
     """A reply that asks for tools: their names, and their arguments as JSON data, or as text to be sent as it is."""
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
     wanted = tuple(
-        ToolCall(f"call_{number}", name, given if isinstance(given, str) else compact(given).decode())
+        ToolCall(f"call_{number}", name, given if isinstance(given, str) else compact(as_json_value(given)).decode())
         for number, (name, given) in enumerate(calls, 1)
     )
     return ModelReply(text="", calls=wanted, usage=usage, finish="tool_calls", model="scripted")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, JsonValue
-from support.teams import with_model
 
 import pointsman_agents
 from pointsman.context import Context
 from pointsman.core.plans import check_plan, read_plan
 from pointsman.errors import TaskError
 from pointsman.llm_agent import LLMAgent
-from pointsman.testing.models import Script, ScriptedModel, saying
+from pointsman.testing.models import ScriptedModel, saying
 from pointsman_agents.classifier import classifier
 from pointsman_agents.judge import judge
 from pointsman_agents.planner import planner
@@ -48,17 +45,9 @@ PROMPTS = Path(pointsman_agents.__path__[0])
 GOOD: JsonValue = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 
 
-@contextmanager
-def speaking(agent: LLMAgent, *script: Script) -> Iterator[ScriptedModel]:
-    """`agent` with a scripted model for a while."""
-    model = ScriptedModel(*script)
-    with with_model(agent, model):
-        yield model
-
-
-async def run(agent: LLMAgent, data: BaseModel) -> JsonValue:
+async def run(agent: LLMAgent, data: BaseModel, model: ScriptedModel) -> JsonValue:
     context = Context.for_test(data.model_dump(mode="json"), agent=agent.card.name, intent="as always")
-    return await agent.run(context.handoff, context)
+    return await agent.with_model(model).run(context.handoff, context)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +65,10 @@ async def test_a_role_is_found_by_its_name_and_has_its_own_prompt_and_contract(
     agent: LLMAgent, name: str, role: Role, takes: type[BaseModel], gives: type[BaseModel]
 ) -> None:
     (found,) = entry_points(group="pointsman.agents", name=name)
-    context = Context.for_test(_some(takes), agent=name, intent="as always")
+    model = ScriptedModel(saying("no JSON"), saying("no JSON either"), saying("never"))
 
-    script = saying("no JSON"), saying("no JSON either"), saying("never")
-    with speaking(agent, *script) as model, pytest.raises(TaskError, match="and its repair neither"):
-        await agent.run(context.handoff, context)
+    with pytest.raises(TaskError, match="and its repair neither"):
+        await run(agent, _some(takes), model)
 
     assert found.load() is agent
     assert (agent.card.name, agent.card.role) == (name, role)
@@ -91,20 +79,17 @@ async def test_a_role_is_found_by_its_name_and_has_its_own_prompt_and_contract(
     assert "it holds no JSON object" in repair.turns[-1].text
 
 
-def _some(takes: type[BaseModel]) -> JsonValue:
+def _some(takes: type[BaseModel]) -> BaseModel:
     """An input of that type with what it must have."""
     given = {"request": "x", "task_id": "t1", "agent": "a", "intent": "x", "attempts": 2, "error": "x"}
     given["disagreements"] = ["due: a says Monday; b says Friday"]
-    return takes.model_validate(
-        {field: value for field, value in given.items() if field in takes.model_fields}
-    ).model_dump(mode="json")
+    return takes.model_validate({field: value for field, value in given.items() if field in takes.model_fields})
 
 
 async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_plans() -> None:
-    left = LimitsLeft(seconds=41.5, replans=1, calls=7, cost=0.25)
+    left, model = LimitsLeft(seconds=41.5, replans=1, calls=7, cost=0.25), ScriptedModel(saying('{"cannot": "nobody"}'))
 
-    with speaking(planner, saying('{"cannot": "nobody is there"}')) as model:
-        await run(planner, PlannerInput(request="help", limits_left=left))
+    await run(planner, PlannerInput(request="help", limits_left=left), model)
 
     (asked,) = model.requests
     assert '"limits_left": {"seconds": 41.5, "replans": 1, "calls": 7' in asked.turns[0].text
@@ -119,12 +104,11 @@ async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_pla
 
 
 async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None:
-    with speaking(
-        planner, saying('```json\n{"tasks": [{"id": " t1 ", "agent": " a ", "intent": "Look"}]}\n```')
-    ) as model:
-        plan = await run(planner, PlannerInput(request="x"))
-    with speaking(synthesizer, saying({"answer": "Done."})) as other:
-        answer = await run(synthesizer, SynthesizerInput(request="x"))
+    model = ScriptedModel(saying('```json\n{"tasks": [{"id": " t1 ", "agent": " a ", "intent": "Look"}]}\n```'))
+    other = ScriptedModel(saying({"answer": "Done."}))
+
+    plan = await run(planner, PlannerInput(request="x"), model)
+    answer = await run(synthesizer, SynthesizerInput(request="x"), other)
 
     assert isinstance(plan, dict)
     assert plan["tasks"] == [
@@ -160,10 +144,11 @@ async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None
     ],
 )
 async def test_a_broken_plan_is_repaired_in_one_call_or_fails_for_good(wrong: str) -> None:
-    with speaking(planner, saying(wrong), saying(GOOD)) as repaired:
-        plan = await run(planner, PlannerInput(request="x"))
-    with speaking(planner, saying(wrong), saying(wrong)) as hopeless, pytest.raises(TaskError) as caught:
-        await run(planner, PlannerInput(request="x"))
+    repaired, hopeless = (ScriptedModel(saying(wrong), saying(then)) for then in (GOOD, wrong))
+
+    plan = await run(planner, PlannerInput(request="x"), repaired)
+    with pytest.raises(TaskError) as caught:
+        await run(planner, PlannerInput(request="x"), hopeless)
 
     assert isinstance(plan, dict)
     assert len(repaired.requests) == len(hopeless.requests) == 2
@@ -172,8 +157,9 @@ async def test_a_broken_plan_is_repaired_in_one_call_or_fails_for_good(wrong: st
 
 async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
     gap = Gap(task_id="t2", agent="b", reason="no worker took it")
-    with speaking(synthesizer, saying({"answer": "Half."})) as model:
-        await run(synthesizer, SynthesizerInput(request="x", gaps=(gap,), limit="the deadline"))
+    model = ScriptedModel(saying({"answer": "Half."}))
+
+    await run(synthesizer, SynthesizerInput(request="x", gaps=(gap,), limit="the deadline"), model)
 
     (turn,) = model.requests[0].turns
     assert "no worker took it" in turn.text

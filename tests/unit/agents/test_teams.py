@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from support.memory import on_memory
-from support.teams import with_model
 
 from pointsman.agent import Agent
 from pointsman.client import Client
@@ -108,10 +107,13 @@ async def test_a_pipeline_stops_where_a_stage_cannot_deliver_and_says_how_far_it
     assert next(task.attempts for task in asked.outcome.tasks if task.task_id == "verify_charges") == 3
 
 
-async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere() -> None:
+async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     letter = "Your refund of $49.00 for charge ch-5003 is approved, and will be there on 2026-12-24 for certain."
-    with with_model(refunds.compose_response, ScriptedModel(saying(letter), saying(letter))):
-        asked = await ask(refunds)
+    invents = refunds.compose_response.with_model(ScriptedModel(saying(letter), saying(letter)))
+    monkeypatch.setattr(refunds, "compose_response", invents)
+    asked = await ask(refunds)
 
     assert asked.outcome.status == "partial"
     assert asked.outcome.reason.startswith(

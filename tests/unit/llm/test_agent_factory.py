@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
-from support.teams import with_model
 
 from pointsman.agent_factory import MOST_FIELDS, AgentFactory, Need
 from pointsman.context import Context
@@ -232,11 +231,10 @@ def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:
         '"tools": ["double"], "input": {"number": 4}, "output": {"sum": "integer"}}}]}'
     )
     planning = ScriptedModel(saying(plan))
-    maker = factory(ScriptedModel(calling(("double", {"number": 4})), saying('{"sum": 8}')))
+    maker = factory().with_model(ScriptedModel(calling(("double", {"number": 4})), saying('{"sum": 8}')))
     team = Team(name="team", agents=("maker",), strategy=Supervisor(synthesizer=None))
 
-    with with_model(planner, planning):
-        outcome = asyncio.run(run_team(team, [planner, maker], "Double 4"))
+    outcome = asyncio.run(run_team(team, [planner.with_model(planning), maker], "Double 4"))
 
     assert (outcome.status, outcome.answer) == ("completed", {"sum": 8})
     assert '"enum": ["double", "drop_table"]' in planning.requests[0].turns[0].text

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,8 +43,11 @@ def seller(model: Model) -> LLMAgent:
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def offline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
+    yield
+    for shared in (planner, synthesizer):  # other tests decide anew what their model is
+        await shared.close()
 
 
 async def test_a_team_runs_in_a_test_from_a_request_to_its_outcome() -> None:
@@ -69,6 +73,25 @@ async def test_a_team_is_tested_in_less_than_a_second() -> None:
 
 def test_every_name_of_the_kit_stands_in_its_table() -> None:
     assert [name for name in testing.__all__ if f"`{name}`" not in str(testing.__doc__)] == []
+
+
+async def test_a_shipped_agent_with_a_model_of_the_test_s_is_otherwise_itself_and_the_shipped_one_as_it_was() -> None:
+    wrong = saying({"tasks": [{"id": "t1", "agent": "nobody", "intent": "?"}]})
+    thinks, sells = ScriptedModel(wrong, saying({"cannot": "We sell tea alone."})), ScriptedModel()
+    assert planner.model.provider == "offline"
+
+    scripted = planner.with_model(thinks)
+    outcome = await run_team(TEAM, [scripted, synthesizer, seller(ScriptedModel()).with_model(sells)], "Sell me a car")
+    await scripted.close()
+
+    assert ("We sell tea alone." in outcome.reason, sells.requests) == (True, [])
+    first, second = thinks.requests
+    assert first.instructions.startswith("You plan for a team of agents.")
+    assert '"description": "Sells tea"' in first.turns[0].text
+    assert "nobody" in second.turns[0].text  # what is wrong with its plan, it is told as ever
+    assert (thinks.closed, planner.model.provider) == (True, "offline")
+    with pytest.raises(ConfigurationError, match="agent planner has model=42"):
+        planner.with_model(42)  # type: ignore[arg-type]
 
 
 async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
