@@ -257,11 +257,10 @@ def _value(result: CallToolResult) -> JsonValue:
 
 
 def _part(block: Any) -> str:
-    if block.type == "text":
-        return str(block.text)
-    if block.type == "resource" and getattr(block.resource, "text", None) is not None:
-        return str(block.resource.text)
-    kind = getattr(block, "mime_type", None) or getattr(block, "uri", None) or ""
+    there = block.resource if block.type == "resource" else block
+    if getattr(there, "text", None) is not None:
+        return str(there.text)
+    kind = getattr(there, "mime_type", None) or there.uri
     return f"[{block.type} {kind}: not shown]"
 
 

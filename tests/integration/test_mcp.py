@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
-from mcp.types import ListToolsResult
-from mcp.types import Tool as Offered
 from support.processes import found
 from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
@@ -234,44 +232,6 @@ async def test_what_is_not_there_is_named() -> None:
         await nowhere.tools()
 
     assert caught.value.retryable
-
-
-class Paging:
-    """A client of a server that tells of two tools at a time."""
-
-    most = 3
-
-    def __init__(self, server: object) -> None:
-        pass
-
-    async def __aenter__(self) -> Paging:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    async def list_tools(self, *, cursor: str | None) -> ListToolsResult:
-        first = int(cursor or 0)
-        names = [f"t{number}" for number in range(first, min(first + 2, self.most))]
-        tools = [Offered(name=name, input_schema={"type": "object"}) for name in names]
-        return ListToolsResult(tools=tools, next_cursor=str(first + 2) if first + 2 < self.most else None)
-
-
-async def test_all_pages_of_what_a_server_offers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp.Client", Paging)
-    source = mcp_tools(["server"])
-
-    offered = [tool.name for tool in await source.tools()]
-    await source.close()
-
-    assert offered == ["t0", "t1", "t2"]
-
-
-async def test_of_a_server_with_too_many_tools_some_must_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp.Client", type("Many", (Paging,), {"most": 65}))
-
-    with pytest.raises(ConfigurationError, match=r"offers 65 tools; choose at most 64 with only=\[\.\.\.\]"):
-        await mcp_tools(["server"]).tools()
 
 
 async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:

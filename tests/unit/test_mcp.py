@@ -1,0 +1,359 @@
+"""What is made of an MCP server's tools, its answers and its connection, with a client in the SDK's place."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from typing import Any, Self
+
+import pytest
+from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
+from mcp.types import CallToolResult, ListToolsResult, TextContent, ToolAnnotations
+from mcp.types import Tool as Offered
+
+from pointsman.context import Context
+from pointsman.errors import ConfigurationError, TaskError
+from pointsman.mcp import MOST, McpTools, _value, mcp_tools
+from pointsman.ports import ToolSpec
+from pointsman_schemas.events import ErrorKind
+
+ANY = {"type": "object"}
+ADD = Offered(name="add", description="Adds", input_schema={"type": "object", "properties": {"a": {}}})
+
+
+class Server:
+    """It offers `ADD`, answers as `does` says, and counts who connected, was asked and left."""
+
+    def __init__(self) -> None:
+        self.does: Any = CallToolResult(content=[TextContent(type="text", text="done")])
+        self.opening: Any = None
+        self.pages = 1
+        self.connected = self.left = 0
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.listed: list[str | None] = []
+
+    def client(self, given: object) -> Client:
+        assert given is self
+        return Client(self)
+
+
+class Client:
+    """What the SDK would make of the server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    async def __aenter__(self) -> Self:
+        self.server.connected += 1
+        await asyncio.sleep(0)
+        if isinstance(self.server.opening, Exception):
+            raise self.server.opening
+        if self.server.opening is not None:
+            await self.server.opening.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.left += 1
+
+    async def list_tools(self, *, cursor: str | None) -> ListToolsResult:
+        self.server.listed.append(cursor)
+        place = int(cursor or 0)
+        tools = [ADD.model_copy(update={"name": f"add_{place}" if place else "add"})]
+        return ListToolsResult(tools=tools, next_cursor=str(place + 1) if place + 1 < self.server.pages else None)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        self.server.asked.append((name, arguments))
+        if isinstance(self.server.does, Exception):
+            raise self.server.does
+        given: CallToolResult = self.server.does
+        return given
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    there = Server()
+    monkeypatch.setattr("mcp.Client", there.client)
+    return there
+
+
+def source(server: Any = None, **more: Any) -> McpTools:
+    given = {"only": (), "timeout": 5.0, "idempotent": (), "approval": (), **more}
+    return McpTools(lambda: server, "calc", given["only"], given["timeout"], given["idempotent"], given["approval"])
+
+
+# What it offers
+
+
+def test_a_tool_is_offered_as_its_server_says_and_its_user_adds() -> None:
+    hints = [None, ToolAnnotations(), ToolAnnotations(read_only_hint=True), ToolAnnotations(idempotent_hint=True), None]
+    words = [{"description": "Adds"}, {"title": "Title"}, {}, {"description": "d", "title": "t"}, {}]
+    offered = [
+        Offered(name=f"t{place}", input_schema={**ANY, "title": str(place)}, annotations=hint, **said)
+        for place, (hint, said) in enumerate(zip(hints, words, strict=True))
+    ]
+
+    chosen = source(idempotent=["t4"], approval=["t1"], timeout=7.0)._chosen(offered)
+
+    assert [tool.spec for tool in chosen] == [
+        ToolSpec(f"t{place}", said, {**ANY, "title": str(place)})
+        for place, said in enumerate(["Adds", "Title", "t2", "d", "t4"])
+    ]
+    assert [tool.idempotent for tool in chosen] == [False, False, True, True, True]
+    assert [tool.approval for tool in chosen] == [False, True, False, False, False]
+    assert {(tool.timeout, tool.retries) for tool in chosen} == {(7.0, 0)}
+    assert [tool.name for tool in source(only=["t3"])._chosen(offered)] == ["t3"]
+
+
+def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
+    offered = [Offered(name=f"t{number}", input_schema=ANY) for number in range(MOST + 1)]
+
+    assert MOST == 64
+    assert len(source()._chosen(offered[:MOST])) == MOST
+    assert len(source(only=["t64"])._chosen(offered)) == 1
+    with pytest.raises(ConfigurationError, match="calc offers 65 tools; choose at most 64"):
+        source()._chosen(offered)
+
+
+@pytest.mark.parametrize(
+    ("offered", "said"),
+    [
+        (
+            [Offered(name="my tool", input_schema=ANY)],
+            r"a tool of an MCP server cannot be used: .*; leave it out by only=",
+        ),
+        ([], "calc has no tool add; it has none"),
+    ],
+)
+def test_what_cannot_be_used_is_named(offered: list[Offered], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        source(idempotent=() if offered else ["add"])._chosen(offered)
+
+
+async def test_all_pages_of_what_a_server_offers_are_read(server: Server) -> None:
+    calc, server.pages = source(server), 3
+
+    offered = [tool.name for tool in await calc.tools()]
+    await calc.close()
+
+    assert (offered, server.listed) == (["add", "add_1", "add_2"], [None, "1", "2"])
+
+
+async def test_a_server_whose_list_has_no_end_is_not_read_for_ever(server: Server) -> None:
+    server.pages = 10**9
+
+    with pytest.raises(ConfigurationError, match="calc offers 641 tools"):
+        await source(server).tools()
+
+
+def test_a_server_is_told_what_it_is_given() -> None:
+    command = mcp_tools(["serve", "--root", "x" * 300], env={"A": "b"}, timeout=3.0, only=["add"], approval=["add"])
+    web = mcp_tools("https://host/mcp", idempotent=["add"], approval=["add"], timeout=4.0)
+
+    started = command._server()
+    assert (started.command, started.args, started.env) == ("serve", ["--root", "x" * 300], {"A": "b"})
+    assert mcp_tools(["serve"])._server().env is None
+    assert repr(command) == f"<tools of serve --root {'x' * 187}>"
+    assert web._server() == "https://host/mcp"
+    assert repr(web) == "<tools of https://host/mcp>"
+    for each, time in ((command, 3.0), (web, 4.0)):
+        (add,) = each._chosen([ADD])
+        assert (add.timeout, add.approval, add.idempotent) == (time, True, each is web)
+
+
+@pytest.mark.parametrize("what", ["only", "idempotent", "approval"])
+def test_one_name_is_no_list_of_names(what: str) -> None:
+    given: Any = {what: "add"}
+
+    with pytest.raises(ConfigurationError, match=rf"have {what}='add'; expected \['add'\]"):
+        mcp_tools(["server"], **given)
+
+
+# What it is asked
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [('{"a": 1}', {"a": 1}), (' \n{"a": [null, "é"]} ', {"a": [None, "é"]}), ("", {}), ("  ", {})],
+)
+async def test_arguments_are_passed_on_as_they_are(text: str, sent: dict[str, Any], server: Server) -> None:
+    calc = source(server)
+    (add,) = await calc.tools()
+
+    result = await add.call(text, Context.for_test())
+    await calc.close()
+
+    assert (result.data, result.is_error) == ("done", False)
+    assert server.asked == [("add", sent)]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"a": 1, "a": 2}', '"\ud800"'])
+async def test_arguments_that_are_no_object_are_not_sent(text: str, server: Server) -> None:
+    calc = source(server)
+    (add,) = await calc.tools()
+
+    result = await add.call(text, Context.for_test())
+    await calc.close()
+
+    assert result.text.startswith("bad arguments for add: ")
+    assert server.asked == []
+
+
+async def test_what_code_calls_it_with_is_sent_as_json(server: Server) -> None:
+    calc = source(server)
+    (add,) = await calc.tools()
+
+    await add.run({"day": date(2026, 1, 5)}, Context.for_test())
+    await calc.close()
+
+    assert server.asked == [("add", {"day": "2026-01-05"})]
+
+
+# What it answers
+
+
+def answer(*blocks: Any, fields: Any = None, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=list(blocks), structured_content=fields, is_error=is_error)
+
+
+TEXT = TextContent(type="text", text="said")
+BLOB = types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri="file:///a.bin", blob="aGk="))
+LINK = types.ResourceLink(type="resource_link", name="a", uri="file:///a.txt")
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (answer(TEXT, TEXT), "said\nsaid"),
+        (answer(TEXT, fields={"a": 1}), {"a": 1}),
+        (answer(TEXT, fields={"result": [1]}), [1]),
+        (answer(TEXT, fields={"result": 1, "a": 2}), {"result": 1, "a": 2}),
+        (answer(BLOB, LINK), "[resource file:///a.bin: not shown]\n[resource_link file:///a.txt: not shown]"),
+        (answer(), ""),
+    ],
+)
+def test_an_answer_is_its_fields_or_its_texts(result: CallToolResult, value: Any) -> None:
+    assert _value(result) == value
+
+
+@pytest.mark.parametrize(
+    ("result", "said"), [(answer(TEXT, is_error=True), "said"), (answer(is_error=True), "did not say why")]
+)
+async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
+    result: CallToolResult, said: str, server: Server
+) -> None:
+    calc, server.does = source(server), result
+    await calc.tools()
+
+    with pytest.raises(TaskError, match=said) as caught:
+        await calc.call("add", {})
+    await calc.connected()
+
+    assert (caught.value.kind, caught.value.retryable, server.connected) == (ErrorKind.HANDLER, False, 1)
+    await calc.close()
+
+
+async def test_a_call_the_server_turns_down_is_an_answer_and_the_connection_stays(server: Server) -> None:
+    calc, server.does = source(server), MCPError(types.INVALID_PARAMS, "no such tool")
+
+    with pytest.raises(TaskError, match="calc answered: no such tool") as caught:
+        await calc.call("add", {})
+    await calc.connected()
+
+    assert (caught.value.retryable, server.connected, server.left) == (False, 1, 0)
+    await calc.close()
+
+
+@pytest.mark.parametrize("error", [MCPError(types.CONNECTION_CLOSED, "closed"), OSError("gone")])
+async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(error: Exception, server: Server) -> None:
+    calc, server.does = source(server), error
+
+    with pytest.raises(TaskError, match=r"the connection to calc broke: .*(closed|gone)") as caught:
+        await calc.call("add", {})
+    left = server.left
+    server.does = answer(TEXT)
+    again = await calc.call("add", {"a": 1})
+    await calc.close()
+
+    assert (caught.value.retryable, left, again, server.connected) == (True, 1, "said", 2)
+    assert server.asked[-1] == ("add", {"a": 1})
+
+
+# Its connection
+
+
+async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_opens_again(server: Server) -> None:
+    calc = source(server)
+    await calc.close()  # there is none
+
+    offered = await asyncio.gather(*(calc.tools() for _ in range(5)))
+    connected = server.connected
+    await calc.close()
+    left = server.left
+    await calc.close()
+    await calc.tools()
+    await calc.close()
+
+    assert [[tool.name for tool in each] for each in offered] == [["add"]] * 5
+    assert (connected, left, server.connected, server.left) == (1, 1, 2, 2)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_connection_that_ended_by_itself_is_made_again(server: Server) -> None:
+    calc = source(server)
+    await calc.tools()
+    assert calc._living is not None
+    calc._living.cancel()
+    await asyncio.wait({calc._living})
+
+    await calc.call("add", {})
+    await calc.close()
+
+    assert (server.connected, server.asked) == (2, [("add", {})])
+
+
+async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> None:
+    calc = source(server)
+    await calc.tools()
+    here = calc._living
+
+    async def elsewhere() -> int:
+        await calc.close()  # it is not this loop's to close
+        assert server.left == 0
+        await calc.tools()
+        connected = server.connected
+        await calc.close()
+        return connected
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == 2
+    assert here is not None
+    here.cancel()
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "retryable"),
+    [
+        (ExceptionGroup("g", [ExceptionGroup("h", [OSError("refused")])]), "calc cannot be reached: .*refused", True),
+        (TaskError("it is full"), "^it is full$", False),
+    ],
+)
+async def test_who_cannot_be_connected_to_says_why(
+    error: Exception, said: str, retryable: bool, server: Server
+) -> None:
+    server.opening = error
+
+    with pytest.raises(TaskError, match=said) as caught:
+        await source(server).tools()
+
+    assert caught.value.retryable is retryable
+
+
+async def test_a_server_that_never_begins_is_given_up_and_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.mcp._START", 0.01)
+    calc, server.opening = source(server), asyncio.Event()
+
+    with pytest.raises(TaskError, match=r"cannot be reached: no answer within 0\.01 s") as caught:
+        await calc.tools()
+
+    assert caught.value.retryable
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
