@@ -63,7 +63,7 @@ async def judged(*cases: Case, **more: Any) -> Report:
 async def test_routing_is_measured_and_confusion_says_who_was_used_instead() -> None:
     report = await judged(
         Case(input="tea please", agents=("tea",)),
-        Case(input="tea and cake please", agents=("cake", "tea")),
+        Case(input="tea and cake please", agents=("tea", "cake")),
         Case(input="cake please", agents=("tea",)),
         Case(input="tea and cake", agents=("cake",)),
         Case(input="please", agents=("tea",), status="failed"),
@@ -76,6 +76,7 @@ async def test_routing_is_measured_and_confusion_says_who_was_used_instead() -> 
         ("tea", "tea"): 2, ("cake", "cake"): 2, ("tea", "cake"): 1, (NOBODY, "tea"): 1, ("tea", NOBODY): 1,
     }  # fmt: skip
     assert report.scored[2].problems == ("cake worked on it, expected tea",)
+    assert report.scored[1].used == ("cake", "tea")
 
 
 def too_cheap(outcome: Outcome) -> str | None:
@@ -189,16 +190,22 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
     @agent(name="seer", description="Looks at what it is handed")
     async def seer(asked: Any, context: Context) -> str:
         seen.append(context.handoff)
-        return "seen"
+        return "x" * 300
 
     given: JsonValue = {"size": "x" * 100}
-    cases = (Case(input="a text"), Case(input=given), Case(name="third", input="a text"))
+    cases = (
+        Case(input="a text", answer="z"),
+        Case(input=given),
+        Case(name="third", input="a text", answer={"a": "y" * 300}),
+    )
     async with running_team(TEAM, [planner, synthesizer, seer]) as client:
         report = await evaluate(Suite(agent="seer", cases=cases, timeout=7), client, parallel=1)
 
     assert [(each.intent, each.input) for each in seen] == [
         ("a text", "a text"), ("Work on the input", given), ("a text", "a text"),
     ]  # fmt: skip
+    assert report.scored[0].problems == (f"the answer is '{'x' * 200}', expected 'z'",)
+    assert report.scored[2].problems == (f"the answer's a is null, expected \"{'y' * 199}",)
     assert [each.name for each in report.scored] == ["1: a text", '2: {"size":"' + "x" * 68, "third"]
     assert [each.workflow_id for each in report.scored] == [each.workflow_id for each in seen]
     assert len({each.idempotency_key for each in seen}) == 3
@@ -235,10 +242,14 @@ async def test_as_many_cases_as_may_be_are_under_way_together_and_no_more() -> N
 
 async def test_nobody_there_is_a_wrong_case_and_not_a_hanging_one() -> None:
     async with running_team(TEAM, [planner, synthesizer, tea]) as client:
-        report = await evaluate(Suite(agent="nobody", cases=(Case(input="x"),), timeout=0.2), client)
+        of_agent = Suite(agent="nobody", cases=(Case(input="x"),), timeout=0.2)
+        suites = of_agent, of_agent.model_copy(update={"agent": None, "team": "nobody"})
+        async with asyncio.timeout(5):
+            reports = await asyncio.gather(*(evaluate(suite, client) for suite in suites))
 
-    assert report.scored[0].problems == ("it had not ended after 0.2 s",)
-    assert (report.scored[0].status, report.scored[0].used, report.usage) == ("running", (), Usage())
+    for report in reports:
+        assert report.scored[0].problems == ("it had not ended after 0.2 s",)
+        assert (report.scored[0].status, report.scored[0].used, report.usage) == ("running", (), Usage())
 
 
 async def test_a_case_is_worked_on_no_longer_than_it_is_waited_for() -> None:

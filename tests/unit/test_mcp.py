@@ -29,6 +29,7 @@ class Server:
         self.opening: Any = None
         self.pages = 1
         self.connected = self.left = 0
+        self.left_by: list[type[BaseException] | None] = []
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.listed: list[str | None] = []
 
@@ -52,8 +53,9 @@ class Client:
             await self.server.opening.wait()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.server.left += 1
+        self.server.left_by.append(kind)
 
     async def list_tools(self, *, cursor: str | None) -> ListToolsResult:
         self.server.listed.append(cursor)
@@ -294,7 +296,7 @@ async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_op
     await calc.close()
 
     assert [[tool.name for tool in each] for each in offered] == [["add"]] * 5
-    assert (connected, left, server.connected, server.left) == (1, 1, 2, 2)
+    assert (connected, left, server.connected, server.left_by) == (1, 1, 2, [None, None])
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -311,7 +313,7 @@ async def test_a_connection_that_ended_by_itself_is_made_again(server: Server) -
     assert (server.connected, server.asked) == (2, [("add", {})])
 
 
-async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> None:
+async def test_each_event_loop_has_a_connection_of_its_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     calc = source(server)
     await calc.tools()
     here = calc._living
@@ -324,9 +326,41 @@ async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> No
         await calc.close()
         return connected
 
+    monkeypatch.setattr("pointsman.mcp._END", 0.1)
     assert await asyncio.to_thread(asyncio.run, elsewhere()) == 2
+    for _ in range(5):
+        await asyncio.sleep(0)
     assert here is not None
+    assert not here.done()
     here.cancel()
+
+
+async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(server: Server) -> None:
+    calc, server.opening = source(server), asyncio.Event()
+    asking = asyncio.create_task(calc.tools())
+    while not server.connected:
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(2):  # it has 5 s to leave
+        await calc.close()
+    with pytest.raises(TaskError, match="the connection to calc was closed before it was there") as caught:
+        await asking
+
+    assert caught.value.retryable
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: Server) -> None:
+    calc, server.opening = source(server), asyncio.Event()
+    asking = asyncio.create_task(calc.tools())
+    while not server.connected:
+        await asyncio.sleep(0)
+
+    asking.cancel()
+    await asyncio.wait({asking})
+    await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import mcp
 import pytest
+from mcp.server import MCPServer  # imported here, as it takes long: not within a test's time
 from support.system import echo, in_memory
 from support.waiting import until
 
 from pointsman.agent import agent
+from pointsman.cli import offering
 from pointsman.cli.offering import answer
-from pointsman.errors import PeerError, TaskError
+from pointsman.client import Client
+from pointsman.errors import BusUnavailable, ContractError, NotFound, PeerError, PointsmanError, TaskError
 from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Team
 
 
@@ -76,6 +82,90 @@ async def test_who_gives_up_asking_ends_the_workflow() -> None:
         await until(over)
 
     assert asking.cancelled()
+
+
+class Workflow:
+    """One whose outcome does not come, and what it was asked."""
+
+    id = "wf_1"
+
+    def __init__(self, ends: BaseException, failure: PointsmanError | None = None) -> None:
+        self.ends, self.failure = ends, failure
+        self.asked: list[object] = []
+
+    async def submit(self, team: str, request: str, *, deadline: float) -> Workflow:
+        self.asked.append((team, request, deadline))
+        return self
+
+    async def outcome(self, timeout: float) -> object:
+        self.asked.append(timeout)
+        raise self.ends
+
+    async def cancel(self, reason: str) -> None:
+        self.asked.append(reason)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.parametrize("failure", [None, BusUnavailable("away"), NotFound("it has ended")])
+async def test_who_gives_up_has_given_up_whether_or_not_it_can_be_told(failure: PointsmanError | None) -> None:
+    workflow: Any = Workflow(asyncio.CancelledError(), failure)
+
+    with pytest.raises(asyncio.CancelledError):
+        await answer(workflow, "shop", "tea", 3.0)
+
+    assert workflow.asked == [("shop", "tea", 3.0), 8.0, "the MCP client gave up"]
+
+
+def offered(
+    monkeypatch: pytest.MonkeyPatch, shop: Team, *agents: Any, timeout: float = 20.0
+) -> tuple[str | None, mcp.types.CallToolResult, list[object]]:
+    """How a server says what it offers, what it answers, and what it was started for."""
+    seen: list[Any] = []
+
+    @asynccontextmanager
+    async def session(url: str | None, namespace: str | None, *, create: bool) -> AsyncIterator[Client]:
+        seen.append((url, namespace, create))
+        async with in_memory(shop, agents) as client:
+            yield client
+
+    async def talk(server: MCPServer) -> None:
+        async with mcp.Client(server) as client:
+            (tool,) = (await client.list_tools()).tools
+            seen.extend([tool.description, await client.call_tool(tool.name, {"request": "tea"})])
+
+    monkeypatch.setattr(offering, "session", session)
+    monkeypatch.setattr(MCPServer, "run_stdio_async", talk)
+    code = offering.run(shop.name, timeout=timeout, url="nats://x:1", namespace="other")
+    asked, described, result = seen
+    return described, result, [*asked, code]
+
+
+def test_a_team_is_offered_by_its_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    described, result, started = offered(
+        monkeypatch, team("echo").model_copy(update={"description": "Sells tea"}), echo("echo")
+    )
+
+    assert described == "Sells tea. Give the whole request as text."
+    assert (result.is_error, result.content[0].text) == (False, "echo: tea")  # type: ignore[union-attr]
+    assert started == ["nats://x:1", "other", True, 0]
+
+
+def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described, result, _ = offered(monkeypatch, team("broken"), broken)
+
+    assert described == "The team shop. Give the whole request as text."
+    assert result.is_error
+    assert "the shop is closed" in result.content[0].text  # type: ignore[union-attr]
+
+
+def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offering, "session", None)
+
+    with pytest.raises(ContractError, match="no team"):
+        offering.run("no team", timeout=1.0, url=None, namespace=None)
 
 
 async def test_a_team_that_nobody_runs_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
