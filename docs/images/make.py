@@ -171,7 +171,7 @@ async def pictures(folder: Path, chromium: str) -> None:
         await page.goto(address)
         await page.get_by_role("link", name="Norway").wait_for()
         await page.locator("li.row:has(.status.running) .tasks .number:not(:empty)").wait_for()
-        await page.screenshot(path=folder / "dashboard-list.png")
+        await page.screenshot(path=folder / "dashboard-list.png", clip={"x": 0, "y": 0, "width": 1280, "height": 520})
         phone = await browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
         await phone.goto(f"{address}/workflows/{workflow.id}")
         await phone.get_by_role("heading", name="Answer").wait_for()

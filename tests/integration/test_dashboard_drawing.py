@@ -183,6 +183,7 @@ async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_on
         await page.goto(f"/workflows/{WORKFLOW}")
         node, lane = page.locator(".node[data-task=t1]"), page.locator(".lane[data-task=t1]")
         await expect(node).to_have_attribute("aria-label", re.compile("handed over"))
+        await expect(node.locator(".more")).to_have_text("t1 · Handed over")
         await expect(lane.locator(".span")).to_be_visible()
         await expect(lane.locator(".part")).to_have_count(0)
         await bus.publish(Subjects().event(WORKFLOW, "t1"), dump(begun), headers)

@@ -196,7 +196,8 @@ function nodeElement(task, [x, y], width, height, choose) {
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     const status = word(now.status);
     const time = took === status ? "" : took; // what never began took none
-    const below = now.task_id === now.agent ? [status, time] : [now.task_id, took];
+    const waits = !now.ended_at && now.status !== "running"; // what for matters more than how long
+    const below = now.task_id === now.agent ? [status, time] : [now.task_id, waits ? status : took];
     if (more) setText(more, cut(`${below.filter(Boolean).join(" · ")}${tries}`, Math.floor((width - 22) / 5.9)));
     const said = [now.task_id, now.agent, status.toLowerCase(), time].filter(Boolean).join(", ");
     setAttribute(node, "aria-label", said);
