@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import structlog
 from structlog.testing import capture_logs
+from support.waiting import until
 from support.workers import Desk, running, worker
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine import worker as module
+from pointsman_schemas.card import AgentCard
 
 
 def said(text: str) -> str:
@@ -30,8 +34,11 @@ async def test_a_worker_warns_of_a_live_agent_of_the_same_name_with_another_sche
     first: Agent = agent(name="invoice", description="d", version="1.0.0")(said)
     other: Agent = agent(name="invoice", description="d", version="2.0.0")(second)  # type: ignore[arg-type]
 
+    async def announced() -> Sequence[AgentCard]:
+        return await desk.bus.registry.cards()
+
     async with running(worker(desk.bus, first)) as _:
-        [card] = await desk.bus.registry.cards()
+        [card] = await until(announced)
         with capture_logs() as lines:
             async with running(worker(desk.bus, other)):
                 pass
