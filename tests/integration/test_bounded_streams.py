@@ -50,8 +50,7 @@ async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamB
     assert f"{log} holds" in full["streams"]["seen"]
 
 
-@pytest.mark.parametrize("limits", [{"max_bytes": 50_000_000}, {"max_msgs": 5_000}])
-@pytest.mark.parametrize("kind", ["work", "log"])
+@pytest.mark.parametrize(("kind", "limits"), [("work", {"max_bytes": 50_000_000}), ("log", {"max_msgs": 5_000})])
 async def test_a_stream_that_drops_its_oldest_messages_is_told_of(
     bus: JetStreamBus, settings: Settings, kind: str, limits: dict[str, int]
 ) -> None:

@@ -30,7 +30,7 @@ _TASKS = [
     {"id": "join", "agent": "b", "intent": "Do nothing for join", "depends_on": ["t1", "t2", "t3"]},
 ]
 _AGENTS = [planner_of(*_TASKS), echo("a"), echo("b"), synthesizer]
-_WARM_UP, _COUNTED = 10, 40  # workflows
+_WARM_UP, _COUNTED = 5, 20  # workflows
 _NOBODY = "http://127.0.0.1:9"
 _WITH, _AWAY = 1.25, 1.17
 """Calls a workflow with telemetry, for each without. They were 1.20 and 1.11."""

@@ -293,7 +293,7 @@ def _holds(state: State, limits: Limits) -> None:
 
 
 @settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     database=None,

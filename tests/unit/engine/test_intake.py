@@ -22,7 +22,7 @@ from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 steady = settings(
-    max_examples=400,
+    max_examples=200,
     deadline=None,
     derandomize=True,
     database=None,
