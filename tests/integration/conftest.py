@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator
 
 import pytest
 from playwright.async_api import Browser, async_playwright
+from support.browser import found_or_skipped
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture
 def chromium() -> str:
-    """Where it is. Without one there is nothing to test here, which is a failure where one is said to be."""
-    if CHROMIUM is None:
-        reason = "there is no chromium here (apt-get install chromium)"
-        if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return CHROMIUM
+    """Where it is."""
+    return found_or_skipped(CHROMIUM)
 
 
 @pytest.fixture

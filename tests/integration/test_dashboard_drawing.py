@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Page, expect
 from support.browser import page_of, served, shown
 from support.history import WORKFLOW, at, completed, dispatched, ended, planned, started, store, succeeded, tool
 
@@ -15,7 +15,7 @@ from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import BEGUN, Progress
+from pointsman_schemas.events import BEGUN, Progress, Usage
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import PlanAccepted, RetryScheduled, TaskAbandoned
 from pointsman_schemas.plan import Plan, PlannedTask
@@ -189,6 +189,52 @@ async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_on
         await bus.publish(Subjects().event(WORKFLOW, "t1"), dump(begun), headers)
         await expect(node).to_have_attribute("aria-label", re.compile("running"))
         await expect(lane.locator(".part.running")).to_have_count(1)
+
+
+async def test_bars_are_to_scale_and_what_was_paid_stands_on_every_page(browser: Browser) -> None:
+    bus, paid = MemoryBus(), Usage(calls=1, input_tokens=100, output_tokens=20, cost=0.25)
+    done, end = succeeded("t1", "fitter", 1.5, 4), ended("completed", 6)
+    await store(
+        bus,
+        started(),
+        *planned(PlannedTask(id="t1", agent="fitter", intent="fit")),
+        dispatched("t1", "fitter", 1),
+        done.model_copy(update={"result": done.result.model_copy(update={"usage": paid})}),
+        end.model_copy(update={"outcome": end.outcome.model_copy(update={"usage": paid})}),
+    )
+    drawn = "one => [one.style.left, one.style.width].map(parseFloat)"
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.goto(f"/workflows/{WORKFLOW}")
+        lane = page.locator(".lane[data-task=t1]")
+        whole, worked = [await lane.locator(name).evaluate(drawn) for name in (".span", ".part")]
+        await expect(page.locator(".facts div", has_text="Cost").locator("dd")).to_have_text("$0.25")
+        await page.goto("/")
+        await expect(page.locator("li.row")).to_contain_text("$0.25")
+        await expect(page.locator(".totals div", has_text="Cost").locator("dd")).to_have_text("$0.25")
+        await page.goto("/agents")
+        await expect(page.locator("tr", has_text="fitter").locator("td[data-name=Cost]")).to_have_text("$0.25")
+
+    assert whole == pytest.approx([100 / 6, 300 / 6], abs=0.1)
+    assert worked == pytest.approx([150 / 6, 250 / 6], abs=0.1)
+
+
+async def test_it_is_dark_where_the_system_is_until_another_theme_is_chosen_which_stays(browser: Browser) -> None:
+    async def theme(page: Page) -> tuple[str, str]:
+        style = "getComputedStyle(document.{}).{}"
+        scheme = await page.evaluate(style.format("documentElement", "colorScheme"))
+        return scheme, await page.evaluate(style.format("body", "color"))
+
+    async with served(Client(MemoryBus())) as address, page_of(browser, address, color_scheme="dark") as page:
+        await page.goto("/")
+        of_the_system = await theme(page)
+        await page.locator("#theme").click()
+        chosen = await theme(page)
+        await page.reload()
+        kept = await theme(page)
+
+    assert (of_the_system[0], chosen[0]) == ("dark", "light")
+    assert of_the_system[1] != chosen[1]
+    assert kept == chosen
 
 
 class Watched(MemoryBus):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pointsman.client import Client
 from pointsman.web.server import serve
 
-__all__ = ["page_of", "served", "shown"]
+__all__ = ["found_or_skipped", "page_of", "served", "shown"]
 
 PATIENCE = 20_000  # milliseconds an element may take to appear
 expect.set_options(timeout=PATIENCE)
@@ -50,6 +52,16 @@ async def page_of(browser: Browser, address: str, *, complains: str = "", **opti
     finally:
         await context.close()
     assert [said for said in complaints if not complains or complains not in said] == []
+
+
+def found_or_skipped(chromium: str | None) -> str:
+    """Where it is. Without one there is nothing to test, which is a failure where one is said to be."""
+    if chromium is None:
+        reason = "there is no chromium here (apt-get install chromium)"
+        if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return chromium
 
 
 def shown(page: Page, text: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browser import found_or_skipped
 
 _ROOT = Path(__file__).parents[2]
 _PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())
@@ -80,3 +81,17 @@ def test_ci_runs_what_developers_run_and_takes_no_missing_browser_for_an_excuse(
 
     assert commands[:2] == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."']
     assert commands[-2:] == ["export POINTSMAN_NEEDS_CHROMIUM=1", "make test"]
+    assert any("apt-get install" in command and "chromium" in command for command in commands)
+
+
+def test_without_a_browser_its_tests_say_so_and_are_left_out_unless_one_is_said_to_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("POINTSMAN_NEEDS_CHROMIUM", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="there is no chromium here"):
+        found_or_skipped(None)
+
+    monkeypatch.setenv("POINTSMAN_NEEDS_CHROMIUM", "1")
+    with pytest.raises(pytest.fail.Exception, match="there is no chromium here"):
+        found_or_skipped(None)
+    assert found_or_skipped("/usr/bin/chromium") == "/usr/bin/chromium"

@@ -238,10 +238,13 @@ def test_bars_are_to_scale_on_one_axis() -> None:
         (drawn,) = re.finditer("[█─]+", line)
         return drawn.start(), len(drawn.group())
 
-    whole, plan, fitter = bar("invoke_workflow"), bar("plan planner"), bar("invoke_agent fitter")
+    names = ("invoke_workflow", "plan planner", "invoke_agent fitter", "invoke_agent tester")
+    whole, plan, fitter, tester = (bar(name) for name in names)
     assert whole[1] == 32
     assert (plan[0], fitter[0]) == (whole[0], whole[0] + 5)
     assert abs(fitter[1] - 16) <= 1
+    assert tester[0] == fitter[0], "they ran side by side"
+    assert abs(tester[1] - 32 / 3) <= 1
 
 
 def test_a_trace_tells_attempts_and_what_was_paid() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import pytest
 from support.asgi import events
 from support.dashboard import until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, started, store, succeeded
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.announcing import team_card
+from pointsman.ports import QueueDepth
+from pointsman.web import views
+from pointsman.web.rows import AgentRecord
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled
@@ -29,6 +35,43 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
     assert (fitter["waiting"], fitter["working"], fitter["instances"], fitter["versions"]) == (1, 0, 1, ["2.1.0"])
     assert (fitter["health"], agents["tester"]["health"]) == ("ready", "gone")
     assert (fitter["record"]["median"], fitter["record"]["wait"], fitter["record"]["succeeded"]) == (2.5, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("instances", "pending", "in_flight", "recent", "health"),
+    [
+        (1, 0, 0, "", "ready"),
+        (1, 0, 2, "", "working"),
+        (1, 3, 2, "", "busy"),
+        (0, 0, 0, "", "gone"),
+        (0, 3, 0, "", "stuck"),
+        (1, 3, 2, "++--", "failing"),
+        (1, 0, 0, "+++-", "ready"),
+        (1, 0, 0, "---", "ready"),
+    ],
+)
+def test_the_health_of_an_agent_is_what_waits_for_it_who_is_there_and_how_it_went(
+    instances: int, pending: int, in_flight: int, recent: str, health: str
+) -> None:
+    cards = [AgentCard(name="fitter", description="fits", instance=f"i{n}", version="1") for n in range(instances)]
+    record = AgentRecord("fitter", recent=deque(each == "+" for each in recent))
+
+    (shown,) = views.agents(cards, {"fitter": QueueDepth(pending, in_flight)}, {"fitter": record}, {})
+
+    assert shown["health"] == health
+
+
+async def test_what_stands_still_or_fails_is_counted_around_every_page() -> None:
+    bus = MemoryBus()
+    await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
+    await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
+    await store(bus, *completed())
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            live = (await page.until("agents")).data["live"]
+
+    assert live["stuck"] == 1
 
 
 async def test_teams_with_a_supervisor_come_before_those_that_had_one() -> None:
