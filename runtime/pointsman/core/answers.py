@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from pointsman.core.disagreements import disagreements
 from pointsman.core.draft import Draft, add_role_task, end, free_id
 from pointsman.core.outcome import ASK_FOR_LESS, GONE, START_IT, could_not, decisions, gaps, not_served
-from pointsman.core.state import State, report
+from pointsman.core.state import State
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman.core.tree import used_up
 from pointsman_schemas.card import Role
@@ -83,7 +83,9 @@ def write_answer(draft: Draft) -> None:
 
 
 def found_disagreements(state: State) -> tuple[str, ...]:
-    return disagreements(report(task) for task in state.work())
+    """Those between the tasks that succeeded."""
+    succeeded = (task for task in state.work() if task.status is TaskStatus.SUCCEEDED)
+    return disagreements({task.id: task.result.output for task in succeeded if task.result})
 
 
 def ask_synthesizer(draft: Draft, synthesizer: str, contradictions: tuple[str, ...] = ()) -> None:

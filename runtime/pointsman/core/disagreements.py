@@ -5,11 +5,9 @@ Prose is for the synthesizer to compare; what is said here holds without a model
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from pydantic import JsonValue
-
-from pointsman_schemas.events import TaskReport
 
 __all__ = ["disagreements"]
 
@@ -19,15 +17,15 @@ _OWN = frozenset({"confidence", "summary"})
 """Fields that tell of an agent itself: how sure it is, and how it puts it. In these two may differ and still agree."""
 
 
-def disagreements(reports: Iterable[TaskReport]) -> tuple[str, ...]:
-    """One sentence for each field that at least two of the succeeded `reports` fill differently, such as
+def disagreements(outputs: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """One sentence for each field that at least two of `outputs`, by the tasks they are of, fill differently, such as
     `verdict: legal says yes; risk says no`."""
     said: dict[str, dict[str, str]] = {}
-    for report in reports:
-        if report.status == "succeeded" and isinstance(report.output, dict):
-            for field, value in report.output.items():
+    for who, output in outputs.items():
+        if isinstance(output, dict):
+            for field, value in output.items():
                 if field not in _OWN and (short := _short(value)) is not None:
-                    said.setdefault(field, {})[report.task_id] = short
+                    said.setdefault(field, {})[who] = short
     return tuple(
         f"{field}: {'; '.join(f'{who} says {what}' for who, what in values.items())}"
         for field, values in said.items()

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from support.core import Story, card, cards, failure
 
+from pointsman.core.answers import found_disagreements
 from pointsman.core.disagreements import disagreements
 from pointsman.core.rehearsal import rehearse
+from pointsman.core.state import changed
+from pointsman.core.transitions import TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import TaskReport
 from pointsman_schemas.team import Check, FanOut
 
 THREE = cards("legal", "risk", "sales")
@@ -157,13 +159,6 @@ def test_nobody_that_could_ever_be_asked_is_said_at_once() -> None:
     assert story.outcome.reason == "no agent is alive that could take the request"
 
 
-def reports(*outputs: Any) -> list[TaskReport]:
-    return [
-        TaskReport(task_id=f"t{number}", agent="a", intent="say", status="succeeded", output=output)
-        for number, output in enumerate(outputs, 1)
-    ]
-
-
 @pytest.mark.parametrize(
     ("outputs", "found"),
     [
@@ -178,11 +173,15 @@ def reports(*outputs: Any) -> list[TaskReport]:
     ],
 )
 def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any], found: tuple[str, ...]) -> None:
-    assert disagreements(reports(*outputs)) == found
+    assert disagreements({f"t{number}": output for number, output in enumerate(outputs, 1)}) == found
 
 
 def test_what_did_not_succeed_contradicts_nobody() -> None:
-    failed = reports({"ok": True}, {"ok": False})
-    failed[1] = failed[1].model_copy(update={"status": "failed"})
+    story = asked()
+    story.succeed("legal", {"ok": True})
+    story.succeed("risk", {"ok": False})
+    state = story.state
+    failed = changed(state.tasks["risk"], status=TaskStatus.FAILED)
 
-    assert disagreements(failed) == ()
+    assert found_disagreements(state) == ("ok: legal says yes; risk says no",)
+    assert found_disagreements(changed(state, tasks={**state.tasks, "risk": failed})) == ()
