@@ -6,6 +6,7 @@ import asyncio
 import io
 import re
 
+import pytest
 from rich.console import Console
 from support.history import WORKFLOW, dispatched, ended, planned, started, store, succeeded, tool
 from support.system import echo, in_memory, planner_of, synthesizer
@@ -15,6 +16,7 @@ from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
 from pointsman.cli import workflows
 from pointsman.cli.fitting import within
+from pointsman.cli.following import follow
 from pointsman.cli.growing import Growing
 from pointsman.cli.tree import lines_of
 from pointsman.client import Client, Workflow
@@ -52,6 +54,26 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
         assert not drawing.done()
         release.set()
         await asyncio.wait_for(drawing, 20)
+
+
+@pytest.mark.parametrize("json", [False, True])
+async def test_watch_tells_what_happens_while_it_happens(capsys: pytest.CaptureFixture[str], json: bool) -> None:
+    release, said = asyncio.Event(), ""
+    plan = [{"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "slow", "intent": "wait"}]
+
+    async def told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return said.count('"task_succeeded"') == 2 if json else "✓ a " in said  # the planner, and then a
+
+    async with in_memory(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)]) as client:
+        watching = asyncio.ensure_future(follow(await client.submit("crew", "help"), json=json))
+        await until(told)
+        assert not watching.done()
+        release.set()
+        outcome = await asyncio.wait_for(watching, 20)
+
+    assert outcome.status == "completed"
 
 
 async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> None:
