@@ -51,8 +51,8 @@ class Steps:
         if self._known:
             await self._context.progress(f"continued after {len(self._known)} steps that were done before")
 
-    async def answer(self, turn: int, ask: Callable[[], Awaitable[ModelReply]]) -> ModelReply:
-        """The model's answer of `turn`: the one that was kept, or else what `ask` gives.
+    async def answer(self, turn: int, ask: Callable[[Context], Awaitable[ModelReply]]) -> ModelReply:
+        """The model's answer of `turn`: the one that was kept, or else what `ask` gives in the context it is given.
 
         One without calls is not kept: what follows from it is the result, which is kept itself, or one repair.
         """
@@ -61,7 +61,8 @@ class Steps:
                 return await self._taken_over(turn, step)
             self._continued.add(turn)
             return _reply(step)
-        reply = await ask()
+        context = self._context.for_call()
+        reply = await ask(context)
         if self._journal is None or not reply.calls:
             return reply
         step = self._context.kept.step(
@@ -71,7 +72,7 @@ class Steps:
             data=reply.data,
             finish=reply.finish,
             model=reply.model,
-            usage=reply.usage,
+            **context.told,  # what was used in vain before it came, too
         )
         try:
             kept = await self._context.kept.keep(step)

@@ -217,8 +217,7 @@ class LLMAgent(Agent):
 
     # Asking the model
 
-    async def _ask(self, run: ToolTurns, turns: tuple[Turn, ...]) -> ModelReply:
-        context = run.context
+    async def _ask(self, run: ToolTurns, turns: tuple[Turn, ...], context: Context) -> ModelReply:
         request = ModelRequest(
             model="",
             instructions=self._instructions,
@@ -232,7 +231,7 @@ class LLMAgent(Agent):
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.done.take_lost()):
-            calls.count_lost(request, context)
+            calls.count_lost(request, run.context)  # whoever goes on knows of it by itself
         return await calls.answer(request, context)
 
     # Reading the answer

@@ -18,7 +18,7 @@ from pointsman.bus.memory import MemoryBus
 from pointsman.context import Context
 from pointsman.engine.journal import BusJournal
 from pointsman.engine.worker import Worker
-from pointsman.errors import BusUnavailable, ContractError, UnknownOutcome
+from pointsman.errors import BusUnavailable, ContractError, ModelError, UnknownOutcome
 from pointsman.journal import Steps
 from pointsman.llm.fitting import estimated_input
 from pointsman.llm_agent import LLMAgent
@@ -26,7 +26,7 @@ from pointsman.ports import Clock, ModelReply, ModelRequest, Stored
 from pointsman.reporting import RecordingReporter
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
-from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.testing.models import Script, ScriptedModel, calling, saying
 from pointsman.tool_turns import REPEATS
 from pointsman.tools import tool
 from pointsman_schemas.envelope import decode
@@ -81,7 +81,7 @@ async def steps(desk: Desk, handoff: Handoff) -> list[Step]:
     return [parse(Step, stored.body) async for stored in desk.bus.read("work", filter)]
 
 
-async def interrupted(desk: Desk, shop: Shop, *replies: ModelReply, own_loop: bool = False, **more: Any) -> Handoff:
+async def interrupted(desk: Desk, shop: Shop, *replies: Script, own_loop: bool = False, **more: Any) -> Handoff:
     """A handoff whose worker left while a tool was under way."""
     first = ScriptedModel(*replies)
     async with running(Worker(desk.bus, [shop.agent(first, **more)], SETTINGS, own_loop=own_loop)):
@@ -90,8 +90,8 @@ async def interrupted(desk: Desk, shop: Shop, *replies: ModelReply, own_loop: bo
     return handoff
 
 
-async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply) -> Handoff:
-    """A handoff whose worker left while its model, after `replies`, did not answer."""
+async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply, handoff: Handoff | None = None) -> Handoff:
+    """A handoff, or this one again, whose worker left while its model, after `replies`, did not answer."""
     asked = asyncio.Event()
 
     class Silent(ScriptedModel):
@@ -102,7 +102,7 @@ async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply) -> Han
             return await super().complete(request)
 
     async with running(Worker(desk.bus, [shop.agent(Silent(*replies))], SETTINGS)):
-        handoff = await desk.hand("shop")
+        handoff = handoff or await desk.hand("shop")
         await asyncio.wait_for(asked.wait(), 10)
     return handoff
 
@@ -160,6 +160,18 @@ async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoeve
     assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run side by side
 
 
+async def test_what_a_model_used_in_vain_before_it_answered_is_counted_by_whoever_goes_on() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    dropped = ModelError("dropped", retryable=True, retry_after=0, usage=Usage(calls=1, input_tokens=5_000, cost=0.5))
+    handoff = await interrupted(desk, shop, dropped, calling(("slow", {})))
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, shop.names) == ("done", ["slow", "slow"])
+    assert (result.usage.calls, result.usage.input_tokens, result.usage.cost) == (3, 5_000 + 2 * 10, 0.5)
+
+
 async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools_used_as_that_one_s() -> None:
     desk = Desk(MemoryBus())
     asking = desk.handoff("shop")
@@ -192,6 +204,17 @@ async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_coun
 
     assert (result.output, result.usage.calls) == ("all there", 4)
     assert result.usage.input_tokens == 3 * 10 + estimated_input(second.requests[0])
+
+
+async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_counted() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await lost_in_an_answer(desk, shop)
+    await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})), handoff=handoff)
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("all there")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, result.usage.calls) == ("all there", 2 + 2)
 
 
 @pytest.mark.parametrize(
@@ -320,14 +343,15 @@ def steps_of(desk: Desk, handoff: Handoff, *, fresh: bool = True) -> Steps:
     return Steps(Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff, fresh=fresh)))
 
 
-def giving(reply: ModelReply) -> Callable[[], Awaitable[ModelReply]]:
-    async def ask() -> ModelReply:
+def giving(reply: ModelReply) -> Callable[[Context], Awaitable[ModelReply]]:
+    async def ask(context: Context) -> ModelReply:
+        context.record_usage(reply.usage)
         return reply
 
     return ask
 
 
-async def never() -> ModelReply:
+async def never(_: Context) -> ModelReply:
     raise AssertionError("it was asked already")
 
 
@@ -414,7 +438,7 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
     await other.load()  # again
 
     assert [call.name for call in reply.calls] == ["first"]
-    assert context.usage.calls == 7  # of the tool that is not run again, once; who asked has counted the answer
+    assert context.usage.calls == 1 + 7  # its own question, and once that of the tool that it does not run
     assert other.result(1, 0) == ("done", False)
     assert await other.keep_result(1, 0, "done again", True) == ("done", False)
     assert other.unknown(1, [0, 1]) == [1]
