@@ -86,8 +86,10 @@ class McpTools:
 
     async def close(self) -> None:
         """End the connection, and the server's process if it has one."""
+        if self._loop is not asyncio.get_running_loop():
+            return  # it lives on another loop, which ends it
         living, stop, client, self._client, self._living = self._living, self._stop, self._client, None, None
-        if living is None or stop is None or self._loop is not asyncio.get_running_loop():
+        if living is None or stop is None:
             return
         if client is None:  # it has not begun to wait for the end
             living.cancel()

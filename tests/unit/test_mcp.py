@@ -313,26 +313,36 @@ async def test_a_connection_that_ended_by_itself_is_made_again(server: Server) -
     assert (server.connected, server.asked) == (2, [("add", {})])
 
 
-async def test_each_event_loop_has_a_connection_of_its_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> None:
     calc = source(server)
     await calc.tools()
     here = calc._living
 
     async def elsewhere() -> int:
-        await calc.close()  # it is not this loop's to close
-        assert server.left == 0
         await calc.tools()
         connected = server.connected
         await calc.close()
         return connected
 
-    monkeypatch.setattr("pointsman.mcp._END", 0.1)
     assert await asyncio.to_thread(asyncio.run, elsewhere()) == 2
+    assert here is not None
+    here.cancel()
+
+
+async def test_a_connection_is_ended_by_its_own_event_loop_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.mcp._END", 0.1)
+    calc = source(server)
+    await calc.tools()
+
+    await asyncio.to_thread(asyncio.run, calc.close())
     for _ in range(5):
         await asyncio.sleep(0)
-    assert here is not None
-    assert not here.done()
-    here.cancel()
+    left = server.left
+    await calc.close()
+
+    assert (left, server.left) == (0, 1)
 
 
 async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(server: Server) -> None:

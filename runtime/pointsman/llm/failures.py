@@ -38,12 +38,11 @@ _STATUS_OF = {
     "request_too_large": 413,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
-    "api_error": 500,
-    "server_error": 500,
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""What an error that comes inside of a stream, after a status of 200, would have been by itself."""
+"""What an error that comes inside of a stream, after a status of 200, would have been by itself; any other word is a
+500."""
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|maximum context length|context window|prompt is too long", re.IGNORECASE

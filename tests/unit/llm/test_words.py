@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 from pydantic import JsonValue
 
 from pointsman.llm.extraction import Sources, arguments
-from pointsman.llm.failures import from_event, retry_after
 from pointsman.llm.matching import Described, Matcher, clauses, stems
 from pointsman.llm.prices import PRICES, priced
 from pointsman.llm.prompt import DATA_RULE, TaskPrompt, read_task, write_task
@@ -178,34 +174,3 @@ def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
     usage = priced("openai", "gpt-4.1", Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000))
 
     assert usage.cost == 2.0
-
-
-def test_a_pause_until_a_date_is_the_time_left_until_then() -> None:
-    then = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
-
-    assert retry_after({"Retry-After": then}) == pytest.approx(600, abs=10)
-
-
-@pytest.mark.parametrize(
-    ("names", "retryable"),
-    [
-        (("invalid_request_error", "invalid_prompt", "context_length_exceeded", "authentication_error"), False),
-        (("insufficient_quota", "billing_error", "permission_error", "not_found_error", "request_too_large"), False),
-        (("rate_limit_error", "rate_limit_exceeded", "api_error", "server_error", "timeout_error"), True),
-        (("overloaded_error", "never_heard_of"), True),
-    ],
-)
-def test_an_error_within_a_200_may_pass_or_not_by_its_code_or_its_type(names: Sequence[str], retryable: bool) -> None:
-    by_code = [from_event("p", {"code": name, "message": "it broke"}) for name in names]
-    by_type = [from_event("p", {"error": {"type": name, "code": None, "message": "it broke"}}) for name in names]
-
-    assert {error.retryable for error in (*by_code, *by_type)} == {retryable}
-    assert [f": it broke ({name})" in str(error) for name, error in zip(names, by_type, strict=True)] == [
-        name not in ("authentication_error", "permission_error") for name in names
-    ]
-
-
-def test_no_header_is_no_pause() -> None:
-    assert retry_after({}) is None
-    assert retry_after({"Retry-After": "Fri, 31 Dec 1999 23:59:59"}) is None
-    assert retry_after({"Retry-After": "-5"}) == 0.0
