@@ -11,7 +11,6 @@ from pydantic import BaseModel, JsonValue
 from pointsman.errors import ConfigurationError, ContractError, TaskError, describe_error
 from pointsman.ports import ToolSpec
 from pointsman.tools import Tool
-from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import as_json_value, parse_json
 
@@ -68,7 +67,7 @@ class McpTools:
         await self.connected()
         return self._offered
 
-    async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+    async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> Any:
         """What the server's tool gives. Raises `TaskError` with what it said when it failed."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
@@ -220,11 +219,12 @@ class _McpTool(Tool[..., Any]):
             raise ConfigurationError(
                 f"a tool of an MCP server cannot be used: {error}; leave it out by only="
             ) from None
+        description = offered.description or offered.title or name
         super().__init__(
-            call, name=name, description=offered.description or offered.title or name, timeout=timeout, retries=0,
-            idempotent=idempotent, approval=approval, namespace={},
+            call, name=name, description=description, timeout=timeout, retries=0, idempotent=idempotent,
+            approval=approval, namespace={},
         )  # fmt: skip
-        self.spec = ToolSpec(name, offered.description or offered.title or name, offered.input_schema)
+        self.spec = ToolSpec(name, description, offered.input_schema)
 
     async def _ready(self) -> None:
         await self._source.connected()
@@ -245,17 +245,15 @@ class _McpTool(Tool[..., Any]):
         return cast(dict[str, JsonValue], super()._plain(checked)["arguments"])
 
 
-def _value(result: CallToolResult) -> JsonValue:
+def _value(result: CallToolResult) -> Any:
     parts = [_part(block) for block in result.content]
     text = "\n".join(parts)
     if result.is_error:
-        raise TaskError(text or "the tool failed and did not say why", kind=ErrorKind.HANDLER)
-    if result.structured_content is not None:
-        value: JsonValue = as_json_value(result.structured_content)
-        if isinstance(value, dict) and set(value) == {"result"}:  # how the SDK wraps what is no object
-            return value["result"]
-        return value
-    return text
+        raise TaskError(text or "the tool failed and did not say why")
+    fields = result.structured_content
+    if fields is None:
+        return text
+    return fields["result"] if set(fields) == {"result"} else fields  # so the SDK wraps what is no object
 
 
 def _part(block: Any) -> str:

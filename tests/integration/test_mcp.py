@@ -197,15 +197,6 @@ async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_argument
     assert "no such luck" in free.text
 
 
-@pytest.mark.parametrize("what", ["only", "idempotent", "approval"])
-async def test_a_tool_that_is_spoken_of_and_not_offered_is_named(command: list[str], what: str) -> None:
-    named: Any = {what: ["multiply"]}
-    source = mcp_tools(command, **named)
-
-    with pytest.raises(ConfigurationError, match="has no tool multiply; it has add, die, fail, slow"):
-        await source.tools()
-
-
 @pytest.mark.parametrize(
     ("server", "given", "advice"),
     [

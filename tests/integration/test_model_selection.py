@@ -7,7 +7,7 @@ from support.adapters import KEY
 
 from pointsman.errors import ConfigurationError
 from pointsman.llm.openai_responses import OpenAIResponsesModel
-from pointsman.llm.selection import DEFAULT_MODELS, model_from
+from pointsman.llm.selection import DEFAULT_MODELS, model_from, server_of
 
 
 def test_the_model_follows_from_the_name_and_the_name_from_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +28,7 @@ def test_the_model_follows_from_the_name_and_the_name_from_the_keys(monkeypatch:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert chosen() == f"openai:{DEFAULT_MODELS['openai']}"
     assert chosen("anthropic:claude-x") == "anthropic:claude-x"
+    assert chosen(" openai: gpt-x ") == "openai:gpt-x"
     assert isinstance(model_from("openai-responses:gpt-5"), OpenAIResponsesModel)
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
     assert chosen() == "offline:offline"
@@ -40,3 +41,15 @@ def test_a_server_of_one_s_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
 
     assert model_from("openai:local").name == "local"
+
+
+def test_the_server_that_is_given_comes_before_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://there:0/v1")
+
+    assert server_of("openai", "http://here/v1") == "http://here/v1"
+    assert server_of("anthropic", None) is None
+    with pytest.raises(ConfigurationError, match="'http://there:0/v1', by OPENAI_BASE_URL; expected"):
+        server_of("openai", None)
+    with pytest.raises(ConfigurationError, match="'here'; expected"):
+        server_of("openai", "here")

@@ -117,18 +117,21 @@ def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "said"),
+    ("offered", "given", "said"),
     [
         (
             [Offered(name="my tool", input_schema=ANY)],
+            {},
             r"a tool of an MCP server cannot be used: .*; leave it out by only=",
         ),
-        ([], "calc has no tool add; it has none"),
+        ([], {"idempotent": ["add"]}, "calc has no tool add; it has none"),
+        ([ADD], {"only": ["add", "sub"]}, "calc has no tool sub; it has add"),
+        ([ADD], {"approval": ["sub", "mul"]}, "calc has no tool mul, sub; it has add"),
     ],
 )
-def test_what_cannot_be_used_is_named(offered: list[Offered], said: str) -> None:
+def test_what_cannot_be_used_is_named(offered: list[Offered], given: dict[str, list[str]], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        source(idempotent=() if offered else ["add"])._chosen(offered)
+        source(**given)._chosen(offered)
 
 
 async def test_all_pages_of_what_a_server_offers_are_read(server: Server) -> None:
@@ -251,6 +254,16 @@ async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
     await calc.connected()
 
     assert (caught.value.kind, caught.value.retryable, server.connected) == (ErrorKind.HANDLER, False, 1)
+    await calc.close()
+
+
+async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_connection_stays(server: Server) -> None:
+    calc, server.does = source(server), answer(fields={"a": float("nan")})
+    (add,) = await calc.tools()
+
+    result = await add.call("{}", Context.for_test())
+
+    assert (result.is_error, "$.a is nan" in result.text, server.left) == (True, True, 0)
     await calc.close()
 
 

@@ -332,3 +332,20 @@ async def test_an_account_is_a_key_at_a_server_and_the_sdk_has_the_time_of_a_cal
     assert same.account == models[0].account
     assert (client.timeout, client.max_retries, client.api_key) == (900.0, 0, "a")
     await same.close()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+async def test_an_sdk_is_loaded_beside_the_event_loop_by_the_first_call(
+    adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Loading(Exception):
+        pass
+
+    async def load(name: str) -> object:
+        raise Loading(name)
+
+    for module in ("openai", "anthropic"):
+        monkeypatch.setattr(f"pointsman.llm.{module}.load_sdk", load)
+
+    with pytest.raises(Loading, match=adapter.provider):
+        await adapter("m", api_key=KEY, base_url="http://127.0.0.1:9/v1").complete(asking())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+import threading
 
 import pytest
 from pydantic import JsonValue
 
 from pointsman.llm.extraction import Sources, arguments
 from pointsman.llm.matching import Described, Matcher, clauses, stems
-from pointsman.llm.prices import PRICES, priced
+from pointsman.llm.prices import PRICES, load_sdk, priced, priced_at_once
 from pointsman.llm.prompt import DATA_RULE, TaskPrompt, read_task, write_task
 from pointsman.llm.reading import find_json
 from pointsman_schemas.events import TaskReport, Usage
@@ -159,13 +161,18 @@ def test_a_list_is_gathered_from_all_that_have_one_and_nothing_stands_in_it_twic
     assert found == {"urls": ["a", {"b": 1}, "d"]}
 
 
+TOKENS = ("input_tokens", "output_tokens")
+
+
 def test_a_dated_model_costs_what_the_undated_one_does_and_an_unknown_one_nothing() -> None:
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=1_000_000)
 
     assert priced("openai", "gpt-4.1", usage).cost > 0
     assert priced("openai", "gpt-4.1-2025-04-14", usage).cost == priced("openai", "gpt-4.1", usage).cost
     assert priced("anthropic", "claude-haiku-4-5-20251001", usage).cost > 0
-    assert priced("openai", "mine", usage).cost == 0.0
+    assert priced("openai", "mine", usage).cost == priced("anthropic", "gpt-4.1", usage).cost == 0.0
+    read, written = (priced("openai", "gpt-4.1", Usage(**{what: 1_000_000})).cost for what in TOKENS)
+    assert 0 < read < written
 
 
 def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,3 +181,27 @@ def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
     usage = priced("openai", "gpt-4.1", Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000))
 
     assert usage.cost == 2.0
+
+
+def test_what_is_priced_at_once_loads_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRICES, "mine", (1.0, 2.0))
+    monkeypatch.delitem(sys.modules, "genai_prices", raising=False)
+    usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000)
+
+    own, known = (priced_at_once("openai", name, usage).cost for name in ("mine", "gpt-4.1"))
+
+    assert (own, known, "genai_prices" in sys.modules) == (2.0, 0.0, False)
+
+
+async def test_an_sdk_and_the_price_table_are_loaded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[str, bool]] = []
+
+    def load(name: str, *_: object) -> str:
+        loaded.append((name, threading.current_thread() is threading.main_thread()))
+        return name
+
+    monkeypatch.setattr("pointsman.llm.prices.priced", load)
+    monkeypatch.setattr("pointsman.llm.prices.import_module", load)
+
+    assert await load_sdk("openai") == "openai"  # type: ignore[comparison-overlap]
+    assert loaded == [("openai", False)] * 2
