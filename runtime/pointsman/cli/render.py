@@ -240,15 +240,14 @@ def show(
     last = entries[-1]
     if isinstance(last, WorkflowEnded):
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
-    elif waiting := unanswered(entries):
-        parts.append(Text("\nIt is waiting for approval.", style="bold yellow"))
+    else:
+        waiting = unanswered(entries)
+        stands = "waiting for approval" if waiting else "still running"
+        parts.append(Text(f"\nIt is {stands}.", STYLE.get(stands, STYLE["running"])))
         for entry in entries:
             if isinstance(entry, ApprovalRequested) and entry.approval in waiting:
                 parts.append(Text(f"{entry.approval}: the {entry.about} {entry.tool or entry.task_id or ''}"))
-    else:
-        parts.append(Text("\nIt is still running.", style="cyan"))
-        tasks = top.children if top else ()
-        waits = [task for task in tasks if task.status in (AGENT, RETRY)]
+        waits = [task for task in (top.children if top else ()) if task.status in (AGENT, RETRY)]
         parts += [Text(f"{task.task_id} is {task.detail}", style="yellow") for task in waits]
     return Group(*parts)
 

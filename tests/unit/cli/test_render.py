@@ -223,9 +223,12 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
     ]
     decided = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", verdict="approved")
 
-    text = plain(render.show([started(), accepted, *asked, decided], (), at(9), ()))
+    handed = dispatched("t1", "fitter", 2)
+
+    text = plain(render.show([started(), accepted, *asked, decided, handed], (), at(9), ()))
 
     assert "waiting for approval" in text
+    assert "t1 is waiting for an agent named fitter" in text, "nor is what else it waits for left out"
     assert "wf-2: the task t2" in text
     assert "wf-1" not in text
 
