@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.loops import Hurried
 
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
@@ -20,6 +21,7 @@ from pointsman.metering import Admission
 from pointsman.model_calls import GUESSED_ANSWER, ModelCalls
 from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall, ToolSpec, Turn
 from pointsman.testing.clock import VirtualClock
+from pointsman.testing.models import ScriptedModel
 from pointsman_schemas.events import Budget, Usage
 
 REQUEST = ModelRequest(model="", instructions="Do it. " * 30, turns=(Turn("user", "the task " * 20),), max_tokens=1_000)
@@ -73,7 +75,7 @@ def context_with(budget: Budget) -> Context:
     return context
 
 
-def calls(*models: Priced, tokens: int | None = None) -> ModelCalls:
+def calls(*models: Model, tokens: int | None = None) -> ModelCalls:
     return ModelCalls("agent", models, tokens, VirtualClock())
 
 
@@ -156,6 +158,18 @@ async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_
         await calls(dear, cheap).answer(REQUEST, context_with(Budget(cost=left)))
 
     assert (dear.asked, [asked.max_tokens for asked in cheap.asked]) == ([], [50])
+
+
+async def test_a_model_that_costs_too_much_does_not_end_what_a_cheaper_one_may_do_later() -> None:
+    left = (estimated_input(REQUEST) * 0.1 + 999 * 0.4) / MILLION
+    busy = ModelError("busy", retryable=True, retry_after=0.0)
+    dear, cheap = Wordy("dear", Random(1)), ScriptedModel(busy, ModelReply(text="so"))
+    cheap.name = "cheap"
+
+    asking = replace(calls(dear, cheap), clock=Hurried())
+    reply = await asking.answer(REQUEST, context_with(Budget(cost=left)))
+
+    assert (reply.text, len(cheap.requests), dear.asked) == ("so", 2, [])
 
 
 async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_allowance() -> None:

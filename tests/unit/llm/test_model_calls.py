@@ -39,6 +39,38 @@ async def test_of_a_chain_only_what_failed_in_passing_is_asked_again() -> None:
     assert (len(gone.requests), len(busy.requests)) == (1, 2)
 
 
+def later(message: str, seconds: float | None) -> ModelError:
+    return ModelError(message, retryable=True, retry_after=seconds)
+
+
+TURNED_DOWN = ModelError("no such model", retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "slept", "told"),
+    [
+        (later("one", 5.0), later("two", 2.0), [2.0, 2.0], "two"),
+        (later("one", 2.0), later("two", 5.0), [2.0, 2.0], "one"),
+        (later("one", 0.0), later("two", 2.0), [0.0, 0.0], "one"),
+        (later("one", LONGEST_WAIT), later("two", LONGEST_WAIT + 1), [20.0, 20.0], "one"),
+        (later("one", 20.1), TURNED_DOWN, [], "one"),
+        (TURNED_DOWN, later("two", 3.0), [3.0, 3.0], "two"),
+        (TURNED_DOWN, ModelError("bad request", retryable=False), [], "no such model"),
+    ],
+)
+async def test_of_a_chain_the_one_that_may_be_asked_again_soonest_says_when_and_why(
+    first: ModelError, second: ModelError, slept: list[float], told: str
+) -> None:
+    models, clock = [ScriptedModel(*[error] * TRIES) for error in (first, second)], Hurried()
+    agent = LLMAgent(name="a", description="d", instructions="i", model=models, clock=clock)
+    context = Context.for_test()
+
+    with pytest.raises(ModelError, match=told):
+        await agent.run(context.handoff, context)
+
+    assert clock.slept == slept
+
+
 async def test_a_call_that_broke_off_is_counted() -> None:
     broken = ModelError("cut off", retryable=True, usage=Usage(calls=1, input_tokens=7))
 
@@ -90,12 +122,15 @@ async def test_the_provider_s_pause_is_honoured_and_a_long_one_left_to_the_super
 
 async def test_no_pause_is_begun_that_would_pass_the_deadline() -> None:
     clock = Hurried()
-    await clock.advance(timedelta(minutes=59, seconds=58).total_seconds())
-    error, model, _ = await run(ModelError("slow down", retryable=True, retry_after=5.0), clock=clock)
+    model = ScriptedModel(*[later("slow down", seconds) for seconds in (4.0, 5.0)] * 2)
+    agent = LLMAgent(name="a", description="d", instructions="i", model=model, clock=clock)
+    context = Context.for_test()
+    context.handoff = context.handoff.model_copy(update={"deadline": clock.now() + timedelta(seconds=5)})
 
-    assert isinstance(error, ModelError)
-    assert clock.slept == []
-    assert len(model.requests) == 1
+    with pytest.raises(ModelError):
+        await agent.run(context.handoff, context)
+
+    assert (clock.slept, len(model.requests)) == ([4.0], 2)
 
 
 @pytest.mark.parametrize(("budget", "tokens"), [(Budget(calls=1), None), (Budget(tokens=3_000), None), (None, 3_000)])
