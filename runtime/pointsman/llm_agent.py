@@ -208,7 +208,8 @@ class LLMAgent(Agent):
             if repaired:
                 raise self._unusable(reply, problem)
             repaired = True
-            turns += [Turn("assistant", reply.text or "(nothing)"), Turn("user", self._repair(problem))]
+            said = reply.text if reply.text.strip() else "(nothing)"
+            turns += [Turn("assistant", said), Turn("user", self._repair(problem))]
         raise TaskError(
             f"agent {self._card.name} gave no answer in {self._turns} turns; "
             "give it more turns, clearer instructions or fewer tools",

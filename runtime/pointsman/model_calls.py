@@ -78,7 +78,7 @@ class ModelCalls:
         """Count a call of the first model that was under way when its worker died, for it was paid for."""
         model = self.models[0]
         if model.provider != "offline":
-            context.record_usage(_broken_off(model, replace(request, model=model.name), None, []))
+            context.record_usage(_broken_off(model, request, None, []))
 
     async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
         admission = await self._admitted(model, request, context)

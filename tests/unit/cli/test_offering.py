@@ -18,6 +18,7 @@ from pointsman.cli import offering
 from pointsman.cli.offering import answer
 from pointsman.client import Client
 from pointsman.errors import BusUnavailable, ContractError, NotFound, PeerError, PointsmanError, TaskError
+from pointsman.testing import running_team
 from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Team
 
 
@@ -117,8 +118,11 @@ async def test_who_gives_up_has_given_up_whether_or_not_it_can_be_told(failure: 
     assert workflow.asked == [("shop", "tea", 3.0), 8.0, "the MCP client gave up"]
 
 
+CAKES = Team(name="cakes", description="Sells cake", strategy=Pipeline(stages=(Stage(agent="echo"),)))
+
+
 def offered(
-    monkeypatch: pytest.MonkeyPatch, shop: Team, *agents: Any, timeout: float = 20.0
+    monkeypatch: pytest.MonkeyPatch, shop: Team, *agents: Any, name: str = "shop", timeout: float = 20.0
 ) -> tuple[str | None, mcp.types.CallToolResult, list[object]]:
     """How a server says what it offers, what it answers, and what it was started for."""
     seen: list[Any] = []
@@ -126,17 +130,18 @@ def offered(
     @asynccontextmanager
     async def session(url: str | None, namespace: str | None, *, create: bool) -> AsyncIterator[Client]:
         seen.append((url, namespace, create))
-        async with in_memory(shop, agents) as client:
+        async with running_team([CAKES, shop], agents) as client:
             yield client
 
     async def talk(server: MCPServer) -> None:
         async with mcp.Client(server) as client:
             (tool,) = (await client.list_tools()).tools
+            assert tool.name == name
             seen.extend([tool.description, await client.call_tool(tool.name, {"request": "tea"})])
 
     monkeypatch.setattr(offering, "session", session)
     monkeypatch.setattr(MCPServer, "run_stdio_async", talk)
-    code = offering.run(shop.name, timeout=timeout, url="nats://x:1", namespace="other")
+    code = offering.run(name, timeout=timeout, url="nats://x:1", namespace="other")
     asked, described, result = seen
     return described, result, [*asked, code]
 
@@ -159,6 +164,18 @@ def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_
     assert described == "The team shop. Give the whole request as text."
     assert result.is_error
     assert "the shop is closed" in result.content[0].text  # type: ignore[union-attr]
+
+
+def test_a_team_that_is_not_there_yet_is_offered_and_waited_for_as_long_as_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pointsman.cli.offering.LATE", 0.0)
+
+    described, result, _ = offered(monkeypatch, team("echo"), echo("echo"), name="absent", timeout=0.05)
+
+    assert described == "The team absent. Give the whole request as text."
+    assert result.is_error
+    assert "`pointsman doctor absent`" in result.content[0].text  # type: ignore[union-attr]
 
 
 def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

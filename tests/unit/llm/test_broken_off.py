@@ -10,6 +10,7 @@ import pytest
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
 from pointsman.llm.fitting import estimated_input
+from pointsman.llm.prices import PRICES
 from pointsman.llm_agent import LLMAgent
 from pointsman.metering import Admission
 from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall
@@ -73,16 +74,29 @@ def teller(model: ScriptedModel, **more: Any) -> LLMAgent:
     ids=["dropped", "in the middle of its answer", "never begun"],
 )
 async def test_a_call_that_broke_off_untold_is_counted_by_its_input_and_what_was_heard(
-    script: Script, used: int | None
+    script: Script, used: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, context = ScriptedModel(script), Context.for_test()
+    monkeypatch.setitem(PRICES, "scripted", (500_000, 1_000_000))
 
     with pytest.raises(ModelError):
         await teller(model).run(context.handoff, context)
 
     taken = estimated_input(model.requests[0])
-    expected = Usage() if used is None else Usage(calls=1, input_tokens=taken, output_tokens=used)
+    expected = Usage()
+    if used is not None:
+        expected = Usage(calls=1, input_tokens=taken, output_tokens=used, cost=taken / 2 + used)
     assert context.usage == expected
+
+
+async def test_a_call_of_the_offline_model_that_broke_off_has_used_no_tokens() -> None:
+    model, context = ScriptedModel(breaks), Context.for_test()
+    model.provider = "offline"
+
+    with pytest.raises(ModelError):
+        await teller(model).run(context.handoff, context)
+
+    assert context.usage == Usage(calls=1)
 
 
 async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcome() -> None:
@@ -97,14 +111,16 @@ async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcom
     assert outcome.tasks[0].usage == outcome.usage
 
 
-async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input() -> None:
+@pytest.mark.parametrize(("provider", "lost"), [("scripted", 2), ("offline", 0)])
+async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input(provider: str, lost: int) -> None:
     model, context = ScriptedModel(saying("here")), Context.for_test()
+    model.provider = provider
     context.deliveries = 3
 
     await teller(model).run(context.handoff, context)
 
     taken = estimated_input(model.requests[0])
-    assert context.usage == Usage(calls=3, input_tokens=2 * taken + 10, output_tokens=5)
+    assert context.usage == Usage(calls=lost + 1, input_tokens=lost * taken + 10, output_tokens=5)
 
 
 async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:

@@ -121,6 +121,15 @@ async def test_the_answer_gets_what_the_input_leaves_and_no_more_than_was_asked_
     assert [asked.max_tokens for asked in model.asked] == [100, 1_000, 1_000]
 
 
+async def test_a_model_that_costs_nothing_answers_whatever_is_left() -> None:
+    model = ScriptedModel(ModelReply(text="so"))
+    model.provider = "offline"
+
+    await calls(model).answer(REQUEST, context_with(Budget(tokens=1, cost=0.000001)))
+
+    assert [asked.max_tokens for asked in model.requests] == [1_000]
+
+
 async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
     model, left = Priced("cheap", Random(1)), estimated_input(REQUEST) + LEAST_ANSWER - 1
 

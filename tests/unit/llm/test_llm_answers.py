@@ -50,11 +50,12 @@ async def test_a_wrong_answer_is_repaired_once_by_a_model_told_what_was_wrong(te
     assert output == {"city": "Oslo", "people": 0}
     assert problem in repair.text
     assert '"required":["city"]' in repair.text
-    assert said == Turn("assistant", text)
+    assert said == Turn("assistant", text if text.strip() else "(nothing)")
 
 
-async def test_an_answer_of_nothing_is_asked_for_once_more_as_text() -> None:
-    output, model, _ = await run(saying(""), saying("ok"))
+@pytest.mark.parametrize("nothing", ["", " \n"])
+async def test_an_answer_of_nothing_is_asked_for_once_more_as_text(nothing: str) -> None:
+    output, model, _ = await run(saying(nothing), saying("ok"))
 
     *_, said, repair = model.requests[1].turns
     assert (output, said) == ("ok", Turn("assistant", "(nothing)"))  # providers refuse a turn without text

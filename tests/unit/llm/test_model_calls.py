@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from support.loops import Hurried, double, run
+from support.loops import Hurried, Place, double, run
 
 from pointsman.context import Context
 from pointsman.errors import ModelError, TaskError
 from pointsman.llm_agent import LLMAgent
+from pointsman.metering import Admission
 from pointsman.model_calls import LONGEST_WAIT, TRIES
-from pointsman.ports import ModelReply, ModelRequest, ToolCall
+from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.reporting import RecordingReporter
+from pointsman.telemetry import names
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman_schemas.events import Budget, Usage
 
@@ -140,6 +144,7 @@ async def test_a_spent_budget_ends_the_attempt_before_the_next_call(budget: Budg
 
     assert isinstance(error, TaskError)
     assert (error.kind, len(model.requests)) == ("limit", 1)
+    assert re.fullmatch(r"(1 calls|3000 tokens) are used up of the (1|3000) there were", str(error))
 
 
 async def test_a_spent_cost_budget_ends_the_attempt() -> None:
@@ -149,4 +154,81 @@ async def test_a_spent_cost_budget_ends_the_attempt() -> None:
     error, _, _ = await run(dear, tools=[double], budget=Budget(cost=0.5))
 
     assert isinstance(error, TaskError)
-    assert "$0.5" in str(error)
+    assert (error.kind, str(error)) == ("limit", "the budget of $0.5 is used up")
+
+
+async def test_a_call_s_span_says_what_was_asked_for_and_which_try_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat, said = Context.chat, list[tuple[tuple[str, ...], dict[str, object]]]()
+
+    def noted(self: Context, *names: str, **more: Any) -> Any:
+        said.append((names, more))
+        return chat(self, *names, **more)
+
+    monkeypatch.setattr(Context, "chat", noted)
+    await run(later("busy", 0.0), saying({"city": "Oslo"}), output=Place, temperature=0.5, max_tokens=70)
+    await run(saying("ok"))
+
+    asked = {"max_tokens": 70, "temperature": 0.5, "structured": True}
+    assert said == [
+        (("scripted", "scripted"), {**asked, "attempt": 1}),
+        (("scripted", "scripted"), {**asked, "attempt": 2}),
+        (("scripted", "scripted"), {"max_tokens": 8192, "temperature": None, "structured": False, "attempt": 1}),
+    ]
+
+
+async def test_shared_limits_are_told_how_long_there_is_to_wait_and_of_a_provider_s_pause() -> None:
+    clock, waits, given = Hurried(), list[float](), list[tuple[int, float | None]]()
+
+    class Meters:
+        async def admit(self, model: Model, tokens: int, patience: float) -> Admission:
+            waits.append(patience)
+            return Admission(lambda used, retry_after: given.append((used, retry_after)))
+
+    model = ScriptedModel(later("slow down", 3.0), saying("ok"))
+    agent = LLMAgent(name="a", description="d", instructions="i", model=model, clock=clock)
+    context = Context.for_test()
+    context.meters = Meters()
+    context.handoff = context.handoff.model_copy(update={"deadline": clock.now() + timedelta(seconds=60)})
+    await agent.run(context.handoff, context)
+
+    assert waits == [60.0, 60.0]
+    assert given == [(0, 3.0), (15, None)]
+
+
+async def test_each_call_is_measured_with_its_time_its_tokens_its_cost_and_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, float, dict[str, object]]] = []
+
+    def note(name: str, value: float, attributes: dict[str, object]) -> None:
+        more = {"gen_ai.token.type", "error.type"} & attributes.keys()
+        seen.append((name, value, {key: attributes[key] for key in more}))
+        named = ("chat", "scripted", "scripted", "agent")
+        of = (names.OPERATION_NAME, names.PROVIDER_NAME, names.REQUEST_MODEL, names.AGENT_NAME)
+        assert tuple(attributes[each] for each in of) == named
+
+    monkeypatch.setattr("pointsman.model_calls.metrics.observe", note)
+    monkeypatch.setattr("pointsman.model_calls.metrics.count", note)
+    clock = Hurried()
+
+    def slow(request: ModelRequest) -> ModelReply:
+        clock._elapsed += 2.0
+        return ModelReply("ok", usage=Usage(calls=1, input_tokens=10, output_tokens=5, cost=0.25), model="scripted")
+
+    await run(later("busy", 0.0), slow, clock=clock)
+
+    assert seen == [
+        (names.MODEL_DURATION, 0.0, {"error.type": "provider_error"}),
+        (names.TOKEN_USAGE, 10, {"gen_ai.token.type": "input"}),
+        (names.TOKEN_USAGE, 5, {"gen_ai.token.type": "output"}),
+        (names.MODEL_COST, 0.25, {}),
+        (names.MODEL_DURATION, 2.0, {}),
+    ]
+
+
+async def test_halves_of_letters_in_an_answer_cannot_spoil_the_next_request() -> None:
+    broken = ModelReply("so \ud800", (ToolCall("\ud800", "\ud800", '"\ud800"'),), usage=Usage(calls=1, input_tokens=1))
+    _, model, _ = await run(broken, saying("ok"), tools=[double])
+
+    said = model.requests[1].turns[1]
+    assert (said.text, said.calls) == ("so ?", (ToolCall("?", "?", '"?"'),))

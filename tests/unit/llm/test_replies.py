@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from pointsman.errors import ModelError
-from pointsman.llm.anthropic import AnthropicModel
+from pointsman.llm.anthropic import AnthropicModel, _messages
 from pointsman.llm.openai import OpenAIModel, _Whole, reading
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.llm.prices import PRICES
@@ -349,3 +349,9 @@ async def test_an_sdk_is_loaded_beside_the_event_loop_by_the_first_call(
 
     with pytest.raises(Loading, match=adapter.provider):
         await adapter("m", api_key=KEY, base_url="http://127.0.0.1:9/v1").complete(asking())
+
+
+def test_anthropic_is_sent_no_blank_text() -> None:
+    block = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}}
+
+    assert _messages([Turn("assistant", " \n", (CALL,))]) == [{"role": "assistant", "content": [block]}]
