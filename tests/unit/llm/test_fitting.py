@@ -228,6 +228,20 @@ def test_everything_that_is_sent_is_estimated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "tokens"),
+    [
+        ({}, 8),
+        ({"turns": (Turn("user", ""),) * 3}, 32),
+        ({"turns": (Turn("assistant", "", (ToolCall("", "", ""),) * 2),)}, 32),
+        ({"tools": (ToolSpec("", "", {}),) * 2}, 24 + 350 + 2),
+        ({"output_schema": {}}, 8 + 350 + 1),
+    ],
+)
+def test_what_frames_each_part_is_estimated(more: dict[str, Any], tokens: int) -> None:
+    assert estimated_input(ModelRequest(**{"model": "", "instructions": "", "turns": (), **more})) == tokens
+
+
+@pytest.mark.parametrize(
     ("text", "tokens"), [("word " * 60, 100), ("\u5929\u6c14" * 50, 150), ("\U0001f600" * 50, 100)]
 )
 def test_wide_letters_take_more_than_plain_ones(text: str, tokens: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,14 +22,18 @@ from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman_schemas.events import Budget, Usage
 
 
-async def test_transient_failures_are_tried_again_with_growing_pauses() -> None:
+@pytest.mark.parametrize(("of", "slept"), [(min, [0.5, 1.0]), (max, [1.0, 2.0])])
+async def test_transient_failures_are_tried_again_with_growing_pauses(
+    of: Callable[[float, float], float], slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.model_calls.random.uniform", of)
     clock = Hurried()
     busy = ModelError("busy", retryable=True, status=503)
     output, model, context = await run(busy, busy, saying("ok"), clock=clock)
 
     assert output == "ok"
     assert len(model.requests) == TRIES == 3
-    assert 0.5 <= clock.slept[0] <= 1.0 <= clock.slept[1] <= 2.0
+    assert clock.slept == slept
     assert isinstance(context.reporter, RecordingReporter)
     assert [report.error for report in context.reporter.reports] == ["busy", "busy", None]
 
