@@ -34,6 +34,11 @@ def breaks(request: ModelRequest) -> ModelReply:
     raise ModelError("overloaded", retryable=False)
 
 
+def breaks_and_tells(request: ModelRequest) -> ModelReply:
+    says(request)
+    raise ModelError("overloaded", retryable=False, usage=Usage(calls=1, output_tokens=100))
+
+
 class Slow(ScriptedModel):
     """Begins to answer, and does not end."""
 
@@ -69,9 +74,10 @@ def teller(model: ScriptedModel, **more: Any) -> LLMAgent:
     [
         (ModelError("dropped", retryable=False, usage=Usage(calls=1)), 0),
         (breaks, SAID_TOKENS),
+        (breaks_and_tells, 100),
         (ModelError("bad key", retryable=False), None),
     ],
-    ids=["dropped", "in the middle of its answer", "never begun"],
+    ids=["dropped", "in the middle of its answer", "at a length it tells", "never begun"],
 )
 async def test_a_call_that_broke_off_untold_is_counted_by_its_input_and_what_was_heard(
     script: Script, used: int | None, monkeypatch: pytest.MonkeyPatch

@@ -169,6 +169,18 @@ async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_
     assert (dear.asked, [asked.max_tokens for asked in cheap.asked]) == ([], [50])
 
 
+async def test_a_model_whose_answers_cost_nothing_is_bounded_by_what_its_input_costs() -> None:
+    model = Wordy("reader", Random(1))
+    read = estimated_input(REQUEST) * 3.0 / MILLION
+
+    with patch.dict(PRICES, {"reader": (3.0, 0.0)}):
+        with pytest.raises(TaskError, match="is left of"):
+            await calls(model).answer(REQUEST, context_with(Budget(cost=read * 0.9)))
+        await calls(model).answer(REQUEST, context_with(Budget(cost=read * 1.1)))
+
+    assert [asked.max_tokens for asked in model.asked] == [1_000]
+
+
 async def test_a_model_that_costs_too_much_does_not_end_what_a_cheaper_one_may_do_later() -> None:
     left = (estimated_input(REQUEST) * 0.1 + 999 * 0.4) / MILLION
     busy = ModelError("busy", retryable=True, retry_after=0.0)

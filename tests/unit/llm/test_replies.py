@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anthropic as anthropic_sdk  # imported here, as it takes seconds: not within a test's time
@@ -11,7 +12,7 @@ import openai as openai_sdk
 import pytest
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseErrorEvent
 
 from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel, _messages
@@ -282,6 +283,50 @@ def test_chunks_make_the_completion_they_are_of() -> None:
             ]}}],
     }  # fmt: skip
     assert _Whole().completion()["choices"] == []
+
+
+def streaming(*events: Any) -> Any:
+    """A client of the SDK whose response is a stream of these events."""
+
+    async def stream() -> AsyncIterator[Any]:
+        for event in events:
+            yield event
+
+    async def create(**_: object) -> AsyncIterator[Any]:
+        return stream()
+
+    return SimpleNamespace(responses=SimpleNamespace(create=create))
+
+
+DELTA = SimpleNamespace(type="response.output_text.delta", delta="so")
+BEGUN = SimpleNamespace(type="response.created")
+ERROR = ResponseErrorEvent.construct(type="error", code=None, message="it broke", param=None, sequence_number=1)
+
+
+@pytest.mark.parametrize("end", ["completed", "incomplete", "failed"])
+async def test_a_streamed_response_is_what_its_last_event_has(end: str) -> None:
+    told: list[str] = []
+    last = SimpleNamespace(type=f"response.{end}", response="the response")
+
+    whole = await OpenAIResponsesModel("m", api_key=KEY)._streamed(
+        streaming(BEGUN, DELTA, last, DELTA), {}, told.append
+    )
+
+    assert (whole, told) == ("the response", ["so"])
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((DELTA, ERROR), "openai answered 500: it broke"),
+        ((DELTA,), "openai answered 200 with something that is not a reply: a stream without an end"),
+    ],
+)
+async def test_a_streamed_response_that_does_not_end_is_an_error(events: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        await OpenAIResponsesModel("m", api_key=KEY)._streamed(streaming(*events), {}, lambda _: None)
+
+    assert (str(caught.value), caught.value.retryable) == (said, True)
 
 
 REQUEST = cast(Any, None)
