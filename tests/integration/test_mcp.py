@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
@@ -15,7 +14,7 @@ from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
+from pointsman.errors import NeedsApproval, TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.mcp import McpTools, _value, mcp_tools
 from pointsman.settings import Settings
@@ -195,25 +194,6 @@ async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_argument
     assert set(asked.input_schema["properties"]) == {"a", "b"}  # type: ignore[arg-type]
     assert changed.data == 42
     assert "no such luck" in free.text
-
-
-@pytest.mark.parametrize(
-    ("server", "given", "advice"),
-    [
-        (
-            "some-mcp-server --root /srv",
-            {},
-            r"expected http://HOST:PORT/mcp, or a command as a list, \['some-mcp-server', ",
-        ),
-        ("localhost:8000/mcp", {}, "expected http://HOST:PORT/mcp"),
-        ([], {}, "expected http://HOST:PORT/mcp, or a command as a list"),
-        (["server"], {"only": "add"}, r"only='add'; expected \['add'\]"),
-        (["server"], {"approval": "add"}, r"approval='add'; expected \['add'\]"),
-    ],
-)
-def test_what_is_no_server_and_no_list_of_tools_says_what_to_write(server: Any, given: Any, advice: str) -> None:
-    with pytest.raises(ConfigurationError, match=advice):
-        mcp_tools(server, **given)
 
 
 async def test_what_is_not_there_is_named() -> None:

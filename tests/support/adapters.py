@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 SDKS = (anthropic_sdk, openai_sdk)
-KEY = "sk-test-0123456789abcdef"
+KEY = "test.0123456789abcdef"  # of no form that a key is known by
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 WEATHER = ToolSpec("weather", "The weather of a city", SCHEMA)

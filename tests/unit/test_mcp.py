@@ -12,7 +12,7 @@ from mcp.types import CallToolResult, ListToolsResult, TextContent, ToolAnnotati
 from mcp.types import Tool as Offered
 
 from pointsman.context import Context
-from pointsman.errors import ConfigurationError, TaskError
+from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
 from pointsman.mcp import MOST, McpTools, _value, mcp_tools
 from pointsman.ports import ToolSpec
 from pointsman_schemas.events import ErrorKind
@@ -165,12 +165,24 @@ def test_a_server_is_told_what_it_is_given() -> None:
         assert (add.timeout, add.approval, add.idempotent) == (time, True, each is web)
 
 
-@pytest.mark.parametrize("what", ["only", "idempotent", "approval"])
-def test_one_name_is_no_list_of_names(what: str) -> None:
-    given: Any = {what: "add"}
-
-    with pytest.raises(ConfigurationError, match=rf"have {what}='add'; expected \['add'\]"):
-        mcp_tools(["server"], **given)
+@pytest.mark.parametrize(
+    ("server", "given", "advice"),
+    [
+        (
+            "some-mcp-server --root /srv",
+            {},
+            r"expected http://HOST:PORT/mcp, or a command as a list, \['some-mcp-server', ",
+        ),
+        ("localhost:8000/mcp", {}, "expected http://HOST:PORT/mcp"),
+        ([], {}, "expected http://HOST:PORT/mcp, or a command as a list"),
+        (["server"], {"only": "add"}, r"only='add'; expected \['add'\]"),
+        (["server"], {"idempotent": "add"}, r"have idempotent='add'; expected \['add'\]"),
+        (["server"], {"approval": "add"}, r"approval='add'; expected \['add'\]"),
+    ],
+)
+def test_what_is_no_server_and_no_list_of_tools_says_what_to_write(server: Any, given: Any, advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice):
+        mcp_tools(server, **given)
 
 
 # What it is asked
@@ -211,6 +223,30 @@ async def test_what_code_calls_it_with_is_sent_as_json(server: Server) -> None:
     await calc.close()
 
     assert server.asked == [("add", {"day": "2026-01-05"})]
+
+
+async def test_a_person_is_asked_for_the_arguments_as_they_are(server: Server) -> None:
+    calc = source(server, approval=["add"])
+    (add,) = await calc.tools()
+
+    with pytest.raises(NeedsApproval) as caught:
+        await add.call('{"a": 1}', Context.for_test())
+    await calc.close()
+
+    assert [(call.tool, call.arguments) for call in caught.value.calls] == [("add", {"a": 1})]
+
+
+async def test_the_start_of_a_server_is_not_a_call_s_time(server: Server) -> None:
+    calc = source(server, timeout=0.05)
+    (add,) = await calc.tools()
+    await calc.close()
+    server.opening = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.1, server.opening.set)
+
+    result = await add.call("{}", Context.for_test())
+    await calc.close()
+
+    assert result.text == "done"
 
 
 # What it answers
@@ -370,6 +406,23 @@ async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(se
         await asking
 
     assert caught.value.retryable
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stay(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("pointsman.mcp._END", 0.01)
+    monkeypatch.setattr(Client, "__aexit__", stay)
+    calc = source(server)
+    await calc.tools()
+
+    await calc.close()
+    await asyncio.sleep(0)
+
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
