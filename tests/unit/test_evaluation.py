@@ -398,3 +398,4 @@ def test_a_suite_is_for_one_of_them_within_bounds(given: dict[str, Any]) -> None
     with pytest.raises(ValidationError):
         Suite(**given, cases=(Case(input="x"),))
     assert Suite(team="a", cases=(Case(input="x"),)).threshold == 1.0
+    assert Suite(agent="a", cases=(Case(input=3),)).cases[0].input == 3

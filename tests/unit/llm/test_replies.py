@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -327,6 +329,65 @@ async def test_a_streamed_response_that_does_not_end_is_an_error(events: tuple[A
         await OpenAIResponsesModel("m", api_key=KEY)._streamed(streaming(*events), {}, lambda _: None)
 
     assert (str(caught.value), caught.value.retryable) == (said, True)
+
+
+class Stream:
+    """A stream of the SDK of Anthropic that says "so" and breaks, before or after it has told what it used."""
+
+    def __init__(self, error: Exception, told: Any) -> None:
+        self.error, self.told = error, told
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    @property
+    async def text_stream(self) -> AsyncIterator[str]:
+        yield "so"
+        raise self.error
+
+    @property
+    def current_message_snapshot(self) -> Message:
+        assert self.told is not None
+        return Message.construct(usage=Message.construct(**self.told))
+
+
+def status(code: int, message: str, kind: str | None = None) -> Exception:
+    response = SimpleNamespace(request=None, status_code=code, headers={"Retry-After": "3"})
+    body = {"error": {"message": message, "type": kind}}
+    return anthropic_sdk.APIStatusError("said", response=cast(Any, response), body=body)
+
+
+TOLD = {"input_tokens": 3, "output_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "said", "pause", "usage"),
+    [
+        (status(200, "a secret", "overloaded_error"), None, "529: a [key] (overloaded_error)", None, None),
+        (status(429, "a secret"), None, "429: a [key]", 3.0, None),
+        (anthropic_sdk.APIError("x", cast(Any, None), body=None), None, "not a reply: APIError", None, None),
+        (json.JSONDecodeError("x", "", 0), TOLD, "not a reply: a stream that cannot be read", None, None),
+        (AssertionError(), TOLD, "not a reply: a stream that cannot be read", None, None),
+        (OSError("x"), TOLD, "no answer: OSError; the", None, Usage(calls=1, input_tokens=3, output_tokens=2)),
+        (OSError("x"), None, "no answer: OSError; the", None, Usage(calls=1)),
+    ],
+)
+async def test_what_breaks_a_stream_of_anthropic_s(
+    error: Exception, told: Any, said: str, pause: float | None, usage: Usage | None
+) -> None:
+    heard: list[str] = []
+    model: Any = AnthropicModel("m", api_key="secret", base_url="http://127.0.0.1:9")
+    model._sdk, model._loop = anthropic_sdk, asyncio.get_running_loop()
+    model._client = SimpleNamespace(messages=SimpleNamespace(stream=lambda **_: Stream(error, told)))
+
+    with pytest.raises(ModelError, match=re.escape(said)) as caught:
+        await model.complete(asking(on_text=heard.append))
+
+    assert heard == ["so"]
+    assert (caught.value.retryable, caught.value.retry_after, caught.value.usage) == (True, pause, usage)
 
 
 REQUEST = cast(Any, None)
