@@ -208,6 +208,22 @@ async def test_a_server_on_this_machine_may_be_called_and_no_other(server: str) 
             guard.check("openai", "x", other)
 
 
+async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
+    def call() -> None:
+        with suppress(ConfigurationError):
+            guard.check("openai", "x", None)
+
+    def nested() -> None:
+        with forbid_real_models():
+            pass
+        call()
+        with pytest.raises(AssertionError, match="1 calls of real models were stopped"), forbid_real_models():
+            call()
+
+    with pytest.raises(AssertionError, match="2 calls of real models were stopped"), forbid_real_models():
+        nested()
+
+
 async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

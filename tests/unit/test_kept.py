@@ -1,0 +1,82 @@
+"""What an attempt keeps, with a journal in memory: which yes is whose, and what whoever goes on is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pointsman.context import Context
+from pointsman.errors import ERROR_LENGTH, OversizeEvent
+from pointsman.kept import Kept
+from pointsman.reporting import Ledger
+from pointsman_schemas.events import Emitted, Step, Verdict
+
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+class Memory:
+    """A journal that takes what has no more data than `room`, and counts who reads it."""
+
+    def __init__(self, room: int = 1_000) -> None:
+        self.steps: dict[str, Step] = {}
+        self.room = room
+        self.recalled = 0
+
+    async def recall(self) -> Mapping[str, Step]:
+        self.recalled += 1
+        return dict(self.steps)
+
+    async def keep(self, step: Step) -> Step:
+        if len(str(step.data)) > self.room:
+            raise OversizeEvent("x" * 2 * ERROR_LENGTH)
+        return self.steps.setdefault(step.name, step)
+
+
+def kept(journal: Memory | None = None, *verdicts: Verdict) -> Kept:
+    handoff = Context.for_test().handoff.model_copy(update={"verdicts": verdicts})
+    return Kept(handoff, "clerk", journal, lambda: NOW, Ledger())
+
+
+def test_a_yes_is_for_the_tool_and_the_arguments_it_was_asked_for() -> None:
+    yes = Verdict(tool="pay", arguments={"amount": 1}, verdict="approved")
+    there = kept(None, yes)
+
+    assert there.verdict("pay", {"amount": 1}) is yes
+    assert there.verdict("refund", {"amount": 1}) is None
+    assert there.verdict("pay", {"amount": 2}) is None
+    assert there.verdict("pay", {"amount": 1}, [("refund", {"amount": 1})]) is yes
+    assert there.verdict("pay", {"amount": 1}, [("pay", {"amount": 1})]) is None
+
+
+async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_on() -> None:
+    journal = Memory()
+    first, second = kept(journal), kept(journal)
+    assert await first.made("k") is None
+
+    step = await first.keep_made("k", "pay", {"amount": 1}, "paid", told={})
+    known = [await second.made("k") for _ in range(2)]
+
+    assert await first.made("k") is step
+    assert known == [step, step]
+    assert (step.agent, step.data, step.is_error, journal.recalled) == ("clerk", "paid", False, 2)
+
+
+async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_length() -> None:
+    step = await kept(Memory(room=10)).keep_made("k", "pay", {"amount": 1}, "x" * 11, told={})
+
+    assert (step.data, step.is_error, len(step.text)) == (None, True, ERROR_LENGTH)
+    assert step.text.startswith("what it gave is too large to be kept: x")
+
+
+async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() -> None:
+    journal = Memory()
+    paid, event = kept(journal), Emitted(name="paid", data={"amount": 1})
+    await paid.keep_event("k", event, lasting=True)
+    await paid.keep_event("j", event, lasting=False)
+    other = kept(journal)
+
+    await other.recall()
+    recalled = other.events
+    await other.keep_event("k", event, lasting=True)
+
+    assert (paid.events, recalled, other.events) == ((event, event), (event,), (event,))
