@@ -7,15 +7,18 @@ from datetime import UTC, datetime
 
 from pointsman.context import Context
 from pointsman.errors import ERROR_LENGTH, OversizeEvent
+from pointsman.journal import Steps
 from pointsman.kept import Kept
+from pointsman.ports import ModelReply
 from pointsman.reporting import Ledger
-from pointsman_schemas.events import Emitted, Step, Verdict
+from pointsman.testing.models import calling
+from pointsman_schemas.events import Emitted, Step, Usage, Verdict
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 class Memory:
-    """A journal that takes what has no more data than `room`, and counts who reads it."""
+    """A journal that takes what has no more in it than `room`, or is an error, and counts who reads it."""
 
     def __init__(self, room: int = 1_000) -> None:
         self.steps: dict[str, Step] = {}
@@ -27,7 +30,7 @@ class Memory:
         return dict(self.steps)
 
     async def keep(self, step: Step) -> Step:
-        if len(str(step.data)) > self.room:
+        if not step.is_error and len(f"{step.data}{step.text}") > self.room:
             raise OversizeEvent("x" * 2 * ERROR_LENGTH)
         return self.steps.setdefault(step.name, step)
 
@@ -80,3 +83,29 @@ async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() 
     await other.keep_event("k", event, lasting=True)
 
     assert (paid.events, recalled, other.events) == ((event, event), (event,), (event,))
+
+
+async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools_gave() -> None:
+    journal = Memory()
+    first, second = (Steps(Context.for_test(journal=journal)) for _ in range(2))
+    await second.load()
+
+    async def ask(context: Context) -> ModelReply:
+        return calling(("look", {}), ("write", {}))
+
+    await first.answer(1, ask)
+    await first.keep_result(1, 0, "seen", False)
+    await second.answer(1, ask)
+
+    assert (second.result(1, 0), second.unknown(1, [0, 1])) == (("seen", False), [1])
+
+
+async def test_what_a_tool_told_is_kept_also_where_its_result_cannot_be() -> None:
+    journal = Memory(room=10)
+
+    text, is_error = await Steps(Context.for_test(journal=journal)).keep_result(
+        1, 0, "x" * 11, False, {"usage": Usage(calls=2)}
+    )
+
+    assert (text.startswith("the tool has run, but its result of 11 characters"), is_error) == (True, True)
+    assert journal.steps["result-1-0"].usage == Usage(calls=2)

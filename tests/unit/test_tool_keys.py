@@ -55,6 +55,26 @@ async def test_a_later_attempt_gives_the_same_keys_in_whatever_order_the_model_c
     assert len(set(keys)) == 3
 
 
+async def test_a_call_of_another_tool_before_it_changes_no_key() -> None:
+    keys: list[str] = []
+
+    @tool
+    async def note(a: str, context: Context) -> None:
+        """Notes."""
+        keys.append(context.idempotency_key)
+
+    @tool
+    async def send(a: str) -> None:
+        """Sends."""
+
+    for before in ([], [send]):
+        context = Context.for_test()
+        for each in (*before, note):
+            await each.call('{"a": "x"}', context)
+
+    assert keys[0] == keys[1]
+
+
 class _Share:
     def __init__(self, text: str) -> None:
         self.text = text

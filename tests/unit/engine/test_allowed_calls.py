@@ -36,6 +36,8 @@ class Bank:
             context.set_confidence(1 / amount)
             if amount == 13:
                 raise ValueError("no luck")
+            if amount == 14:
+                raise SystemExit("no luck")
             return f"paid {amount}"
 
         @tool
@@ -169,16 +171,19 @@ async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_
     assert context.usage.calls == 6  # the attempt before has counted its own
 
 
-async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_without_being_made() -> None:
+@pytest.mark.parametrize(("amount", "error"), [(13, ValueError), (14, SystemExit)])
+async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_without_being_made(
+    amount: int, error: type[BaseException]
+) -> None:
     desk, bank = Desk(MemoryBus()), Bank()
-    handoff = handed(desk, 13)
+    handoff = handed(desk, amount)
 
-    with pytest.raises(ValueError, match="no luck"):
-        await context_of(desk, handoff).call(bank.pay, amount=13)
-    with pytest.raises(TaskError, match="pay has run, and is not run again: ValueError: no luck"):
-        await context_of(desk, handoff).call(bank.pay, amount=13)
+    with pytest.raises(error, match="no luck"):
+        await context_of(desk, handoff).call(bank.pay, amount=amount)
+    with pytest.raises(TaskError, match=f"pay has run, and is not run again: {error.__name__}: no luck"):
+        await context_of(desk, handoff).call(bank.pay, amount=amount)
 
-    assert bank.amounts == [13]
+    assert bank.amounts == [amount]
 
 
 async def test_what_runs_beside_a_call_that_asks_a_person_is_done_and_kept_first() -> None:

@@ -96,8 +96,9 @@ async def test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach() -> No
     assert "there is no tool 'drop_table' here; the tools are: double" in refused
 
 
-async def test_the_fields_of_its_answer_are_those_of_the_need() -> None:
-    model = ScriptedModel(saying('{"sum": "many"}'), saying('{"sum": 8, "steps": ["double 4"]}'))
+@pytest.mark.parametrize("bad", ['{"sum": "many", "steps": []}', '{"sum": 8}'])
+async def test_the_fields_of_its_answer_are_those_of_the_need(bad: str) -> None:
+    model = ScriptedModel(saying(bad), saying('{"sum": 8, "steps": ["double 4"]}'))
 
     answer = await run(factory(model), {**NEED, "output": {"sum": "integer", "steps": "strings"}})
 
@@ -135,6 +136,7 @@ async def test_a_need_that_is_out_of_bounds_is_refused_by_name_before_any_model_
 def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() -> None:
     fields: dict[str, Any] = {f"f{n}": "string" for n in range(MOST_FIELDS)}
     assert factory(max_tools=0, max_instructions=1).make(Need(instructions="x", output=fields))
+    assert factory(max_tools=1).make(Need(instructions="x", tools=("double", "double")))
 
     refused: list[dict[str, Any]] = [{"max_tools": -1}, {"max_instructions": 0}]
     for bounds in refused:
@@ -169,6 +171,14 @@ async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int],
     assert (caught.value.kind, len(model.requests)) == (ErrorKind.LIMIT, asked)
 
 
+async def test_what_is_made_has_the_length_of_answers_and_the_durability_of_its_factory() -> None:
+    model, journal = ScriptedModel(calling(("double", {"number": 4})), saying("8")), Kept()
+
+    await run(factory(model, max_tokens=70, durable=False), NEED, journal=journal)
+
+    assert ({request.max_tokens for request in model.requests}, journal.steps) == ({70}, {})
+
+
 async def test_another_replica_goes_on_where_one_has_died() -> None:
     journal = Kept()
     dies = ScriptedModel(calling(("double", {"number": 4})), RuntimeError("the process is gone"))
@@ -185,6 +195,17 @@ async def test_another_replica_goes_on_where_one_has_died() -> None:
 def test_only_tools_can_be_given_away_so_nothing_made_can_make_or_hand_on(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="which is no tool"):
         factory(tools=[wrong])
+    with pytest.raises(ConfigurationError, match="several tools named double"):
+        factory(tools=[double, double])
+
+
+def test_another_model_is_another_factory_s() -> None:
+    own, other = ScriptedModel(), ScriptedModel()
+    maker = factory(own)
+
+    changed = maker.with_model(other)
+
+    assert [each.make(Need(instructions="x")).model for each in (maker, changed)] == [own, other]
 
 
 def test_its_card_says_what_can_be_asked_for() -> None:
@@ -195,7 +216,7 @@ def test_its_card_says_what_can_be_asked_for() -> None:
     assert not schema.is_valid({**NEED, "tools": ["shell"]})
     assert not schema.is_valid({**NEED, "instructions": "x" * 51})
     assert "double: Double a number." in str(card.input_schema)
-    assert card.model == "scripted"
+    assert (card.model, card.description, card.output_schema) == ("scripted", "Does what no other agent is for", {})
 
 
 async def test_its_card_and_its_end_are_those_of_an_agent() -> None:
@@ -223,6 +244,8 @@ def test_a_factory_without_tools_makes_agents_without() -> None:
     assert schema.is_valid({"instructions": "Think.", "tools": []})
     assert not schema.is_valid({"instructions": "Think.", "tools": ["double"]})
     assert factory(tools=[]).make(Need(instructions="Think.")).card.name == "maker"
+    with pytest.raises(TaskError, match="'double', which is not one of: none"):
+        factory(tools=[]).make(Need(instructions="Think.", tools=("double",)))
 
 
 def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:

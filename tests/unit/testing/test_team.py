@@ -220,8 +220,14 @@ async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
         with pytest.raises(AssertionError, match="1 calls of real models were stopped"), forbid_real_models():
             call()
 
-    with pytest.raises(AssertionError, match="2 calls of real models were stopped"), forbid_real_models():
+    with pytest.raises(AssertionError, match=r"2 calls of real models were stopped: openai:x$"), forbid_real_models():
         nested()
+
+
+def test_where_nobody_forbids_it_a_real_model_may_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "FORBIDDEN", [])
+
+    guard.check("openai", "x", None)
 
 
 async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbidden(
