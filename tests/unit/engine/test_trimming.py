@@ -46,10 +46,12 @@ async def repeats(request: str) -> str:
 
 
 async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05) -> T:
+    """What comes of it while time passes, within ten seconds of the machine's."""
     waiting = asyncio.ensure_future(awaited)
-    while not waiting.done():
-        await clock.advance(step)
-        await asyncio.sleep(0.001)  # handlers run in threads of their own
+    async with asyncio.timeout(10):
+        while not waiting.done():
+            await clock.advance(step)
+            await asyncio.sleep(0.001)  # handlers run in threads of their own
     return waiting.result()
 
 
