@@ -40,8 +40,6 @@ def choose(draft: Draft, task: Task) -> Choice:
     """Who gets the next attempt at `task`."""
     if task.skill and not task.asked_in:
         return _most_idle(draft, task)
-    if not draft.around.circuits:
-        return Choice(task.agent)
     stand_in = _stand_in(draft, task)
     for name in (task.agent, stand_in):
         if name is not None and free(draft, name, task):

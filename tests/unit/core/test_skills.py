@@ -75,6 +75,20 @@ def test_more_hands_take_more() -> None:
     assert Counter(got(uneven).values()) == {"quick": 12, "slow": 4}
 
 
+def test_replicas_of_an_agent_take_more_than_one_does() -> None:
+    cards = tuple(card(name, skills=("translation",), concurrency=1) for name in ("quick", "quick", "quick", "slow"))
+    uneven = story(cards=cards).planned(*asked(*(f"t{number}" for number in range(8))))
+
+    assert Counter(got(uneven).values()) == {"quick": 6, "slow": 2}
+
+
+def test_an_agent_of_unknown_speed_is_taken_to_be_as_quick_as_the_quickest() -> None:
+    cards = tuple(card(name, skills=("translation",), concurrency=1) for name in ("quick", "slow", "third"))
+    loads = {"quick": Load(ahead=3, seconds=1.0), "slow": Load(seconds=3.0), "third": Load(ahead=1)}
+
+    assert got(story(cards=cards, loads=loads).planned(*asked("t1"))) == {"t1": "third"}
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_an_agent_of_unknown_speed_is_tried(ahead: int) -> None:
     new = story(loads={"quick": Load(ahead=ahead, seconds=1.0), "slow": Load()})
