@@ -18,7 +18,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Usage
 from pointsman_schemas.log import AllowanceAwaited, LimitReached, RetryScheduled, TaskDispatched
 from pointsman_schemas.roles import LimitsLeft, PlannerInput
-from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor
+from pointsman_schemas.team import Limits, Pipeline, Router, Stage, Supervisor
 
 BARE = Supervisor(synthesizer=None)
 
@@ -38,6 +38,20 @@ def test_a_planner_leaves_half_of_it_to_the_work() -> None:
     story = Story(limits=Limits(calls=9)).start()
 
     assert story.handoff("plan-1").budget == Budget(calls=4)
+
+
+def test_a_classifier_leaves_half_of_it_to_the_work() -> None:
+    story = Story(limits=Limits(calls=9), strategy=Router()).start()
+    (asked,) = story.of(TaskDispatched)
+
+    assert story.handoff(asked.task_id).budget == Budget(calls=4)
+
+
+def test_a_single_call_is_as_much_as_an_attempt_needs_at_least() -> None:
+    wide = Story(limits=Limits(calls=41), strategy=BARE).start()
+    wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
+
+    assert [each.allowance for each in wide.state.work() if each.live] == [Budget(calls=1)] * 40
 
 
 def test_a_share_is_kept_for_what_comes_after_tasks_that_start() -> None:
