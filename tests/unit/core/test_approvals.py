@@ -252,7 +252,9 @@ def test_nothing_of_a_plan_runs_before_it_is_approved() -> None:
     assert asked(story)[0].about == "plan"
     approve(story)
     assert story.statuses() == {"t1": "running"}
-    assert story.of(ApprovalRequested)[0].plan is not None
+    question = story.of(ApprovalRequested)[0]
+    assert question.plan is not None
+    assert question.revision == 1
 
 
 def test_an_edited_plan_is_checked_like_any_other() -> None:
@@ -323,17 +325,22 @@ def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again()
     assert not story.state.approvals
 
 
-def test_a_fixed_plan_can_be_rejected() -> None:
+@pytest.mark.parametrize("by", ["Ann", ""])
+def test_a_fixed_plan_can_be_rejected(by: str) -> None:
     story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"),)), cards=cards("worker"))
 
-    story.control("reject", approval=FIRST, by="Ann")
+    story.control("reject", approval=FIRST, by=by)
 
-    assert (story.outcome.status, story.outcome.reason) == ("failed", "Ann rejected the plan")
+    assert (story.outcome.status, story.outcome.reason) == ("failed", f"{by or 'somebody'} rejected the plan")
+
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}}
 
 
 def calls(story: Story, *wanted: dict[str, Any]) -> None:
     """The agent of `t1` asks for these calls."""
-    story.fail("t1", error=None, approvals=[{"tool": "refund", "arguments": each} for each in wanted])
+    asking = [{"tool": "refund", "arguments": each, "input_schema": SCHEMA} for each in wanted]
+    story.fail("t1", error=None, approvals=asking)
 
 
 def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answered() -> None:
@@ -341,6 +348,7 @@ def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answe
 
     calls(story, {"id": 1}, {"id": 2}, {"id": 2})
     assert [question.input for question in asked(story)] == [{"id": 1}, {"id": 2}]
+    assert [(each.agent, each.input_schema) for each in story.of(ApprovalRequested)] == [("worker", SCHEMA)] * 2
     approve(story, input={"id": 7})
     assert story.statuses() == {"t1": WAITS}
     story.control("reject", approval=SECOND, reason="no", by="Bo")
