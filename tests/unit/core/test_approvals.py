@@ -314,6 +314,15 @@ def test_an_approved_task_that_waits_for_its_agent_is_not_asked_about_again() ->
     assert story.statuses() == {"pay": "running"}
 
 
+def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
+    story = Story(cards=GUARDED)
+    story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
+
+    story.planned(task("pay", "guarded"))
+
+    assert (story.statuses(), asked(story)) == ({"pay": "held"}, [])
+
+
 def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
     story = of_team(strategy=Supervisor(fallback="other"), limits=Limits(plan_repairs=0))
     story.succeed("plan-1", "no idea")

@@ -213,6 +213,15 @@ def test_what_a_child_asks_of_a_person_expires_with_the_task_that_its_parent_wai
     assert [pending.expires_at for pending in story.state.approvals.values()] == [PARENT.deadline]
 
 
+def test_a_child_s_own_limit_for_answers_of_people_may_come_first() -> None:
+    story = child(limits=Limits(approval=1))
+    story.cards = (card("worker", approval="required"),)
+
+    story.succeed("plan-1", plan(task("a")))
+
+    assert [each.expires_at - each.asked_at for each in story.state.approvals.values()] == [timedelta(seconds=1)]
+
+
 def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
     story = Story(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
     story.planned(task("t1", "refunds"), task("t2", "worker"), task("t3", "refunds", needs=["t1"]))
