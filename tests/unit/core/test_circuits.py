@@ -29,11 +29,12 @@ def at(seconds: float) -> datetime:
 
 def test_a_circuit_is_open_twice_as_long_each_time_and_five_minutes_at_most() -> None:
     circuits, pauses = Circuits(), []
-    for _ in range(7):
-        circuits = opened(circuits, "worker", T0, 10)
-        pauses.append((circuits.agents["worker"].until - T0).total_seconds())
+    for number in range(7):
+        circuits = opened(circuits, "worker", at(number), 10)
+        pauses.append((circuits.agents["worker"].until - at(number)).total_seconds())
 
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
+    assert circuits.agents["worker"].since == T0
     assert opened(Circuits(), "worker", T0, 600).agents["worker"].until == at(600), "who wants longer pauses has them"
     assert opened(closed(circuits, "worker"), "worker", T0, 10).agents["worker"].opened == 1
 

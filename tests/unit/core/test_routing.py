@@ -8,6 +8,7 @@ import pytest
 from support.core import Story, card, cards, failure, plan, selection, task
 
 from pointsman_schemas.card import Role
+from pointsman_schemas.events import Usage
 from pointsman_schemas.log import PlanRejected, TaskDispatched
 from pointsman_schemas.team import Limits, Router, Supervisor
 
@@ -261,3 +262,14 @@ def test_agents_named_like_the_runtimes_own_tasks_have_a_task_each() -> None:
     story.succeed("classify-1", selection(*((name, 0.9) for name in names)))
 
     assert [task.agent for task in story.state.work()] == list(names)
+
+
+@pytest.mark.parametrize(("chosen", "given"), [(("legal",), [9]), (("legal", "tax"), [4, 4])])
+def test_something_is_kept_for_the_answer_where_there_is_one_to_write(
+    chosen: tuple[str, ...], given: list[int]
+) -> None:
+    story = Story(strategy=Router(), cards=cards("legal", "tax"), limits=Limits(calls=10)).start()
+
+    story.succeed("classify-1", selection(*((name, 0.9) for name in chosen)), usage=Usage(calls=1))
+
+    assert [budget.calls for name in chosen if (budget := story.handoff(name).budget)] == given
