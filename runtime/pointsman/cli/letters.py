@@ -106,7 +106,7 @@ def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Co
             prose(terminal, f"\nSubject  {clean(it.subject)}")
             for header, value in it.headers.items():
                 prose(terminal, f"{clean(header)}: {clean(value)}", style="dim")
-            prose(terminal, "\n" + render.text_of(letter.decoded, pretty=True))
+            prose(terminal, "\n" + render.body_of(letter.decoded))
             hint(terminal, f"\n{advice}")
         return Code.OK
 

@@ -38,6 +38,7 @@ __all__ = [
     "Story",
     "answer",
     "approvals",
+    "body_of",
     "keep_whole",
     "letters",
     "outcome",
@@ -310,9 +311,12 @@ def text_of(value: JsonValue, *, pretty: bool = False) -> str:
     if isinstance(value, dict) and len(value) == 1:
         (only,) = value.values()
         value = only if isinstance(only, str) else value
-    if isinstance(value, str):
-        return clean(value)
-    return clean(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None))
+    return body_of(value) if pretty or isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))
+
+
+def body_of(value: JsonValue) -> str:
+    """JSON data with every key it has, where a wrong one may be what there is to see; a string as it is."""
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def keep_whole(table: Table, *columns: int) -> None:

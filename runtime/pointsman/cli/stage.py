@@ -46,6 +46,11 @@ async def embedded(target: str, settings: Settings, home: Path, *, team: bool) -
     """A client of a broker of its own, with everything that `target` needs running: its `team`, or its agents alone."""
     if team:
         cast = cast_of(target)
+        if cast.absent:
+            raise ConfigurationError(
+                f"{target} does not define {', '.join(cast.absent)}, which its team needs, and nobody else can run "
+                "what works on a broker of its own; import it there, or do without --embedded"
+            )
         workers, agents, name = cast.workers, cast.agents, cast.team.name
     else:
         from pointsman.engine.loading import load_agents

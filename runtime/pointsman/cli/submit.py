@@ -106,6 +106,8 @@ async def _not_seen(client: Client, team: str) -> str:
     """What names the teams there are, where `team` is none of them; else nothing."""
     if any(card.name == team for card in await client.teams()) or team in (seen := await teams_seen(client)):
         return ""
+    if any(card.name == team for card in await client.agents()):
+        return f"{team} is an agent, and requests go to teams. Teams seen: {', '.join(sorted(seen)) or 'none'}."
     meant = "".join(f", did you mean {name}?" for name in get_close_matches(team, seen, 1)) or "."
     return f"no team {team} was seen here yet{meant} Teams seen: {', '.join(sorted(seen)) or 'none'}."
 

@@ -63,6 +63,9 @@ async def _up(
         if not json:
             stage.tell_setting(settings, broker, home, len(cast.agents), kept=kept)
         stage.came_up("broker", began, json=json)
+        for name in cast.absent:
+            complain(f"team {cast.team.name} needs the agent {name!r}, which {cast.target} does not define: start it "
+                     f"yourself, as with `POINTSMAN_URL={broker.url} pointsman worker FILE.py`")  # fmt: skip
         await stage.start(children, cast.target, cast.workers)
         address = await _start_dashboard(children, settings) if page else None
 

@@ -90,6 +90,16 @@ def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
     assert answered == [f"{WORKFLOW}-a1"] * 2
 
 
+def test_a_dead_letter_is_shown_with_the_names_of_its_fields(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(bury(client, "c0ffee", "undecodable", body=b'{"inputt": "hello"}'))
+
+    letters.show("c0ffee", **NOWHERE)  # type: ignore[arg-type]
+
+    assert '"inputt": "hello"' in capsys.readouterr().out
+
+
 def test_dead_letters_are_named_by_the_beginnings_of_their_ids_and_of_their_workflows(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

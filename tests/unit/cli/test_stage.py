@@ -17,6 +17,7 @@ from pointsman.cli import stage, up
 from pointsman.cli.cast import cast_of
 from pointsman.errors import ConfigurationError
 from pointsman.processes import obituary
+from pointsman.settings import Settings
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
@@ -103,6 +104,18 @@ def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys
     assert set(cast.workers) == {"agents", "planner", "synthesizer"}
     assert cast.agents == {"refund", "subscriptions", "api", "integration", "planner", "synthesizer"}
     assert capsys.readouterr() == ("", "")
+
+
+async def test_a_broker_of_its_own_is_not_started_for_a_team_whose_agents_nobody_could_run_there(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "depot.py"
+    file.write_text("from pointsman import Team\nteam = Team(name='depot', agents=('buyer', 'stock'))\n")
+
+    with pytest.raises(ConfigurationError, match=r"depot.py does not define buyer, stock, .* import it there, or do"):
+        async with stage.embedded(str(file), Settings(), tmp_path / "home", team=True):
+            pass
+    assert not (tmp_path / "home").exists()
 
 
 def test_several_teams_of_which_none_is_called_team_are_told_apart_by_their_variables(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.core import card
 from support.system import echo, in_memory, planner_of, synthesizer
 
 from pointsman.cli import doctor, submit, workflows
@@ -108,6 +109,19 @@ def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
     asyncio.run(submit._explain_silence(client, workflow))
 
     assert "no team shpo was seen here yet, did you mean shop? Teams seen: newsroom, shop." in capsys.readouterr().err
+
+
+def test_an_agent_that_is_asked_like_a_team_is_called_one(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "PATIENCE", 0.0)
+    announce(client, "shop")
+    asyncio.run(client.bus.registry.announce(card("shpo", instance="a1")))
+    workflow = asked(client)
+
+    asyncio.run(submit._explain_silence(client, workflow))
+
+    assert "shpo is an agent, and requests go to teams. Teams seen: shop." in capsys.readouterr().err
 
 
 def test_a_team_that_has_a_supervisor_is_not_doubted(
