@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias, assert_never
 
-from pointsman.core.words import seconds, taken_late, used, waited
+from pointsman.core.words import seconds, taken_late, taken_up, used
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import BEGUN, ErrorKind, Progress, Usage
 from pointsman_schemas.log import (
@@ -75,7 +75,8 @@ class Story:
             attempt = event.task_id, event.attempt
             self._reports.setdefault(attempt, []).append(event)
             if event.kind == "progress" and event.name == BEGUN:
-                late = waited(self._handed.get(attempt, event.started_at), event.started_at)
+                handed = self._handed.get(attempt, event.started_at)
+                late = taken_up(handed, event.started_at, self._reports[attempt])
                 what = _joined(self._task(event.task_id), late)
                 at = max(self._told, event.started_at)  # it is told some time after: a story does not go back
                 line = Line(at, "·" if late else "", "plain", event.agent, "is at work on", what)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["dollars", "request_text", "seconds", "taken_late", "used", "waited"]
+__all__ = ["dollars", "request_text", "seconds", "taken_late", "taken_up", "used", "waited"]
 
 _LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
 
@@ -57,11 +57,16 @@ def taken_late(result: Result, handed: datetime, reports: Iterable[Progress]) ->
     """
     if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # there was no run that came to an end
         return ""
-    before = [report.ended_at or report.started_at for report in reports if report.started_at < result.started_at]
+    return taken_up(handed, result.started_at, reports)
+
+
+def taken_up(handed: datetime, began: datetime, reports: Iterable[Progress]) -> str:
+    """Why nothing happened before the run that `began` then, as `taken_late`."""
+    before = [report.ended_at or report.started_at for report in reports if report.started_at < began]
     if before:
-        silent = max(0.0, (result.started_at - max(before)).total_seconds())
+        silent = max(0.0, (began - max(before)).total_seconds())
         return f"left by its worker, taken up again after {seconds(silent)}"
-    return waited(handed, result.started_at)
+    return waited(handed, began)
 
 
 def waited(handed: datetime, began: datetime) -> str:

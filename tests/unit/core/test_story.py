@@ -31,10 +31,21 @@ def test_nothing_in_a_recorded_log_is_without_words_and_nobody_is_unknown(log: P
     assert "?" not in {line.who for line in lines}
 
 
-def test_that_an_attempt_has_begun_is_for_everybody_where_it_waited_long() -> None:
+def begun(*times: float) -> Line:
+    """The last line about an attempt that was begun at these times."""
     story = Story()
     story.tell(dispatched("t1", "fitter", 1))
-    at_once, late = (story.tell(tool(BEGUN, begun, begun, kind="progress")) for begun in (1.5, 8))
+    return [story.tell(tool(BEGUN, each, each, kind="progress")) for each in times][-1]
+
+
+def test_an_attempt_that_is_begun_again_was_left_by_a_worker_that_died() -> None:
+    line = begun(1.5, 35)
+
+    assert (line.mark, line.what) == ("·", "t1, left by its worker, taken up again after 33.5 s")
+
+
+def test_that_an_attempt_has_begun_is_for_everybody_where_it_waited_long() -> None:
+    at_once, late = (begun(1.5), begun(8))
 
     assert (at_once.mark, at_once.what) == ("", "t1")
     assert (late.mark, late.who, late.does) == ("·", "fitter", "is at work on")
