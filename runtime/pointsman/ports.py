@@ -136,12 +136,12 @@ class Registry(Protocol):
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
     """What a durable consumer has before it: messages never delivered, and delivered but not settled. All of its
-    messages up to the sequence `settled` are. `ack_waits`, in seconds, are those that were asked for where the last who
-    opened it asked for another than was there; the longest counts."""
+    messages up to the sequence `settled_through` are settled. `ack_waits`, in seconds, are those that were asked for
+    where the last who opened it asked for another than was there; the longest counts."""
 
     pending: int
     in_flight: int
-    settled: int = 0
+    settled_through: int = 0
     ack_waits: tuple[float, ...] = ()
 
 

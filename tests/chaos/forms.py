@@ -107,9 +107,10 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
                     report.until_ready.append(await watching)
                     inbox = await found(lambda: bus.depth(f"inbox-{TEAM}", "work"), "inbox of the team")
                     assert inbox is not None
-                    if left is not None and inbox.settled < left.sequence:
+                    if left is not None and inbox.settled_through < left.sequence:
                         report.problems.append(
-                            f"{supervisor.name} said it was ready and had dealt with the inbox up to {inbox.settled} "
+                            f"{supervisor.name} said it was ready and had dealt with the inbox up to "
+                            f"{inbox.settled_through} "
                             f"of the {left.sequence} that its predecessor left"
                         )
             report.problems += (f"{service.name} has ended" for service in (supervisor, worker) if not service.alive)

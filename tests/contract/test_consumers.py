@@ -104,7 +104,7 @@ async def test_depth_says_up_to_where_everything_is_settled(place: Place, bus: B
 
     assert before is not None
     assert after is not None
-    assert (before.settled, after.settled) == (first.message.sequence, third.message.sequence)
+    assert (before.settled_through, after.settled_through) == (first.message.sequence, third.message.sequence)
 
 
 async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None:

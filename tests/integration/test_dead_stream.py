@@ -74,7 +74,7 @@ async def is_kept(client: Client, name: str) -> bool:
     }[name]
     depth = await client.bus.depth(name, "work")
     (sequence, *_) = [stored.sequence async for stored in client.bus.read("work", first)]
-    return depth is not None and depth.settled < sequence
+    return depth is not None and depth.settled_through < sequence
 
 
 async def letters_of(client: Client) -> Sequence[Letter]:

@@ -43,12 +43,17 @@ class Backlog:
         depth = await self._bus.depth(self._inbox, "work")
         if depth is None:  # it was deleted, and is made again
             return
-        if depth.settled >= newest or depth.pending + depth.in_flight == 0:
+        if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
             self._newest = 0
             return
         away = asked - self._answered > self._ack_wait  # or the broker was, and nothing has come meanwhile
-        if away or depth.pending or depth.settled != self._settled or any(sequence <= newest for sequence in in_hand):
+        if (
+            away
+            or depth.pending
+            or depth.settled_through != self._settled
+            or any(sequence <= newest for sequence in in_hand)
+        ):
             self._moved = asked
         elif asked - self._moved > _COMES_AGAIN * self._ack_wait:
             self._newest = 0
-        self._settled, self._answered = depth.settled, asked
+        self._settled, self._answered = depth.settled_through, asked

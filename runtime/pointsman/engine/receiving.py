@@ -91,7 +91,7 @@ class Receiver:
             if isinstance(arrival.input, ControlReceived) and cancels(workflow, arrival.input):
                 team = self._team.name
                 depth = await self._bus.depth(f"request-{team}", "work")
-                after = depth.settled if depth else 0  # what waits is not settled, however long the queue
+                after = depth.settled_through if depth else 0  # what waits is not settled, however long the queue
                 request = await request_for(self._bus, self._subjects.request(team), workflow, after=after)
                 if request is not None:
                     arrival.also = (read_request(request, self._team, self._subjects.namespace),)

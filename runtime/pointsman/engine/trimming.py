@@ -103,7 +103,7 @@ class Trimmer:
         depth = await self._bus.depth(f"{kind}-{team}", "work")
         if depth is None:
             return 0
-        return depth.settled + 1 if depth.pending + depth.in_flight else sys.maxsize
+        return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
 
     async def _clear(self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize) -> None:
         """Remove what `subject` holds, up to the first that is not old enough, or is owed to somebody: to who has not
