@@ -243,8 +243,8 @@ def show(
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
     else:
         waiting = unanswered(entries)
-        stands = "waiting for approval" if waiting else "still running"
-        parts.append(Text(f"\nIt is {stands}.", STYLE.get(stands, STYLE["running"])))
+        stands, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
+        parts.append(Text(f"\nIt is {stands}.", style))
         for entry in entries:
             if isinstance(entry, ApprovalRequested) and entry.approval in waiting:
                 parts.append(Text(f"{entry.approval}: the {entry.about} {entry.tool or entry.task_id or ''}"))

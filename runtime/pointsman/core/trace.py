@@ -340,11 +340,8 @@ class _View:
                 self._task(entry.task_id, "").end(entry.at, "abandoned", entry.reason)
             case TaskReopened():
                 task = self._task(entry.task_id, "")
-                task.status, task.ended_at, task.detail = (
-                    "waiting",
-                    None,
-                    f"reopened{' by ' + entry.by if entry.by else ''}",
-                )
+                task.wait("waiting")
+                task.ended_at, task.detail = None, f"reopened{' by ' + entry.by if entry.by else ''}"
             case ResultIgnored():
                 if (found := self.tasks.get(entry.task_id)) is not None:
                     ignored = f"a result of attempt {entry.attempt} ignored: {entry.reason}"
@@ -362,7 +359,8 @@ class _View:
                     asking = self._of_planner(waits)
                 else:
                     asking = self._task(entry.task_id, entry.agent or "")
-                    asking.status, asking.detail = _APPROVAL, waits
+                    asking.wait(_APPROVAL)
+                    asking.detail = waits
                 if asking is not None:
                     asking.waits_for = entry.approval
             case ApprovalDecided():

@@ -251,6 +251,19 @@ def test_a_task_that_has_failed_is_not_running_while_its_next_attempt_waits(
     assert (after.status, after.detail) == ("handed over", "fit"), "why it waited is over with the wait"
 
 
+def test_a_task_that_was_held_and_then_asks_a_person_says_what_it_waits_for_now() -> None:
+    held = TaskHeld(at=at(2), task_id="t1", until=at(9), reason="it keeps failing")
+    asked = ApprovalRequested(at=at(3), approval="1", about="task", task_id="t1", expires_at=at(60))
+    answer = ApprovalDecided(at=at(4), event_id="e", approval="1", verdict="approved", by="ann")
+
+    waits, goes_on = (
+        find(build([*completed()[:5], held, *more]), "invoke_agent fitter") for more in ([asked], [asked, answer])
+    )
+
+    assert (waits.status, waits.detail) == ("waiting for approval", "waits for the approval 1")
+    assert goes_on.detail == "approved by ann"
+
+
 def test_a_workflow_waits_for_approval_until_every_question_is_answered() -> None:
     asked = ApprovalRequested(at=at(1), approval="1", about="task", task_id="t1", expires_at=at(60))
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="approved", by="ann")
