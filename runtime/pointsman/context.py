@@ -70,9 +70,9 @@ class Context:
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
-        self._ledger = self._attempt = Ledger()
+        self._ledger = self._for_result = Ledger()
         self._running = Running()
-        self.kept = Kept(handoff, self.agent, journal, self.now, self._attempt)
+        self.kept = Kept(handoff, self.agent, journal, self.now, self._for_result)
         """What was done that must not be done again."""
         self._counts: dict[str, int] = {}
         self._deps: tuple[object, ...] = ()
@@ -173,7 +173,7 @@ class Context:
     @property
     def usage(self) -> Usage:
         """What the model calls of this attempt have used so far."""
-        return self._attempt.usage
+        return self._for_result.usage
 
     @property
     def event(self) -> str:
@@ -188,12 +188,12 @@ class Context:
     @property
     def confidence(self) -> float | None:
         """What `set_confidence` was told last, from 0 to 1."""
-        return self._attempt.confidence
+        return self._for_result.confidence
 
     @property
     def replan_hint(self) -> str | None:
         """What `replan` was told last."""
-        return self._attempt.replan_hint
+        return self._for_result.replan_hint
 
     def record_usage(self, usage: Usage) -> None:
         """Add `usage` to what this attempt reports with its result, whether it succeeds or not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Protocol
 
 from pointsman.context import Context
@@ -111,7 +110,7 @@ class Steps:
         return [place for place in places if self.result(turn, place) is None]
 
     async def keep_result(
-        self, turn: int, place: int, text: str, is_error: bool, told: Mapping[str, object] = MappingProxyType({})
+        self, turn: int, place: int, text: str, is_error: bool, /, **told: object
     ) -> tuple[str, bool]:
         """Keep what a tool gave, with what it `told`, and return what counts."""
         self._lost = 0  # there was a tool to run first: whoever had the attempt before was at it, and asked no model

@@ -100,8 +100,8 @@ class Kept:
         arguments: Mapping[str, JsonValue],
         value: JsonValue,
         error: str = "",
-        *,
-        told: Mapping[str, object],
+        /,
+        **told: object,
     ) -> Step:
         """Keep what such a call gave, or how it failed, with what it `told`, and return what counts."""
         call = StepCall(id=key, name=tool, arguments=compact(dict(arguments)).decode())

@@ -91,7 +91,7 @@ class ToolTurns:
             result = await self.tools[call.name].call(call.arguments, context, call_id=call.id)
         except NeedsApproval as asked:
             return asked  # not raised: what runs beside it would be cancelled, and begun again by the next attempt
-        text, is_error = await done.keep_result(*place, capped(result.text), result.is_error, context.told)
+        text, is_error = await done.keep_result(*place, capped(result.text), result.is_error, **context.told)
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 
     def _refusal(self, call: ToolCall, place: int) -> str:

@@ -219,9 +219,9 @@ class Tool(Generic[P, R]):
         except NeedsApproval:
             raise  # it has not come to its end
         except (Exception, SystemExit) as failed:
-            await context.kept.keep_made(*call, None, describe_error(failed), told=own.told)
+            await context.kept.keep_made(*call, None, describe_error(failed), **own.told)
             raise
-        return self._given(await context.kept.keep_made(*call, value, told=own.told))
+        return self._given(await context.kept.keep_made(*call, value, **own.told))
 
     def _given(self, made: Step) -> JsonValue:
         if made.is_error:

@@ -56,7 +56,7 @@ async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_o
     first, second = kept(journal), kept(journal)
     assert await first.made("k") is None
 
-    step = await first.keep_made("k", "pay", {"amount": 1}, "paid", told={})
+    step = await first.keep_made("k", "pay", {"amount": 1}, "paid")
     known = [await second.made("k") for _ in range(2)]
 
     assert await first.made("k") is step
@@ -65,7 +65,7 @@ async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_o
 
 
 async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_length() -> None:
-    step = await kept(Memory(room=10)).keep_made("k", "pay", {"amount": 1}, "x" * 11, told={})
+    step = await kept(Memory(room=10)).keep_made("k", "pay", {"amount": 1}, "x" * 11)
 
     assert (step.data, step.is_error, len(step.text)) == (None, True, ERROR_LENGTH)
     assert step.text.startswith("what it gave is too large to be kept: x")
@@ -104,7 +104,7 @@ async def test_what_a_tool_told_is_kept_also_where_its_result_cannot_be() -> Non
     journal = Memory(room=10)
 
     text, is_error = await Steps(Context.for_test(journal=journal)).keep_result(
-        1, 0, "x" * 11, False, {"usage": Usage(calls=2)}
+        1, 0, "x" * 11, False, usage=Usage(calls=2)
     )
 
     assert (text.startswith("the tool has run, but its result of 11 characters"), is_error) == (True, True)

@@ -72,7 +72,7 @@ class Door:
         return (self._has_failed or (self._began is not None and self._is_stuck())) and not self.is_open()
 
     def refuse(self) -> None:
-        """One was not even made, because nobody would have been let in."""
+        """One more is lost: it found no room, or was not even made, as it would have found none."""
         with self._lock:
             self.offered += 1
             self._missed += 1

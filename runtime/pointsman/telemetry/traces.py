@@ -238,7 +238,7 @@ def record(
     """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
 
     Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off. Where a
-    function gives its name and attributes, it is asked only if a span is made; generators give the rest as late.
+    function gives its name and attributes, it is asked only if a span is made; so are generators for the rest.
     """
     tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
     if tracer is None or not context.sampled or context.span_id == parent_span_id:

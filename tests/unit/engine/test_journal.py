@@ -177,7 +177,7 @@ async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools
     asking = desk.handoff("shop")
     allowed = asking.model_copy(update={"attempt": 2, "continues": (1,)})
     told = {"usage": Usage(calls=1), "confidence": 0.4, "replan_hint": "it is gone"}
-    await steps_of(desk, asking).keep_result(1, 0, "there", False, told)
+    await steps_of(desk, asking).keep_result(1, 0, "there", False, **told)
     context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
 
     await Steps(context).load()
@@ -432,7 +432,7 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
     context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff))
     one, other = steps_of(desk, handoff), Steps(context)
     await one.answer(1, giving(calling(("first", {}))))
-    await one.keep_result(1, 0, "done", False, {"usage": Usage(calls=7)})
+    await one.keep_result(1, 0, "done", False, usage=Usage(calls=7))
 
     reply = await other.answer(1, giving(calling(("second", {}))))
     await other.load()  # again
