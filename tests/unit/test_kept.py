@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from support.journals import MemoryJournal
+
 from pointsman.context import Context
-from pointsman.errors import ERROR_LENGTH, OversizeEvent
+from pointsman.errors import ERROR_LENGTH
 from pointsman.journal import Steps
 from pointsman.kept import Kept
 from pointsman.ports import ModelReply
 from pointsman.reporting import Ledger
 from pointsman.testing.models import calling
-from pointsman_schemas.events import Emitted, Step, Usage, Verdict
+from pointsman_schemas.events import Emitted, Usage, Verdict
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-class Memory:
-    """A journal that takes what has no more in it than `room`, or is an error, and counts who reads it."""
-
-    def __init__(self, room: int = 1_000) -> None:
-        self.steps: dict[str, Step] = {}
-        self.room = room
-        self.recalled = 0
-
-    async def recall(self) -> Mapping[str, Step]:
-        self.recalled += 1
-        return dict(self.steps)
-
-    async def keep(self, step: Step) -> Step:
-        if not step.is_error and len(f"{step.data}{step.text}") > self.room:
-            raise OversizeEvent("x" * 2 * ERROR_LENGTH)
-        return self.steps.setdefault(step.name, step)
-
-
-def kept(journal: Memory | None = None, *verdicts: Verdict) -> Kept:
+def kept(journal: MemoryJournal | None = None, *verdicts: Verdict) -> Kept:
     handoff = Context.for_test().handoff.model_copy(update={"verdicts": verdicts})
     return Kept(handoff, "clerk", journal, lambda: NOW, Ledger())
 
@@ -52,7 +35,7 @@ def test_a_yes_is_for_the_tool_and_the_arguments_it_was_asked_for() -> None:
 
 
 async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_on() -> None:
-    journal = Memory()
+    journal = MemoryJournal()
     first, second = kept(journal), kept(journal)
     assert await first.made("k") is None
 
@@ -65,14 +48,14 @@ async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_o
 
 
 async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_length() -> None:
-    step = await kept(Memory(room=10)).keep_made("k", "pay", {"amount": 1}, "x" * 11)
+    step = await kept(MemoryJournal(room=10)).keep_made("k", "pay", {"amount": 1}, "x" * 11)
 
     assert (step.data, step.is_error, len(step.text)) == (None, True, ERROR_LENGTH)
     assert step.text.startswith("what it gave is too large to be kept: x")
 
 
 async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() -> None:
-    journal = Memory()
+    journal = MemoryJournal()
     paid, event = kept(journal), Emitted(name="paid", data={"amount": 1})
     await paid.keep_event("k", event, lasting=True)
     await paid.keep_event("j", event, lasting=False)
@@ -86,7 +69,7 @@ async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() 
 
 
 async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools_gave() -> None:
-    journal = Memory()
+    journal = MemoryJournal()
     first, second = (Steps(Context.for_test(journal=journal)) for _ in range(2))
     await second.load()
 
@@ -101,7 +84,7 @@ async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools
 
 
 async def test_what_a_tool_told_is_kept_also_where_its_result_cannot_be() -> None:
-    journal = Memory(room=10)
+    journal = MemoryJournal(room=10)
 
     text, is_error = await Steps(Context.for_test(journal=journal)).keep_result(
         1, 0, "x" * 11, False, usage=Usage(calls=2)

@@ -136,7 +136,7 @@ def test_each_case_is_a_line_with_what_is_wrong_below_it(
     out, err = capsys.readouterr()
     lines = [line.rstrip() for line in out.splitlines()]
 
-    answer = f"{'It is at noon. ' * 40}"
+    answer = "It is at noon. " * 40
     assert err == ""
     assert lines == [
         "✗ where is it  1.2 s",

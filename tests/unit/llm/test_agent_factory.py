@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
+from support.journals import MemoryJournal
 
 from pointsman.agent_factory import MOST_FIELDS, AgentFactory, Need
 from pointsman.context import Context
@@ -19,7 +19,7 @@ from pointsman.ports import Model
 from pointsman.testing import ScriptedModel, calling, run_team, saying
 from pointsman.tools import tool
 from pointsman_agents.planner import planner
-from pointsman_schemas.events import Budget, ErrorKind, Step
+from pointsman_schemas.events import Budget, ErrorKind
 from pointsman_schemas.team import Supervisor, Team
 
 
@@ -39,19 +39,6 @@ async def drop_table(name: str) -> str:
 async def remember(context: Context) -> str:
     """What is known."""
     return context.dep(dict)["known"]  # type: ignore[no-any-return]
-
-
-class Kept:
-    """A journal that outlives its worker."""
-
-    def __init__(self) -> None:
-        self.steps: dict[str, Step] = {}
-
-    async def recall(self) -> Mapping[str, Step]:
-        return dict(self.steps)
-
-    async def keep(self, step: Step) -> Step:
-        return self.steps.setdefault(step.name, step)
 
 
 def factory(model: Model | None = None, **more: Any) -> AgentFactory:
@@ -172,7 +159,7 @@ async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int],
 
 
 async def test_what_is_made_has_the_length_of_answers_and_the_durability_of_its_factory() -> None:
-    model, journal = ScriptedModel(calling(("double", {"number": 4})), saying("8")), Kept()
+    model, journal = ScriptedModel(calling(("double", {"number": 4})), saying("8")), MemoryJournal()
 
     await run(factory(model, max_tokens=70, durable=False), NEED, journal=journal)
 
@@ -180,7 +167,7 @@ async def test_what_is_made_has_the_length_of_answers_and_the_durability_of_its_
 
 
 async def test_another_replica_goes_on_where_one_has_died() -> None:
-    journal = Kept()
+    journal = MemoryJournal()
     dies = ScriptedModel(calling(("double", {"number": 4})), RuntimeError("the process is gone"))
     with pytest.raises(RuntimeError):
         await run(factory(dies), NEED, journal=journal)

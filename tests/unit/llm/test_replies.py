@@ -15,6 +15,7 @@ import pytest
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response, ResponseErrorEvent
+from support.adapters import KEY
 
 from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel, _messages
@@ -25,7 +26,6 @@ from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-KEY = "sk-test-0123456789"
 ADAPTERS = (OpenAIModel, OpenAIResponsesModel, AnthropicModel)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import pytest
 from support.asgi import events
@@ -20,16 +21,30 @@ from pointsman_schemas.log import AttemptFailed, RetryScheduled
 from pointsman_schemas.team import Team
 
 
+async def told(bus: MemoryBus) -> dict[str, Any]:
+    """What the page of agents is told once the only workflow was read."""
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/agents") as page:
+            data: dict[str, Any] = (await page.until("agents")).data
+            return data
+
+
+def failed(agent: str, attempt: int, error: AttemptError) -> AttemptFailed:
+    result = Result(
+        status="failed", agent=agent, task_id="t1", attempt=attempt, workflow_id=WORKFLOW, error=error,
+        started_at=at(1), ended_at=at(2),
+    )  # fmt: skip
+    return AttemptFailed(at=at(2), event_id=f"e{attempt}", task_id="t1", attempt=attempt, error=error, result=result)
+
+
 async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -> None:
     bus = MemoryBus()
     await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1", version="2.1.0"))
     await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
     await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
     await store(bus, *completed())
-    async with watching(bus) as dashboard:
-        await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/agents") as page:
-            agents = {agent["name"]: agent for agent in (await page.until("agents")).data["agents"]}
+    agents = {agent["name"]: agent for agent in (await told(bus))["agents"]}
 
     fitter = agents["fitter"]
     assert (fitter["waiting"], fitter["working"], fitter["instances"], fitter["versions"]) == (1, 0, 1, ["2.1.0"])
@@ -65,23 +80,20 @@ async def test_what_stands_still_or_fails_is_counted_around_every_page() -> None
     bus = MemoryBus()
     await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
     await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
-    await store(bus, *completed())
-    async with watching(bus) as dashboard:
-        await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/agents") as page:
-            live = (await page.until("agents")).data["live"]
+    await bus.registry.announce(AgentCard(name="tester", description="tests", instance="i1", version="1"))
+    failures = [failed("tester", attempt, AttemptError(kind="handler", message="no")) for attempt in range(1, 5)]
+    await store(bus, *completed()[:-1], *failures)
+    shown = await told(bus)
 
-    assert live["stuck"] == 1
+    health = {agent["name"]: agent["health"] for agent in shown["agents"]}
+    assert (health["fitter"], health["tester"], shown["live"]["stuck"]) == ("stuck", "failing", 2)
 
 
 async def test_teams_with_a_supervisor_come_before_those_that_had_one() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     await bus.registry.announce(team_card(Team(name="shop"), at(0), "s1"))
-    async with watching(bus) as dashboard:
-        await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/agents") as page:
-            live = (await page.until("agents")).data["live"]
+    live = (await told(bus))["live"]
 
     assert live["teams"] == ["shop", TEAM]
 
@@ -96,27 +108,14 @@ async def test_a_team_that_is_handed_a_task_is_no_agent_and_its_tokens_are_not_c
         bus, started(), first, again, succeeded("t1", "shop", 1, 2), succeeded("t2", "mall", 3, 4, 2),
         dispatched("t3", "fitter", 4), succeeded("t3", "fitter", 4, 5),
     )  # fmt: skip
-    async with watching(bus) as dashboard:
-        await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/agents") as page:
-            agents = (await page.until("agents")).data["agents"]
+    agents = (await told(bus))["agents"]
 
     assert [agent["name"] for agent in agents] == ["fitter"]
 
 
 async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:
-    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
-    asked = Result(
-        status="failed", agent="fitter", task_id="t1", attempt=1, workflow_id=WORKFLOW, error=error,
-        started_at=at(1), ended_at=at(2),
-    )  # fmt: skip
-    bus = MemoryBus()
-    await store(
-        bus, started(), AttemptFailed(at=at(2), event_id="e", task_id="t1", attempt=1, error=error, result=asked)
-    )
-    async with watching(bus) as dashboard:
-        await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/agents") as page:
-            (fitter,) = (await page.until("agents")).data["agents"]
+    bus, error = MemoryBus(), AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    await store(bus, started(), failed("fitter", 1, error))
+    (fitter,) = (await told(bus))["agents"]
 
     assert (fitter["record"]["failed"], fitter["record"]["failing"]) == (0, 0)

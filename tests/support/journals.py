@@ -1,0 +1,28 @@
+"""A journal in memory, which outlives the worker that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pointsman.errors import ERROR_LENGTH, OversizeEvent
+from pointsman_schemas.events import Step
+
+__all__ = ["MemoryJournal"]
+
+
+class MemoryJournal:
+    """It takes what has no more in it than `room`, or is an error, and counts who reads it."""
+
+    def __init__(self, room: int = 1_000) -> None:
+        self.steps: dict[str, Step] = {}
+        self.room = room
+        self.recalled = 0
+
+    async def recall(self) -> Mapping[str, Step]:
+        self.recalled += 1
+        return dict(self.steps)
+
+    async def keep(self, step: Step) -> Step:
+        if not step.is_error and len(f"{step.data}{step.text}") > self.room:
+            raise OversizeEvent("x" * 2 * ERROR_LENGTH)
+        return self.steps.setdefault(step.name, step)
