@@ -16,6 +16,8 @@ from pointsman.client import WorkflowEvent, WorkflowSummary
 from pointsman.core import story
 from pointsman.core.approvals import unanswered
 from pointsman.core.awaited import AGENT, RETRY, as_of
+from pointsman.core.evolve import fold
+from pointsman.core.state import asked_about
 from pointsman.core.trace import TraceNode, build
 from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
@@ -61,6 +63,7 @@ STYLE = {
     "waiting": "dim",
     "waiting for an agent": "yellow",
     "waiting for a retry": "yellow",
+    "asked for approval": "yellow",
     "waiting for approval": "bold yellow",
     "waiting for admission": "bold yellow",
     "asked to end": "yellow",
@@ -245,12 +248,20 @@ def show(
         waiting = unanswered(entries)
         stands, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
         parts.append(Text(f"\nIt is {stands}.", style))
-        for entry in entries:
-            if isinstance(entry, ApprovalRequested) and entry.approval in waiting:
-                parts.append(Text(f"{entry.approval}: the {entry.about} {entry.tool or entry.task_id or ''}"))
+        parts += _questions(entries) if waiting else ()
         waits = [task for task in (top.children if top else ()) if task.status in (AGENT, RETRY)]
         parts += [Text(f"{task.task_id} is {task.detail}", style="yellow") for task in waits]
     return Group(*parts)
+
+
+def _questions(log: Sequence[Entry]) -> Iterator[Text]:
+    """What a person is asked, about what, and the commands that answer."""
+    if (state := fold(log)) is None:
+        return
+    for it in state.approvals.values():
+        yield Text(f"\n{it.id}: the {it.about} {it.tool or it.task_id or ''}".rstrip())
+        yield Text(text_of(asked_about(state, it), pretty=True))
+        yield Text(f"`pointsman approve {it.id}` allows it, `pointsman reject {it.id}` does not.", "dim")
 
 
 def _tasks(top: TraceNode, now: datetime) -> Table:

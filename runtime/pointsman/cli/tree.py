@@ -22,7 +22,15 @@ from pointsman_schemas.card import Role
 
 __all__ = ["lines_of", "tree"]
 
-_MARK = {"succeeded": "✓", "completed": "✓", "failed": "✗", "running": "…", "in review": "…"}
+_MARK = {
+    "succeeded": "✓",
+    "completed": "✓",
+    "failed": "✗",
+    "running": "…",
+    "in review": "…",
+    "asked for approval": "‖",
+    "waiting for approval": "‖",
+}
 _BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 
 from pointsman.core.message import Message
 from pointsman.core.nesting import cancellation, result_for
-from pointsman.core.state import Pending, State, Task, input_of, report, reviewed_by
+from pointsman.core.state import Pending, State, Task, asked_about, input_of, report, reviewed_by
 from pointsman.core.transitions import Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
@@ -121,11 +121,6 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
 def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
     """What a person is asked, for whoever shows it to one."""
     task = state.tasks[pending.task_id] if pending.task_id is not None else None
-    shown = pending.input
-    if task is not None and pending.about == "task":
-        shown = input_of(state, task)
-    elif pending.plan is not None:
-        shown = pending.plan.model_dump(mode="json", exclude_defaults=True)
     return Message(
         subject=subjects.approval(state.workflow_id, pending.id),
         event=Approval(
@@ -137,7 +132,7 @@ def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
             agent=task.agent if task else None,
             intent=task.intent if task else (pending.plan.goal if pending.plan else ""),
             tool=pending.tool,
-            input=shown,
+            input=asked_about(state, pending),
             asked_at=pending.asked_at,
             expires_at=pending.expires_at,
             answer_to=subjects.control(state.team, state.workflow_id, f"answer-{pending.id}"),

@@ -23,6 +23,7 @@ __all__ = [
     "Pending",
     "State",
     "Task",
+    "asked_about",
     "bounds",
     "changed",
     "from_snapshot",
@@ -249,6 +250,15 @@ def input_of(state: State, task: Task) -> JsonValue:
     if task.role is Role.PLAN:
         asked["limits_left"] = _limits_left(state, task).model_dump(mode="json", exclude_none=True)
     return {**asked, **task.input} if isinstance(task.input, dict) else asked
+
+
+def asked_about(state: State, pending: Pending) -> JsonValue:
+    """What a person is shown: the task's input, the tool's arguments or the plan."""
+    if pending.plan is not None:
+        return pending.plan.model_dump(mode="json", exclude_defaults=True)
+    if pending.about == "task" and pending.task_id is not None:
+        return input_of(state, state.tasks[pending.task_id])
+    return pending.input
 
 
 def _limits_left(state: State, planner: Task) -> LimitsLeft:

@@ -23,7 +23,7 @@ from pydantic import AwareDatetime, JsonValue
 from pointsman.core.approvals import unanswered
 from pointsman.core.words import taken_late, waited
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Progress, Result, Usage
+from pointsman_schemas.events import AttemptError, ErrorKind, Progress, Result, Usage
 from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
@@ -60,6 +60,7 @@ NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", 
 
 _HANDED = "handed over"
 _APPROVAL = "waiting for approval"
+_ASKED = "asked for approval"
 _IN_REVIEW = "in review"
 _NOT_YET = datetime.max.replace(tzinfo=UTC)
 
@@ -78,9 +79,10 @@ class TraceNode(Frozen):
     attempt that nobody is known to have begun.
 
     `status` is `waiting`, `handed over` until a worker says that it has begun, `running`, `held`, `waiting for
-    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; a workflow's is `running`,
-    `waiting for approval` or its outcome's. What is handed over for later is `due` then. `detail` says why in one line.
-    `usage` is the node's own and that of everything below it.
+    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; an attempt's that ended to
+    ask a person is `asked for approval`; a workflow's is `running`, `waiting for approval` or its outcome's. What is
+    handed over for later is `due` then. `detail` says why in one line. `usage` is the node's own and that of everything
+    below it.
     """
 
     name: str
@@ -331,7 +333,10 @@ class _View:
             case AttemptFailed():
                 task = self._task(entry.task_id, "")
                 attempt = self._attempt(task, entry.attempt, entry.result)
-                attempt.end(entry.at, "failed", entry.result, _reason(entry.error))
+                if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+                    attempt.end(entry.at, _ASKED, entry.result, entry.error.message)
+                else:
+                    attempt.end(entry.at, "failed", entry.result, _reason(entry.error))
             case TaskFailed():
                 self._task(entry.task_id, "").end(entry.at, "failed", _reason(entry.error))
             case TaskSkipped():

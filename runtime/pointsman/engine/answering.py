@@ -34,6 +34,7 @@ from pointsman.errors import ContractError, OversizeEvent, describe_error
 from pointsman.ports import Bus, Clock, Delivery, Server
 from pointsman.settings import Settings
 from pointsman.telemetry import Span, bind, get_logger, metrics, names, parse_traceparent, span, tracing
+from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result
 from pointsman_schemas.ids import derived_id, span_id_for
@@ -139,19 +140,23 @@ class Answerer:
             if result is None:
                 spot.leave()
                 return
-            if result.error is not None:
-                spot.fail(result.error.kind, result.error.message)
+            asks = result.approvals if handoff.role is Role.WORK else ()
+            error = None if asks else result.error
+            if error is not None:
+                spot.fail(error.kind, error.message)
                 _log.warning(
                     "attempt_failed",
                     status=result.status,
-                    kind=result.error.kind,
-                    error=result.error.message,
-                    retryable=result.error.retryable,
+                    kind=error.kind,
+                    error=error.message,
+                    retryable=error.retryable,
                 )
+            elif asks:
+                _log.info("attempt_waits_for_approval", tools=[call.tool for call in asks])
             else:
                 _log.debug("attempt_succeeded")
         seconds = self._clock.monotonic() - began
-        kind = result.error.kind if result.error else None
+        kind = error.kind if error else None
         desk.count(seconds, kind)
         if metrics.measuring():
             of = _series(self._subjects.namespace, desk.name, self._bus.server, kind)

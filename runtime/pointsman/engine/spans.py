@@ -20,6 +20,7 @@ from pointsman.ports import Bus, Clock, Delivery
 from pointsman.telemetry import Happening, TraceContext, metrics, names, parse_traceparent, record, reserve, tracing
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import (
     Entry,
     TraceOrigin,
@@ -174,6 +175,8 @@ def _of_task(history: Iterable[Entry], task_id: str) -> Iterator[Happening]:
         if getattr(entry, "task_id", None) != task_id:
             continue
         match entry.kind:
+            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+                yield Happening(names.ASKED, entry.at, {names.ATTEMPT: entry.attempt})
             case "attempt_failed":
                 failed: names.Attributes = {names.ATTEMPT: entry.attempt, names.ERROR_TYPE: entry.error.kind}
                 yield Happening(names.ATTEMPT_FAILED, entry.at, failed)

@@ -16,6 +16,7 @@ from pointsman.ports import Server
 
 __all__ = [
     "AGENT_NAME",
+    "ASKED",
     "ATTEMPT",
     "ATTEMPT_FAILED",
     "BROKER_PEER",
@@ -126,6 +127,7 @@ COST: Final = "pointsman.usage.cost"
 """US dollars. The conventions have no attribute for money."""
 
 # Span events
+ASKED: Final = "pointsman.approval_asked"
 ATTEMPT_FAILED: Final = "pointsman.attempt_failed"
 HELD: Final = "pointsman.held"
 STOOD_IN: Final = "pointsman.stood_in"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -231,6 +232,44 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
     assert "t1 is waiting for an agent named fitter" in text, "nor is what else it waits for left out"
     assert "wf-2: the task t2" in text
     assert "wf-1" not in text
+
+
+@pytest.mark.parametrize(
+    ("about", "shown"),
+    [
+        ({"about": "tool", "task_id": "t1", "tool": "refund", "input": {"order": "o-18", "amount": 9}}, '"o-18"'),
+        ({"about": "task", "task_id": "t1"}, "9 mm"),
+        ({"about": "plan", "plan": Plan(goal="mend all of it", tasks=()), "revision": 1}, "mend all of it"),
+    ],
+    ids=lambda each: each["about"] if isinstance(each, dict) else "",
+)
+def test_show_has_what_a_person_is_asked_about_and_the_commands_that_answer(about: dict[str, Any], shown: str) -> None:
+    task = PlannedTask(id="t1", agent="fitter", intent="fit it", input={"bolt": "9 mm", "nut": "big"})
+    accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
+    asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
+
+    _, stands = plain(render.show([started(), accepted, asked], (), at(9), ())).split("waiting for approval.")
+
+    assert shown in stands
+    assert "`pointsman approve wf-1`" in stands
+    assert "`pointsman reject wf-1`" in stands
+
+
+def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() -> None:
+    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    log = [*completed()[:5], dispatched("t1", "fitter", 2)]
+    result = succeeded("t1", "fitter", 2, 3).result.model_copy(update={"status": "failed", "error": error})
+    log.append(AttemptFailed(at=at(3), event_id="e1", task_id="t1", attempt=1, error=error, result=result))
+    log.append(ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99)))
+
+    text = plain(tree(build(log), at(9), 200), 200)
+    (line,) = (line for line in text.splitlines() if "invoke_agent fitter" in line)
+
+    assert "‖ invoke_agent fitter t1" in line
+    assert "█" in line, "it worked until it asked"
+    assert "a person must allow the use of refund" in line
+    assert "✗" not in text
+    assert "needs_approval" not in text
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:

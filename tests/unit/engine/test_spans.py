@@ -12,7 +12,16 @@ from pointsman.core.evolve import apply
 from pointsman.core.state import State
 from pointsman.engine.spans import Spans
 from pointsman_schemas.events import AttemptError
-from pointsman_schemas.log import Commit, Entry, ResultIgnored, TaskFailed, TaskHeld, TaskReopened
+from pointsman_schemas.log import (
+    ApprovalRequested,
+    AttemptFailed,
+    Commit,
+    Entry,
+    ResultIgnored,
+    TaskFailed,
+    TaskHeld,
+    TaskReopened,
+)
 from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.subjects import Subjects
 
@@ -23,6 +32,10 @@ STOOD_IN = dispatched("t1", "helper", 3).model_copy(update={"instead_of": "fitte
 IGNORED = ResultIgnored(at=at(4), event_id="e", task_id="t1", attempt=1, agent="fitter", reason="helper has it")
 FAILED = TaskFailed(at=at(2), task_id="t1", error=AttemptError(kind="handler_error", message="no bolts"), attempts=1)
 REOPENED = TaskReopened(at=at(3), task_id="t1", event_id="e", by="ann")
+ASKED = AttemptFailed(
+    at=at(3), event_id="e", task_id="t1", attempt=1, error=AttemptError(kind="needs_approval", message="pay")
+)
+QUESTION = ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99))
 AGAIN = dispatched("t1", "fitter", 4, 2).model_copy(update={"span_id": SPAN})
 
 
@@ -34,6 +47,7 @@ AGAIN = dispatched("t1", "fitter", 4, 2).model_copy(update={"span_id": SPAN})
         ([STOOD_IN, IGNORED], ["pointsman.stood_in", "pointsman.result_ignored"]),
         ([BEGUN, IGNORED], ["pointsman.result_ignored"]),
         ([BEGUN, FAILED, REOPENED, AGAIN], ["pointsman.reopened"]),
+        ([BEGUN, ASKED, QUESTION, AGAIN], ["pointsman.approval_asked"]),
     ],
 )
 async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told: list[str]) -> None:

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 from support.waiting import until
 from support.workers import TRACEPARENT, Desk, echo, running, worker
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
 from pointsman.context import Context
-from pointsman.errors import Conflict, ModelError, Refused, TaskError, UnknownOutcome
+from pointsman.engine import answering
+from pointsman.errors import Conflict, ModelError, NeedsApproval, Refused, TaskError, UnknownOutcome
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Handoff, Usage
+from pointsman_schemas.events import ApprovalWanted, Handoff, Usage
 
 
 async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
@@ -84,6 +87,31 @@ async def test_what_a_handler_raises_is_told_to_the_supervisor(
     assert 0 < len(result.error.message) <= 500
     assert result.usage.calls == 1
     assert after.status == status
+
+
+async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_error_of_its_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(answering, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    bus = MemoryBus()
+    desk = Desk(bus)
+
+    @agent(name="asking", description="d")
+    async def asking() -> None:
+        raise NeedsApproval([ApprovalWanted(tool="refund", arguments={})])
+
+    with capture_logs() as lines:
+        async with running(worker(bus, asking)):
+            result = await desk.result(await desk.hand("asking"))
+            await until(lambda: desk.settled("asking"))
+            (service,) = bus.broker.services
+
+    told = [(line["event"], line["log_level"]) for line in lines if line["event"].startswith("attempt_")]
+    assert result.error is not None
+    assert result.error.kind == "needs_approval"
+    assert told == [("attempt_waits_for_approval", "info")]
+    assert (service.requests, service.errors) == (1, 0)
 
 
 async def test_an_output_of_a_hand_made_agent_is_checked_too() -> None:

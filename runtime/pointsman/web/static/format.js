@@ -8,6 +8,7 @@ const STATUS = {
   "waiting for a retry": ["warn", "To be retried"],
   "waiting for admission": ["warn", "Not admitted"],
   "asked to end": ["muted", "To be ended"],
+  "asked for approval": ["warn", "Asked a person"],
   "waiting for approval": ["warn", "Needs approval"],
   "in review": ["running", "In review"],
   "being refined": ["running", "In refinement"],
