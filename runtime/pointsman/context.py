@@ -146,7 +146,7 @@ class Context:
     @property
     def results(self) -> Mapping[str, TaskReport]:
         """What came of the tasks this one depends on, by task id."""
-        return {report.task_id: report for report in self.handoff.context}
+        return _Results({report.task_id: report for report in self.handoff.context})
 
     @property
     def cancelled(self) -> bool:
@@ -409,6 +409,14 @@ class Context:
             data=as_json_value(data, "data") if data else None,
             **more,
         )
+
+
+class _Results(dict[str, TaskReport]):
+    """Results by task id. What is not there is told with what is."""
+
+    def __missing__(self, task_id: str) -> TaskReport:
+        there = ", ".join(self) or "none, as the task depends on no other"
+        raise KeyError(f"there is no result of {task_id!r}; there are those of: {there}")
 
 
 def _sendable(text: str) -> str:

@@ -260,8 +260,10 @@ async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell
         await client.bus.publish(client.subjects.request("crew"), b"{", {})
         await until(lambda: client.bus.last("log", client.subjects.outcomes_of("crew")))
         listed = await shell("list")
+        (row,) = await client.list()
+        seen = [listed, await shell("show", row.id), await shell("watch", row.id)]
 
-    assert "(the request could not be read)" in " ".join(listed.out.split())
+    assert ["(the request could not be read)" in " ".join(each.out.split()) for each in seen] == [True] * 3
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "wf_1"), ("dead", "list"), ("agents",), ("doctor",)])

@@ -34,6 +34,9 @@ def test_the_model_follows_from_the_name_and_the_name_from_the_keys(monkeypatch:
     assert chosen() == "offline:offline"
     with pytest.raises(ConfigurationError, match="'mystery:9'; expected"):
         model_from("mystery:9")
+    monkeypatch.setenv("POINTSMAN_MODEL", "gpt4")
+    with pytest.raises(ConfigurationError, match="'gpt4', by POINTSMAN_MODEL; expected"):
+        model_from()
 
 
 def test_a_server_of_one_s_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,6 @@ __all__ = [
     "text_of",
 ]
 
-_UNREAD = "(the request could not be read)"
-
 STYLE = {
     "completed": "green",
     "succeeded": "green",
@@ -181,7 +179,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
         columns = ["workflow", "status", *(("took",) if width >= _HALF else ()), "request"]
     table = _table(*columns)
     for workflow in of:
-        asked = request_text(workflow.input) or _UNREAD
+        asked = request_text(workflow.input)
         took = ((workflow.ended_at or now) - workflow.started_at).total_seconds()
         cells: dict[str, str | Text] = {
             "workflow": workflow.id,
@@ -221,7 +219,7 @@ def show(
                     Text(f"correlation {clean(entry.correlation_id)}", style="dim"),
                     Text(f"trace {entry.trace.trace_id}", style="dim"),
                     Text("\nRequest", style="bold"),
-                    Text(text_of(entry.input, pretty=True)),
+                    Text(text_of(entry.input or request_text(entry.input), pretty=True)),
                 ]
             case PlanAccepted():
                 table = _table("task", "agent", "intent", "after")

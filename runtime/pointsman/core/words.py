@@ -14,6 +14,8 @@ __all__ = ["dollars", "request_text", "seconds", "taken_late", "taken_up", "used
 
 _LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
 
+_UNREAD = "(the request could not be read)"
+
 
 def seconds(value: float) -> str:
     """A duration at a glance: `0.4 ms`, `83 ms`, `1.2 s`, `3m 05s`, `2h 01m`."""
@@ -36,11 +38,11 @@ def dollars(cost: float) -> str:
 
 def request_text(value: JsonValue) -> str:
     """A request in a list: a text as it is, an object with one text as that text, what a team was handed by its intent,
-    anything else as JSON."""
+    anything else as JSON. One that could not be read has no text in its log, and says so."""
     if isinstance(value, dict):
         only = next(iter(value.values())) if len(value) == 1 else value.get("intent")
         value = only if isinstance(only, str) and only else value
-    return value if isinstance(value, str) else compact(value).decode()
+    return (value or _UNREAD) if isinstance(value, str) else compact(value).decode()
 
 
 def used(usage: Usage) -> str:

@@ -58,11 +58,12 @@ def chosen_model(spec: str | None = None) -> str:
     Raises:
         ConfigurationError: no such provider. Whether its key is set is not looked at.
     """
+    by = "" if spec else ", by POINTSMAN_MODEL"
     spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
     provider, _, name = spec.strip().partition(":")
     if provider not in (*DEFAULT_MODELS, "offline"):
         raise ConfigurationError(
-            f"the model is {spec!r}; expected openai:NAME, openai-responses:NAME, anthropic:NAME or offline"
+            f"the model is {spec!r}{by}; expected openai:NAME, openai-responses:NAME, anthropic:NAME or offline"
         )
     name = name.strip() or DEFAULT_MODELS.get(provider, "")
     return f"{provider}:{name}" if name else provider

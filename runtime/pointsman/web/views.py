@@ -9,6 +9,7 @@ from typing import Any
 from pointsman.core import trace
 from pointsman.core.awaited import as_of
 from pointsman.core.circuits import Circuit
+from pointsman.core.words import request_text
 from pointsman.engine.dead_letters import Letter
 from pointsman.errors import ContractError
 from pointsman.ports import QueueDepth
@@ -50,6 +51,7 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Colle
         "status": top.status,
         "reason": top.detail,
         "strategy": started.strategy.kind,
+        "request": request_text(started.input),
         "input": started.input,
         "metadata": started.metadata,
         "correlation_id": started.correlation_id,

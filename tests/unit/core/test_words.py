@@ -19,6 +19,7 @@ from pointsman.core.words import request_text
         ({"text": ""}, '{"text":""}'),
         ([1], "[1]"),
         (None, "null"),
+        ("", "(the request could not be read)"),
     ],
 )
 def test_a_request_is_told_by_its_words_where_it_has_any(request_: JsonValue, text: str) -> None:

@@ -36,6 +36,19 @@ async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
     assert view.data["needs"] == {"t1": ["plan-1"], "t2": ["t1"]}
 
 
+async def test_a_request_that_could_not_be_read_is_called_so_in_the_list_and_on_its_page() -> None:
+    bus = MemoryBus()
+    await store(bus, started(input=""), dispatched("t1", "fitter", 1))
+    async with watching(bus) as dashboard:
+        await until_read(dashboard, 1)
+        async with events(dashboard.app, "/api/live/workflows") as page:
+            (row,) = (await page.until("page")).data["rows"]
+        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+            view = await page.until("view")
+
+    assert view.data["request"] == row["input"] == "(the request could not be read)"
+
+
 async def test_a_workflow_page_that_comes_back_is_not_told_the_same_twice() -> None:
     bus = MemoryBus()
     await store(bus, *failing())

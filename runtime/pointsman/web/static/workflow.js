@@ -69,12 +69,11 @@ export function workflowPage(main, id, go) {
     setNow(view.now);
     waiting.replaceChildren();
     whole.hidden = false;
-    const asked = (view.parent && view.input && view.input.intent) || readable(view.input);
-    setText(title, asked);
+    setText(title, view.request);
     title.title = readable(view.input);
-    again.hidden = Boolean(view.parent); // its team was asked by another
+    again.hidden = Boolean(view.parent) || !view.input; // its team was asked by another, or nobody could read it
     take.hidden = false;
-    document.title = `${word(view.status)}: ${asked.slice(0, 60)} · Pointsman`;
+    document.title = `${word(view.status)}: ${view.request.slice(0, 60)} · Pointsman`;
     state.hidden = false;
     state.className = `status ${tone(view.status)}`;
     setText(state, word(view.status));

@@ -161,7 +161,7 @@ function rowElement(first) {
     setText(state, word(row.status));
     state.title = row.reason;
     const why = row.ended_at || !row.reason ? "" : `: ${row.reason}`;
-    setText(link, (row.input.replace(/\s+/g, " ") || "(empty)") + why);
+    setText(link, row.input.replace(/\s+/g, " ") + why);
     setText(count, row.total ? `${row.done}/${row.total}` : "");
     bar.hidden = !row.total;
     bar.firstChild.style.width = `${row.total ? (100 * row.done) / row.total : 0}%`;
