@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from rich.table import Table
 from rich.text import Text
@@ -36,7 +37,7 @@ def agents(
             await _there(client, wait, timeout)
             grouped = by_name(await client.agents())
             queues = await asyncio.gather(*(client.queue(name) for name in grouped))
-            circuits = await client.circuits()
+            circuits, now = await client.circuits(), await client.bus.time()
             teams = by_name(await client.teams())
             requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "work") for name in teams))
         terminal = console()
@@ -50,7 +51,8 @@ def agents(
                 emit({"team": name, "supervisors": len(cards), "queue": queue, "card": cards[0]})
             return Code.OK
         if grouped:
-            lay_out(terminal, _table(grouped, queues, circuits, terminal.width))
+            states = {name: circuit_state(circuit, now) for name, circuit in circuits.items()}
+            lay_out(terminal, _table(grouped, queues, states, terminal.width))
         else:
             print("No agents alive. `pointsman worker module:name` starts one; `pointsman up` starts a team.")
         if teams:
@@ -100,8 +102,10 @@ def difference(cards: Sequence[AgentCard]) -> str:
     return f"{len(different)} versions with different schemas" if len(different) > 1 else ""
 
 
-def circuit_state(circuit: Circuit) -> str:
+def circuit_state(circuit: Circuit, now: datetime) -> str:
     """What is done with an agent that keeps failing."""
+    if now >= circuit.until:
+        return "kept failing, the next task is a probe"
     if circuit.probe:
         return "keeps failing, is being probed"
     return f"keeps failing, is sent no work before {circuit.until:%H:%M:%S} UTC"
@@ -110,7 +114,7 @@ def circuit_state(circuit: Circuit) -> str:
 def _table(
     grouped: dict[str, list[AgentCard]],
     queues: Sequence[QueueDepth | None],
-    circuits: Mapping[str, Circuit],
+    states: Mapping[str, str],
     width: int,
 ) -> Table:
     """Where there is room for few columns, the names and the numbers have it, and the rest is cut."""
@@ -126,7 +130,7 @@ def _table(
         card = cards[0]
         slots = sum(each.concurrency for each in cards)
         waiting, in_work = (str(queue.pending), f"{queue.in_flight} of {slots}") if queue else ("?", "?")
-        wrong = [circuit_state(circuits[name]) if name in circuits else "", difference(cards), left_running(cards)]
+        wrong = [states.get(name, ""), difference(cards), left_running(cards)]
         told = "".join(f"{each}; " for each in wrong if each)
         cut = narrow or not told  # what is wrong is whole where there is room for it
         described = Text(told, style="red", no_wrap=cut, overflow="ellipsis" if cut else "fold")

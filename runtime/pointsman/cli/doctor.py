@@ -336,7 +336,10 @@ async def _ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -
 
 
 async def _circuits(client: Client) -> Check:
-    circuits = await client.circuits()
-    seen = ", ".join(f"{name}: {circuit_state(circuit)}" for name, circuit in sorted(circuits.items()))
-    advice = "look at its errors: `pointsman dead list`; it is sent work again when a probe succeeds"
-    return Check("circuits", not circuits, seen or "every agent is sent work", advice)
+    """Whether everybody who is alive is sent work. Whose time has come is no alarm: it is idle, or a task is coming."""
+    alive, now = await client.alive(), await client.bus.time()
+    circuits = {name: each for name, each in sorted((await client.circuits()).items()) if name in alive}
+    seen = ", ".join(f"{name}: {circuit_state(each, now)}" for name, each in circuits.items())
+    advice = "its errors: `pointsman dead list`; mend it, and the next task that it does well after that time ends this"
+    sound = all(now >= each.until for each in circuits.values())
+    return Check("circuits", sound, seen or "every agent is sent work", advice)

@@ -166,10 +166,10 @@ class SharedCircuits:
         new = circuits.agents.keys() - self._known.agents.keys()
         self._known, self._sequence = circuits, sequence
         for agent in new:
-            until = circuits.agents[agent].until.isoformat(timespec="seconds")
-            _log.warning(
-                "circuit_opened", agent=agent, hint=f"tasks in a row failed there; it is sent none until {until}"
-            )
+            until = circuits.agents[agent].until
+            if until > self._clock.now():  # else it had opened before this supervisor came
+                hint = f"tasks in a row failed there; it is sent none until {until.isoformat(timespec='seconds')}"
+                _log.warning("circuit_opened", agent=agent, hint=hint)
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
             metrics.show(names.CIRCUIT_STATE, CLOSED, {names.AGENT_NAME: agent})

@@ -236,7 +236,9 @@ class Streams:
         cards = await self._client.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue(name) for name in names))
-        circuits = await self._client.circuits()
+        circuits, now = await self._client.circuits(), datetime.now(UTC)
+        alive = {card.name for card in cards}
+        circuits = {name: each for name, each in circuits.items() if name in alive and now < each.until}
         return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
     async def _look_at_approvals(self) -> list[dict[str, Any]]:

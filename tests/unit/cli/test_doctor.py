@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
@@ -14,7 +14,9 @@ from support.system import echo
 
 from pointsman.cli import agents, doctor
 from pointsman.client import Client
+from pointsman.core.circuits import Circuit, Circuits
 from pointsman.engine.announcing import team_card
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Team
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
@@ -117,3 +119,32 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
     [handlers] = [check for check in checks if check["name"] == "handlers"]
     assert handlers["ok"] is not bool(told)
     assert told in handlers["seen"]
+
+
+@pytest.mark.parametrize(
+    ("alive", "left", "probe", "ok", "seen"),
+    [
+        (True, 60, "", False, "tea: keeps failing, is sent no work before "),
+        (True, 60, "w/t/1", False, "tea: keeps failing, is being probed"),
+        (True, 0, "", True, "tea: kept failing, the next task is a probe"),
+        (True, 0, "w/t/1", True, "tea: kept failing, the next task is a probe"),
+        (False, 60, "", True, "every agent is sent work"),
+    ],
+)
+def test_a_circuit_is_bad_to_doctor_while_its_time_runs_and_its_agent_is_alive(
+    client: Client, capsys: pytest.CaptureFixture[str], alive: bool, left: int, probe: str, ok: bool, seen: str
+) -> None:
+    now = datetime.now(UTC)
+    circuit = Circuit(since=now, until=now + timedelta(seconds=left), probe=probe)
+    asyncio.run(client.bus.publish(client.subjects.limit("circuits"), dump(Circuits(agents={"tea": circuit})), {}))
+    if alive:
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+
+    [circuits] = [check for check in checks if check["name"] == "circuits"]
+    assert circuits["ok"] is ok
+    assert circuits["seen"].startswith(seen)
+    assert (seen.removeprefix("tea: ") in capsys.readouterr().out) is alive

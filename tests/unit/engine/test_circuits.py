@@ -21,7 +21,7 @@ from pointsman.bus.clock import SystemClock
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.client import Client
 from pointsman.core import routing
-from pointsman.core.circuits import closed
+from pointsman.core.circuits import Circuit, Circuits, closed
 from pointsman.core.draft import Probe
 from pointsman.engine.circuits import SharedCircuits, circuits_of
 from pointsman.engine.supervisor import SupervisorEngine
@@ -31,6 +31,7 @@ from pointsman.ports import Clock, Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.testing import VirtualClock
 from pointsman_schemas.log import TaskDispatched, TaskHeld
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
@@ -459,6 +460,20 @@ async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
 
     assert [entry["event"] for entry in logs] == ["circuit_opened"]
     assert shared._failing == {}  # else the next failures would be none of the first few, and open nothing
+
+
+@pytest.mark.parametrize(("left", "told"), [(1, ["circuit_opened"]), (0, [])])
+async def test_a_supervisor_that_comes_tells_of_a_circuit_whose_time_is_not_over(left: int, told: list[str]) -> None:
+    broker, clock = MemoryBroker(), VirtualClock()
+    circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=left))
+    await broker.connect().publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
+    shared = SharedCircuits(broker.connect(), Subjects(), clock, failures=3, seconds=60)
+
+    with capture_logs() as logs:
+        await shared.load()
+
+    assert "worker" in shared.open
+    assert [entry["event"] for entry in logs] == told
 
 
 async def test_a_circuit_that_somebody_has_closed_before_it_is_heard_to_be_open_opens_again() -> None:

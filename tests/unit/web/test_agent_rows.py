@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from support.dashboard import until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, started, store, succeeded
 
 from pointsman.bus.memory import MemoryBus
+from pointsman.core.circuits import Circuit, Circuits
 from pointsman.engine.announcing import team_card
 from pointsman.ports import QueueDepth
 from pointsman.web import views
@@ -18,6 +20,8 @@ from pointsman.web.rows import AgentRecord
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
 
@@ -74,6 +78,22 @@ def test_the_health_of_an_agent_is_what_waits_for_it_who_is_there_and_how_it_wen
     (shown,) = views.agents(cards, {"fitter": QueueDepth(pending, in_flight)}, {"fitter": record}, {})
 
     assert shown["health"] == health
+
+
+@pytest.mark.parametrize(("alive", "left", "shown"), [(True, 60, True), (True, 0, False), (False, 60, False)])
+async def test_a_circuit_is_shown_while_its_time_runs_and_its_agent_is_alive(
+    alive: bool, left: int, shown: bool
+) -> None:
+    bus, now = MemoryBus(), datetime.now(UTC)
+    circuit = Circuit(since=now, until=now + timedelta(seconds=left))
+    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"fitter": circuit})), {})
+    if alive:
+        await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1"))
+    await store(bus, *completed())
+
+    agents = {agent["name"]: agent for agent in (await told(bus))["agents"]}
+
+    assert (agents["fitter"]["circuit"] is not None) is shown
 
 
 async def test_what_stands_still_or_fails_is_counted_around_every_page() -> None:
