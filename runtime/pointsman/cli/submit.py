@@ -15,7 +15,7 @@ from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, emit, outcome_code
 from pointsman.cli.piped import piped
 from pointsman.cli.session import session
-from pointsman.cli.workflows import PATIENCE, taken, teams_seen, tell_who_is_awaited
+from pointsman.cli.workflows import PATIENCE, taken, teams_seen, tell_of_outages, tell_who_is_awaited, telling
 from pointsman.client import WAITING, Client, Workflow
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman_schemas.events import Outcome
@@ -80,15 +80,9 @@ def submit(
 
 
 async def _outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:
-    async with asyncio.TaskGroup() as group:
-        hints = [
-            group.create_task(_explain_silence(client, workflow)),
-            group.create_task(tell_who_is_awaited(client, workflow)),
-        ]
-        outcome = await (follow(workflow, json=json) if watch else workflow.outcome())
-        for hint in hints:
-            hint.cancel()
-    return outcome
+    silence, agents = _explain_silence(client, workflow), tell_who_is_awaited(client, workflow)
+    async with telling(silence, agents, tell_of_outages(client.bus)):
+        return await (follow(workflow, json=json) if watch else workflow.outcome())
 
 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:

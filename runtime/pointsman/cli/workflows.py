@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json as json_module
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -25,12 +27,26 @@ from pointsman.core.approvals import unanswered
 from pointsman.core.awaited import as_of, awaited
 from pointsman.core.trace import build
 from pointsman.errors import BusUnavailable, NotFound
+from pointsman.ports import Bus
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
-__all__ = ["PATIENCE", "cancel", "list_", "show", "taken", "teams_seen", "tell_who_is_awaited", "trace", "watch"]
+__all__ = [
+    "PATIENCE",
+    "cancel",
+    "list_",
+    "show",
+    "taken",
+    "teams_seen",
+    "tell_of_outages",
+    "tell_who_is_awaited",
+    "telling",
+    "trace",
+    "watch",
+]
 
 PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
+_GLANCE = 0.5  # seconds between two looks whether the broker is there: one that is back sooner was not away
 _LOOK = 60.0  # seconds at most between two looks at whom it waits for: each reads the whole log
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
@@ -46,15 +62,33 @@ def watch(given: str, *, url: str | None, namespace: str | None, json: bool) -> 
             found = await client.workflow(workflow)
             if not await taken(client, found):
                 complain(f"waiting for admission by team {found.team}; {_WAITS}")
-            async with asyncio.TaskGroup() as group:
-                telling = group.create_task(tell_who_is_awaited(client, found))
+            async with telling(tell_who_is_awaited(client, found), tell_of_outages(client.bus)):
                 outcome = await follow(found, json=json)
-                telling.cancel()
             if not json:
                 await print_outcome(client, outcome, workflow)
             return outcome_code(outcome)
 
     return asyncio.run(run())
+
+
+@asynccontextmanager
+async def telling(*what: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Tell it until the block ends."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in what]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def tell_of_outages(bus: Bus) -> None:
+    """Say once that the broker is away, and once that it is back."""
+    there = True
+    while True:
+        if bus.connected is not there:
+            there = not there
+            complain("the broker is back" if there else "the broker is away; waiting")
+        await asyncio.sleep(_GLANCE)
 
 
 async def tell_who_is_awaited(client: Client, workflow: Workflow) -> None:
@@ -151,7 +185,8 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
             workflow = await the_workflow(client, given)
             terminal = console()
             if follow:
-                await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
+                async with telling(tell_of_outages(client.bus)):
+                    await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
             now = datetime.now(UTC)
             root = as_of(await client.trace(workflow), now, await client.alive())
             where = client.subjects.namespace
@@ -175,8 +210,9 @@ async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Cons
             began = monotonic()
             if (root := growing.trace()) is not None:
                 now = datetime.now(UTC)
-                shown = within(as_of(root, now, await client.alive()), terminal.height - _AROUND)
-                live.update(tree(shown, now, terminal.width), refresh=True)
+                with suppress(BusUnavailable):  # it is drawn when the broker is back
+                    shown = within(as_of(root, now, await client.alive()), terminal.height - _AROUND)
+                    live.update(tree(shown, now, terminal.width), refresh=True)
             await asyncio.sleep(max(_FRAME, _REST * (monotonic() - began)))
 
     with Live(console=terminal, auto_refresh=False, transient=True, vertical_overflow="ellipsis") as live:

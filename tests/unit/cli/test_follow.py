@@ -21,6 +21,7 @@ from pointsman.cli.growing import Growing
 from pointsman.cli.tree import lines_of
 from pointsman.client import Client, Workflow
 from pointsman.core.trace import TraceNode, build
+from pointsman.errors import BusUnavailable
 from pointsman.testing import running_team
 from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
@@ -54,6 +55,28 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
         assert not drawing.done()
         release.set()
         await asyncio.wait_for(drawing, 20)
+
+
+async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, screen = Client(MemoryBus()), Screen()
+    there, alive = [False, True], client.alive
+
+    async def sometimes() -> frozenset[str]:
+        if not there.pop(0):
+            raise BusUnavailable("it is away")
+        there.append(True)
+        return await alive()
+
+    monkeypatch.setattr(client, "alive", sometimes)
+    await store(client.bus, started(), dispatched("t1", "fitter", 1))  # type: ignore[arg-type]
+    drawing = asyncio.ensure_future(
+        workflows._draw_while_it_runs(client, Workflow(client, WORKFLOW, "crew"), screen.console)
+    )
+
+    await until(lambda: screen.shows("invoke_agent fitter"))
+
+    await store(client.bus, ended("cancelled", 3), number=2)  # type: ignore[arg-type]
+    await asyncio.wait_for(drawing, 20)
 
 
 @pytest.mark.parametrize("json", [False, True])

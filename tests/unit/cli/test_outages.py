@@ -1,0 +1,78 @@
+"""Whoever waits for a workflow is told when the broker is away, on standard error, and when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+from support.history import WORKFLOW, completed, store
+from support.waiting import until
+
+from pointsman.bus.memory import MemoryBus
+from pointsman.cli import submit, workflows
+from pointsman.cli.output import complain
+from pointsman.client import Client
+
+HERE = {"url": None, "namespace": None, "json": True}
+
+
+def ask(*, watch: bool) -> None:
+    submit.submit(
+        "shop", "hello", input_json=None, request_id=None, correlation_id=None, deadline=None, wait=True, watch=watch,
+        timeout=0.1, **HERE,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda: ask(watch=False),
+        lambda: ask(watch=True),
+        lambda: workflows.watch(WORKFLOW, **HERE),  # type: ignore[arg-type]
+        lambda: workflows.trace(WORKFLOW, follow=True, otlp=None, **HERE),  # type: ignore[arg-type]
+    ],
+    ids=["submit", "submit --watch", "watch", "trace --follow"],
+)
+def test_a_command_that_waits_says_that_the_broker_is_away_and_not_among_what_programs_read(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]
+) -> None:
+    *before, end = completed()
+    ending: list[object] = []
+
+    def said_so(message: str) -> None:
+        complain(message)
+        ending.append(asyncio.ensure_future(store(client.bus, end, number=2)))  # type: ignore[arg-type]
+
+    asyncio.run(store(client.bus, *before))  # type: ignore[arg-type]
+    monkeypatch.setattr(MemoryBus, "connected", False)
+    monkeypatch.setattr(workflows, "complain", said_so)
+
+    command()
+
+    said = capsys.readouterr()
+    assert said.err.splitlines().count("pointsman: the broker is away; waiting") == 1
+    assert all(json.loads(line) for line in said.out.splitlines())
+
+
+async def test_each_outage_is_told_of_once_and_so_is_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [True, False, False, True, True, False, True]
+    monkeypatch.setattr(workflows, "_GLANCE", 0.0)
+    monkeypatch.setattr(MemoryBus, "connected", property(lambda _: seen.pop(0) if len(seen) > 1 else seen[0]))
+
+    telling = asyncio.create_task(workflows.tell_of_outages(MemoryBus()))
+    await until(lambda: len(seen) == 1)
+    await asyncio.sleep(0)
+    telling.cancel()
+
+    assert (
+        capsys.readouterr().err.splitlines()
+        == [
+            "pointsman: the broker is away; waiting",
+            "pointsman: the broker is back",
+        ]
+        * 2
+    )
