@@ -110,8 +110,7 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
                     if left is not None and inbox.settled_through < left.sequence:
                         report.problems.append(
                             f"{supervisor.name} said it was ready and had dealt with the inbox up to "
-                            f"{inbox.settled_through} "
-                            f"of the {left.sequence} that its predecessor left"
+                            f"{inbox.settled_through} of the {left.sequence} that its predecessor left"
                         )
             report.problems += (f"{service.name} has ended" for service in (supervisor, worker) if not service.alive)
     finally:

@@ -21,9 +21,9 @@ from typing import Literal, TypeAlias, assert_never
 from pydantic import AwareDatetime, JsonValue
 
 from pointsman.core.approvals import unanswered
-from pointsman.core.words import taken_late, waited
+from pointsman.core.words import taken_late, taken_up
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, ErrorKind, Progress, Result, Usage
+from pointsman_schemas.events import BEGUN, AttemptError, ErrorKind, Progress, Result, Usage
 from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
@@ -180,7 +180,8 @@ class _Attempt:
         if self.result is not None:
             late = taken_late(self.result, self.handed_at, self.signs)
         else:
-            late = waited(self.handed_at, began) if began else ""
+            begun = [sign.started_at for sign in self.signs if sign.kind == "progress" and sign.name == BEGUN]
+            late = taken_up(self.handed_at, max(begun, default=began), self.signs) if began else ""
         return TraceNode(
             name=f"attempt {self.number}",
             kind="attempt",

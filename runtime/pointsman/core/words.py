@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
 from pointsman_schemas.strict_json import compact
 
-__all__ = ["dollars", "request_text", "seconds", "taken_late", "taken_up", "used", "waited"]
+__all__ = ["dollars", "request_text", "seconds", "taken_late", "taken_up", "used"]
 
 _LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
 
@@ -63,15 +63,10 @@ def taken_late(result: Result, handed: datetime, reports: Iterable[Progress]) ->
 
 
 def taken_up(handed: datetime, began: datetime, reports: Iterable[Progress]) -> str:
-    """Why nothing happened before the run that `began` then, as `taken_late`."""
+    """Why nothing happened for a while before the run that `began` then, where it is worth a word; else empty."""
     before = [report.ended_at or report.started_at for report in reports if report.started_at < began]
     if before:
         silent = max(0.0, (began - max(before)).total_seconds())
         return f"left by its worker, taken up again after {seconds(silent)}"
-    return waited(handed, began)
-
-
-def waited(handed: datetime, began: datetime) -> str:
-    """How long nobody took it, where that is worth a word; else empty."""
     queued = (began - handed).total_seconds()
     return f"taken {seconds(queued)} after it was handed over" if queued >= _LATE else ""

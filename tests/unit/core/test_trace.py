@@ -182,6 +182,15 @@ def test_a_task_is_handed_over_until_its_worker_says_that_it_has_begun() -> None
     assert working.children[0].detail == "taken 7.0 s after it was handed over"
 
 
+def test_an_attempt_that_is_begun_again_says_how_long_it_lay_before_there_is_a_result() -> None:
+    signs = [tool(BEGUN, 1.5, 1.5, kind="progress"), tool(BEGUN, 35, 35, kind="progress")]
+
+    attempt = find(build([*completed()[:5], dispatched("t1", "fitter", 1)], signs), "invoke_agent fitter").children[0]
+
+    assert attempt.detail == "left by its worker, taken up again after 33.5 s"
+    assert attempt.started_at == at(1.5)
+
+
 def test_a_task_is_handed_over_again_while_its_next_attempt_waits() -> None:
     log = [entry for entry in failing() if not isinstance(entry, WorkflowEnded) and entry.at < at(4)]
 
