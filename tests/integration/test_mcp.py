@@ -16,7 +16,7 @@ from support.waiting import until
 from pointsman.context import Context
 from pointsman.errors import NeedsApproval, TaskError
 from pointsman.llm_agent import LLMAgent
-from pointsman.mcp import McpTools, _value, mcp_tools
+from pointsman.mcp import McpTools, mcp_tools
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman_schemas.events import Verdict
@@ -101,20 +101,6 @@ async def test_an_agent_uses_the_tools_of_a_server_and_closes_it(command: list[s
     assert "no such luck" in told[2][0]
 
     await ended(pid)
-
-
-def test_of_what_a_tool_gives_texts_are_told_and_the_rest_is_named() -> None:
-    from mcp import types
-
-    read = types.TextResourceContents(uri="file:///a.txt", text="its text")
-    shown = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
-    blocks = [
-        types.TextContent(type="text", text="found"),
-        types.EmbeddedResource(type="resource", resource=read),
-        shown,
-    ]
-
-    assert _value(types.CallToolResult(content=blocks)) == "found\nits text\n[image image/png: not shown]"
 
 
 async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: list[str], tmp_path: Path) -> None:

@@ -259,12 +259,14 @@ def answer(*blocks: Any, fields: Any = None, is_error: bool = False) -> CallTool
 TEXT = TextContent(type="text", text="said")
 BLOB = types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri="file:///a.bin", blob="aGk="))
 LINK = types.ResourceLink(type="resource_link", name="a", uri="file:///a.txt")
+READ = types.EmbeddedResource(type="resource", resource=types.TextResourceContents(uri="file:///a.txt", text="read"))
+IMAGE = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
 
 
 @pytest.mark.parametrize(
     ("result", "value"),
     [
-        (answer(TEXT, TEXT), "said\nsaid"),
+        (answer(TEXT, READ, IMAGE), "said\nread\n[image image/png: not shown]"),
         (answer(TEXT, fields={"a": 1}), {"a": 1}),
         (answer(TEXT, fields={"result": [1]}), [1]),
         (answer(TEXT, fields={"result": 1, "a": 2}), {"result": 1, "a": 2}),
