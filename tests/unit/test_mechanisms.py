@@ -101,7 +101,7 @@ async def test_planner_and_synthesizer_have_a_prompt_a_model_and_a_context_each(
 async def test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more(count: int) -> None:
     members = [
         LLMAgent(name=name, description=f"Knows the {name}", instructions="Say what you know.", model="offline")
-        for name in TEAM.agents[:count]
+        for name in TEAM.agents
     ]
     plan = plan_of(*TEAM.agents[:count]).model_dump(mode="json")
 

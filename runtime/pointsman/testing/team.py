@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from pydantic import JsonValue
@@ -17,6 +17,7 @@ from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.team import Team
 
@@ -32,13 +33,14 @@ async def running_team(
     """A client of `team` (or several, that hand over to each other) and `agents`, all running in this process.
 
     Raises:
-        ConfigurationError: there are no agents, two have the same name, or one is missing that a strategy cannot do
-            without.
+        ConfigurationError: there are no agents, two have the same name, or one is missing that a team names, or nobody
+            has a skill that one asks for.
     """
     teams = [team] if isinstance(team, Team) else list(team)
-    names = {each.card.name for each in agents} | {each.name for each in teams}
-    for each in teams if agents else ():
-        _check_roles(each, names)
+    cast: list[AgentCard | Team] = [*(each.card for each in agents), *teams]
+    names = {each.name for each in cast}
+    for each in teams:
+        _check_cast(each, cast)
     chosen = settings or Settings(grace=0.0)
     broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
     worker = Worker(broker.connect(), agents, chosen)
@@ -58,16 +60,23 @@ async def running_team(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _check_roles(team: Team, there: Container[str]) -> None:
-    """Who plans, classifies and synthesizes must be there: without them a request waits for its deadline."""
-    missing = [name for name, does in team.needs().items() if does != "works" and name not in there]
-    if missing:
+def _check_cast(team: Team, cast: Sequence[AgentCard | Team]) -> None:
+    """Whom the team asks for must be there: without them a request waits for its deadline. `ANY` asks for nobody."""
+    there = {each.name for each in cast}
+    missing = {name: does for name, does in team.needs().items() if name not in there}
+    if roles := [name for name, does in missing.items() if does != "works"]:
         shipped = installed_agents()
-        places = [shipped[name].value.replace(":", ".") if name in shipped else name for name in missing]
+        places = [shipped[name].value.replace(":", ".") if name in shipped else name for name in roles]
         raise ConfigurationError(
-            f"the strategy {type(team.strategy).__name__} of {team.name} needs {' and '.join(missing)}: pass "
+            f"the strategy {type(team.strategy).__name__} of {team.name} needs {' and '.join(roles)}: pass "
             f"{' and '.join(places)}, or agents of your own with those names"
         )
+    had = {skill for each in cast for skill in each.skills}
+    wanted = [f"an agent called {name}" for name in missing]
+    wanted += [f"an agent with the skill {skill}" for skill in team.needs_skills() if skill not in had]
+    if wanted or not any(isinstance(each, AgentCard) for each in cast):
+        lacking = " and ".join(wanted) or "an agent"
+        raise ConfigurationError(f"the team {team.name} needs {lacking}, and got none: pass it among the agents")
 
 
 async def run_team(
@@ -81,7 +90,8 @@ async def run_team(
     """What `team` (the first of several) makes of `request`, within `timeout` seconds.
 
     Raises:
-        TimeoutError: it was not done by then. It names the agents that the team needs and nobody is.
+        TimeoutError: it was not done by then.
+        ConfigurationError: as `running_team`.
     """
     first = team if isinstance(team, Team) else team[0]
     async with running_team(team, agents, settings=settings) as client:
@@ -89,10 +99,7 @@ async def run_team(
         try:
             return await workflow.outcome(timeout)
         except TimeoutError as error:
-            cards = await client.bus.registry.cards()
-            missing = [name for name in first.needs() if name not in {card.name for card in cards}]
-            hint = f"nobody here is called {' or '.join(missing)}" if missing else "an agent may still be at work"
-            raise TimeoutError(
-                f"{first.name} had no outcome within {timeout} s: {hint}. Pass the agents it needs to run_team, or a "
-                "longer timeout"
-            ) from error
+            said = (
+                f"{first.name} had no outcome within {timeout} s: an agent may still be at work; give it a longer one"
+            )
+            raise TimeoutError(said) from error

@@ -159,7 +159,7 @@ def test_a_team_is_offered_by_its_description(monkeypatch: pytest.MonkeyPatch) -
 def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    described, result, _ = offered(monkeypatch, team("broken"), broken)
+    described, result, _ = offered(monkeypatch, team("broken"), broken, echo("echo"))
 
     assert described == "The team shop. Give the whole request as text."
     assert result.is_error

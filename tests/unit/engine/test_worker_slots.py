@@ -15,10 +15,17 @@ from support.workers import SETTINGS, Desk, running, worker
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBus
 from pointsman.context import Context
+from pointsman.engine.worker import Worker
+from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import dump
+
+
+def test_a_worker_without_agents_says_so() -> None:
+    with pytest.raises(ConfigurationError, match="a worker without agents has nothing to do"):
+        Worker(MemoryBus(), [], SETTINGS)
 
 
 async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:

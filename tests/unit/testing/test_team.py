@@ -26,7 +26,7 @@ from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_te
 from pointsman.tools import tool
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
-from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, Stage, Supervisor, Team
+from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, Stage, Strategy, Supervisor, Team
 
 TEAM = Team(name="shop", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=20))
 REQUEST = ModelRequest(model="", instructions="", turns=(Turn("user", "hello"),))
@@ -105,8 +105,8 @@ async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
 
 
 async def test_a_part_that_cannot_start_says_so() -> None:
-    with pytest.raises(ConfigurationError, match="without agents"):
-        await run_team(TEAM, [], "hello")
+    with pytest.raises(ConfigurationError, match="seller"):
+        await run_team(TEAM, [planner, synthesizer, *[seller(ScriptedModel())] * 2], "hello")
 
 
 async def test_a_role_that_the_strategy_needs_and_nobody_plays_is_told_before_anything_runs() -> None:
@@ -276,11 +276,42 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
     assert "1 calls of real models were stopped: openai:x" in ran.stdout
 
 
-async def test_a_team_without_one_of_its_agents_says_whom_it_lacks_when_time_is_up() -> None:
-    team = Team(name="shop", agents=("seller", "smith"), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20))
+@pytest.mark.parametrize(
+    ("team", "lacks"),
+    [
+        (Team(name="shop", agents=("seller", "smith"), strategy=FanOut(synthesizer=None)), "an agent called smith"),
+        (
+            Team(name="shop", strategy=Pipeline(stages=(Stage(agent="seller"), Stage(agent="ghost")))),
+            "an agent called ghost",
+        ),
+        (Team(name="shop", strategy=Pipeline(stages=(Stage(skill="iron"),))), "an agent with the skill iron"),
+        (
+            Team(name="shop", agents=("seller", "a", "b"), strategy=FanOut(skills=("iron",), synthesizer=None)),
+            "an agent called a and an agent called b and an agent with the skill iron",
+        ),
+    ],
+)
+async def test_an_agent_that_the_team_asks_for_and_nobody_is_is_told_before_anything_runs(
+    team: Team, lacks: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await run_team(team, [seller(ScriptedModel())], "What does tea cost?")
 
-    with pytest.raises(TimeoutError, match=r"shop had no outcome within 0\.05 s: nobody here is called smith\. Pass"):
-        await run_team(team, [seller(ScriptedModel(saying("4 euros")))], "What does tea cost?", timeout=0.05)
+    assert str(caught.value) == f"the team shop needs {lacks}, and got none: pass it among the agents"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (FanOut(synthesizer=None), "the team shop needs an agent, and got none"),
+        (Supervisor(), "the strategy Supervisor of shop needs planner and synthesizer"),
+    ],
+)
+async def test_a_team_without_agents_is_told_whom_it_lacks_in_the_words_of_the_kit(
+    strategy: Strategy, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        await run_team(Team(name="shop", agents=ANY, strategy=strategy), [], "What does tea cost?")
 
 
 async def test_an_agent_that_is_at_work_when_time_is_up_is_told_of_and_not_waited_for() -> None:
