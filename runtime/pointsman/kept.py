@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from pointsman.errors import ERROR_LENGTH, OversizeEvent
 from pointsman.reporting import Ledger
-from pointsman_schemas.events import Emitted, Handoff, Step, StepCall, Usage, Verdict
+from pointsman_schemas.events import Emitted, Handoff, Step, StepCall, Verdict
 from pointsman_schemas.strict_json import compact, parse_json
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Kept:
             if step.name in self._told:
                 continue
             self._told.add(step.name)
-            own = step.attempt == self._handoff.attempt  # what an earlier one used, its own result has told
-            self._ledger.use(step.usage if own else Usage())
+            if step.attempt == self._handoff.attempt:  # what an earlier one used, its own result has told
+                self._ledger.use(step.usage)
             self._ledger.say(confidence=step.confidence, replan_hint=step.replan_hint)
             if step.name.startswith(_CALL):
                 self._know(step)

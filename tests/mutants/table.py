@@ -448,7 +448,7 @@ MUTANTS = (
     ),
     _runtime(
         "what a finished tool told is told by whoever goes on", "kept.py",
-        "            self._ledger.use(step.usage if own else Usage())", "            pass",
+        "                self._ledger.use(step.usage)", "                pass",
         "unit/engine/test_journal.py::"
         "test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on",
     ),

@@ -15,7 +15,8 @@ from pointsman.cli.following import follow, print_outcome
 from pointsman.cli.output import Code, complain, emit, outcome_code
 from pointsman.cli.piped import piped
 from pointsman.cli.session import session
-from pointsman.cli.workflows import PATIENCE, taken, teams_seen, tell_of_outages, tell_who_is_awaited, telling
+from pointsman.cli.waiting import PATIENCE, tell_of_outages, tell_who_is_awaited, telling
+from pointsman.cli.workflows import taken, teams_seen
 from pointsman.client import WAITING, Client, Workflow
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman_schemas.events import Outcome

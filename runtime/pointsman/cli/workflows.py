@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json as json_module
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -22,32 +20,17 @@ from pointsman.cli.naming import the_workflow
 from pointsman.cli.output import Code, complain, console, emit, lay_out, outcome_code, write
 from pointsman.cli.session import session, who
 from pointsman.cli.tree import tree
+from pointsman.cli.waiting import tell_of_outages, tell_who_is_awaited, telling
 from pointsman.client import Client, Workflow
 from pointsman.core.approvals import unanswered
 from pointsman.core.awaited import as_of, awaited
 from pointsman.core.trace import build
 from pointsman.errors import BusUnavailable, NotFound
-from pointsman.ports import Bus
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
-__all__ = [
-    "PATIENCE",
-    "cancel",
-    "list_",
-    "show",
-    "taken",
-    "teams_seen",
-    "tell_of_outages",
-    "tell_who_is_awaited",
-    "telling",
-    "trace",
-    "watch",
-]
+__all__ = ["cancel", "list_", "show", "taken", "teams_seen", "trace", "watch"]
 
-PATIENCE = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
-_GLANCE = 0.5  # seconds between two looks whether the broker is there: one that is back sooner was not away
-_LOOK = 60.0  # seconds at most between two looks at whom it waits for: each reads the whole log
 _WAITS = "its supervisor is not running, or has as many workflows as it may: see `pointsman doctor`"
 _FRAME = 0.1  # seconds between two drawings of a tree that grows: smooth enough, at a few per cent of a core
 _REST = 9  # times as long as drawing took, which for hundreds of tasks is not short
@@ -69,41 +52,6 @@ def watch(given: str, *, url: str | None, namespace: str | None, json: bool) -> 
             return outcome_code(outcome)
 
     return asyncio.run(run())
-
-
-@asynccontextmanager
-async def telling(*what: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Tell it until the block ends."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each) for each in what]
-        yield
-        for task in tasks:
-            task.cancel()
-
-
-async def tell_of_outages(bus: Bus) -> None:
-    """Say once that the broker is away, and once that it is back."""
-    there = True
-    while True:
-        if bus.connected is not there:
-            there = not there
-            complain("the broker is back" if there else "the broker is away; waiting")
-        await asyncio.sleep(_GLANCE)
-
-
-async def tell_who_is_awaited(client: Client, workflow: Workflow) -> None:
-    """Say it once of each agent that a task waits for while none of its name is alive, and look ever less often."""
-    told: set[str] = set()
-    patience = PATIENCE
-    while True:
-        await asyncio.sleep(patience)
-        patience = min(2 * patience, _LOOK)
-        with suppress(BusUnavailable, NotFound):  # nobody has taken it yet; or the broker is away, which others tell
-            root = build(await client.entries(workflow.id))
-            for task in awaited(as_of(root, datetime.now(UTC), await client.alive())):
-                if task.detail not in told:
-                    complain(f"{task.task_id} is {task.detail}; `pointsman worker module:name` starts one")
-                told.add(task.detail)
 
 
 def list_(team: str | None, *, limit: int, url: str | None, namespace: str | None, json: bool) -> Code:

@@ -14,7 +14,7 @@ from support.letters import bury
 from support.system import echo
 from support.waiting import until
 
-from pointsman.cli import agents, approvals, doctor, letters, workflows
+from pointsman.cli import agents, approvals, doctor, letters, waiting, workflows
 from pointsman.cli.following import print_outcome
 from pointsman.client import Answer, Client, Workflow
 from pointsman.engine.announcing import team_card
@@ -303,7 +303,7 @@ def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
 async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflows, "PATIENCE", 0.0)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
     await store(client.bus, *log, dispatched("t1", "fitter", 1), team="shop")  # type: ignore[arg-type]
     looks: list[None] = []
@@ -315,7 +315,7 @@ async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
 
     monkeypatch.setattr(client, "alive", looked)
 
-    telling = asyncio.create_task(workflows.tell_who_is_awaited(client, Workflow(client, WORKFLOW, "shop")))
+    telling = asyncio.create_task(waiting.tell_who_is_awaited(client, Workflow(client, WORKFLOW, "shop")))
     await until(lambda: len(looks) > 2)
     telling.cancel()
 
