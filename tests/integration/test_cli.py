@@ -266,6 +266,23 @@ async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell
     assert ["(the request could not be read)" in " ".join(each.out.split()) for each in seen] == [True] * 3
 
 
+async def test_a_letter_of_a_request_says_that_a_replay_sends_it_again_as_it_is(shell: Shell) -> None:
+    async with running(shell.settings, TEAM, CREW) as client:
+        await client.bus.publish(client.subjects.request("crew"), b"{", {})
+        await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
+        (letter,) = (await shell.json("dead", "list")).lines
+        told = await shell("dead", "show", letter["id"])
+        replayed = await shell.json("dead", "replay", letter["id"])
+        await until(lambda: client.bus.last("log", client.subjects.outcome("crew", replayed.lines[0]["workflow"])))
+        (again,) = (await shell.json("dead", "list")).lines
+
+    said = " ".join(told.out.split())
+    assert f"`pointsman dead replay {letter['id']}` sends the request again as it is, as a new workflow" in said
+    assert "--as-new" not in said
+    assert (replayed.code, replayed.lines[0]["action"]) == (0, "request")
+    assert again["id"] != letter["id"]
+
+
 @pytest.mark.parametrize("command", [("list",), ("show", "wf_1"), ("dead", "list"), ("agents",), ("doctor",)])
 async def test_a_namespace_that_is_not_there_is_not_made_by_looking(shell: Shell, command: tuple[str, ...]) -> None:
     other = Shell(shell.settings.model_copy(update={"namespace": shell.settings.namespace + "x"}))

@@ -194,18 +194,20 @@ async def _each(
 async def _way_back(client: Client, letter: Letter) -> str:
     """The command that can work now: an ended workflow does not go on, its request can only be sent again."""
     it = letter.content
-    if it.workflow_id is not None:
-        try:
-            _, newest = await newest_commit(client.bus, client.subjects, it.workflow_id)
-        except NotFound:
-            if not it.subject.startswith(f"{client.subjects.namespace}.request."):
-                return f"Its workflow is gone. `pointsman dead discard {it.id}` removes it."
-        else:
-            if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
-                return (
-                    f"Its workflow has ended. `pointsman dead replay {it.id} --as-new` sends the request again, as a "
-                    "new workflow."
-                )
+    if it.subject.startswith(f"{client.subjects.namespace}.request."):
+        return (
+            f"`pointsman dead replay {it.id}` sends the request again as it is, as a new workflow. One that nobody can "
+            "read becomes a dead letter again."
+        )
+    if it.workflow_id is None:
+        return f"It names no workflow to go on with. `pointsman dead discard {it.id}` removes it."
+    try:
+        _, newest = await newest_commit(client.bus, client.subjects, it.workflow_id)
+    except NotFound:
+        return f"Its workflow is gone. `pointsman dead discard {it.id}` removes it."
+    if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
+        again = f"`pointsman dead replay {it.id} --as-new` sends the request again, as a new workflow."
+        return f"Its workflow has ended. {again}"
     return f"`pointsman dead replay {it.id}` gives it another chance."
 
 

@@ -258,7 +258,7 @@ def _questions(log: Sequence[Entry]) -> Iterator[Text]:
         return
     for it in state.approvals.values():
         yield Text(f"\n{it.id}: the {it.about} {it.tool or it.task_id or ''}".rstrip())
-        yield Text(text_of(asked_about(state, it), pretty=True))
+        yield Text(body_of(asked_about(state, it)))
         yield Text(f"`pointsman approve {it.id}` allows it, `pointsman reject {it.id}` does not.", "dim")
 
 

@@ -2,7 +2,7 @@
 
 | The letter's event | What a replay does |
 |---|---|
-| a request | publishes it again, under an id that follows from the letter |
+| a request | publishes it again as it is, as a new workflow, under an id that follows from the letter |
 | a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
 | a handoff, its workflow ended | is refused; with `as_new` the workflow's request is sent again, as a new workflow |
 | another inbox event, its workflow running | publishes it again |
