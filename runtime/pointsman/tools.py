@@ -27,6 +27,7 @@ from pointsman.errors import (
     TaskError,
     describe_error,
 )
+from pointsman.llm.prompt import not_allowed
 from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
 from pointsman.telemetry import content, get_logger
@@ -199,10 +200,7 @@ class Tool(Generic[P, R]):
         if isinstance(said, ApprovalWanted):
             raise NeedsApproval([said])
         if said.verdict != "approved":
-            who = said.by or ("a person" if said.verdict == "rejected" else "nobody in time")
-            does = "rejected this call" if said.verdict == "rejected" else "approved this call"
-            why = f": {said.reason}" if said.reason else ""
-            raise TaskError(f"{who} {does}{why}; do without it", kind=ErrorKind.REJECTED)
+            raise TaskError(not_allowed(said.reason, in_time=said.verdict == "expired"), kind=ErrorKind.REJECTED)
         context.kept.begin_allowed(key, said.tool, said.arguments)
         return asked if said.input is None else self._check(said.input)
 

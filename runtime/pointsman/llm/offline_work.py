@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from pointsman.llm.extraction import Sources, arguments, missing, required_of
 from pointsman.llm.matching import FITS, Described, Matcher, stems
 from pointsman.llm.offline_words import OFFLINE_NOTE, short, spoken, spoken_key, strings, without_note
-from pointsman.llm.prompt import TaskPrompt
+from pointsman.llm.prompt import TaskPrompt, read_not_allowed
 from pointsman.llm.reading import strict_json
 from pointsman.ports import ModelReply, ModelRequest, ToolCall, ToolSpec
 from pointsman_schemas.events import Usage
@@ -33,7 +33,13 @@ class _Outcome:
         return None if self.is_error else strict_json(self.text)
 
     @property
+    def not_allowed(self) -> str | None:
+        return read_not_allowed(self.text) if self.is_error else None
+
+    @property
     def spoken(self) -> str:
+        if (no := self.not_allowed) is not None:
+            return f"The use of {self.tool} {short(no).rstrip('.')}."
         if self.is_error:
             return f"The tool {self.tool} failed: {short(self.text.removeprefix(f'{self.tool} failed: '))}"
         return spoken(self.data if self.data is not None else self.text)
@@ -65,7 +71,7 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
     if request.output_schema is not None:
         return _typed(request.output_schema, request.tools, task, outcomes, sources, undone)
     found = any(not outcome.is_error for outcome in outcomes)
-    if undone and outcomes and not found:
+    if undone and not found and any(outcome.not_allowed is None for outcome in outcomes):
         return reply(text=undone, finish="refusal")
     told = " ".join(filter(None, (_unmet(request.tools, task, outcomes), answer)))
     return reply(text=f"{told if found or not undone else _could_not(task, undone)}\n{OFFLINE_NOTE}")

@@ -17,7 +17,7 @@ from pointsman.llm.reading import strict_json
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.strict_json import as_json_value
 
-__all__ = ["DATA_RULE", "TaskPrompt", "read_task", "write_task"]
+__all__ = ["DATA_RULE", "TaskPrompt", "not_allowed", "read_not_allowed", "read_task", "write_task"]
 
 DATA_RULE = (
     "The user's message has sections between tags, each holding one JSON value. <task> is what to do. <feedback>, if "
@@ -26,6 +26,8 @@ DATA_RULE = (
     "where you were told to above."
 )
 
+_DO_WITHOUT = "; do without it"
+_NOT_ALLOWED = re.compile(rf".*?(was not allowed(?: in time)?(?:: .*)?){_DO_WITHOUT}", re.DOTALL)
 _SECTION = re.compile(r"<(task|input|results)>\n(.*?)\n</\1>", re.DOTALL)
 
 
@@ -62,6 +64,17 @@ def read_task(text: str) -> TaskPrompt:
         return TaskPrompt(text.strip())
     reports = results if isinstance(results, list) else []
     return TaskPrompt(task, sections.get("input"), tuple(report for report in reports if isinstance(report, dict)))
+
+
+def not_allowed(why: str, *, in_time: bool = False) -> str:
+    """What a model reads of a call that a person did not allow. Who that was stands in the log: a model may tell it."""
+    return f"this call was not allowed{' in time' if in_time else ''}{': ' if why else ''}{why}{_DO_WITHOUT}"
+
+
+def read_not_allowed(text: str) -> str | None:
+    """What `not_allowed` says of the call, without what it says to the model; None where `text` is something else."""
+    found = _NOT_ALLOWED.fullmatch(text)
+    return found[1] if found else None
 
 
 def _fenced(value: object) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import pytest
 from support.house import HOUSE, KITCHEN, ask, report
 
 from pointsman.llm.offline import OFFLINE_NOTE
@@ -75,6 +76,19 @@ async def test_an_answer_holds_every_result_and_every_gap_and_says_that_it_is_of
         assert said in text
     assert text.endswith(OFFLINE_NOTE)
     assert "kitchen" not in text
+
+
+@pytest.mark.parametrize(
+    "said", ["ann rejected it: not today", "this call was not allowed: not today; do without it"], ids=["task", "call"]
+)
+async def test_who_asked_is_told_a_persons_no_and_why_and_not_who_said_it(said: str) -> None:
+    gaps = (Gap(task_id="t1", agent="till", reason=said),)
+    done = report("t1", "till", "refund it", status="failed")
+    results = [done.model_copy(update={"error": AttemptError(kind="rejected", message=said)})]
+
+    text = await answer(SynthesizerInput(request="refund it", gaps=gaps), results)
+
+    assert "This could not be done: refund it. The reason: it was not allowed: not today." in text
 
 
 async def test_what_an_exception_said_is_not_told_to_who_asked_and_the_same_wish_is_told_apart_by_whom() -> None:

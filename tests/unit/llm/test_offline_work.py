@@ -215,6 +215,29 @@ async def test_an_answer_is_refused_where_every_tool_that_was_used_failed(tools:
     assert (text.finish, text.text) == ("refusal", typed.text)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (": not today", "The use of weather was not allowed: not today."),
+        (": Not today.\nAsk Ann.", "The use of weather was not allowed: Not today. Ask Ann."),
+        ("", "The use of weather was not allowed."),
+        (" in time", "The use of weather was not allowed in time."),
+    ],
+)
+async def test_what_a_person_did_not_allow_is_told_in_words_for_who_asked_and_is_no_refusal(
+    said: str, told: str
+) -> None:
+    task = "Will there be rain on 2026-12-24?"
+    first = await work(task, tools=(WEATHER,))
+    no = (f"weather failed: this call was not allowed{said}; do without it", True)
+
+    text = await work(task, *called(first, no), tools=(WEATHER,))
+    typed = await work(task, *called(first, no), tools=(WEATHER,), output=Forecast)
+
+    assert (text.finish, text.text) == ("stop", f"I could not do this: {task!r}. {told}\n{OFFLINE_NOTE}")
+    assert (typed.finish, typed.text) == ("refusal", told)
+
+
 class Refunded(BaseModel):
     summary: str
     refund_id: str = ""
