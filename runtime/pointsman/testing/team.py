@@ -99,7 +99,7 @@ async def run_team(
         try:
             return await workflow.outcome(timeout)
         except TimeoutError as error:
-            said = (
-                f"{first.name} had no outcome within {timeout} s: an agent may still be at work; give it a longer one"
-            )
-            raise TimeoutError(said) from error
+            raise TimeoutError(
+                f"{first.name} had no outcome within {timeout} s: an agent may still be at work; "
+                "give run_team a longer timeout"
+            ) from error
