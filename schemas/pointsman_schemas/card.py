@@ -30,7 +30,8 @@ class AgentCard(Frozen):
 
     `concurrency` is the number of tasks one instance runs at a time, `max_in_flight` that of all instances together,
     which the broker keeps; `timeout` is in seconds and bounds one attempt;
-    `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own.
+    `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own,
+    and its `version` is a digest of its definition, equal in all of its supervisors.
     `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
     `left_running` is how many threads and handlers of the instance were told to stop and still run.
     """

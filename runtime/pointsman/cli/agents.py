@@ -20,8 +20,9 @@ from pointsman.errors import NotFound
 from pointsman.ports import QueueDepth
 from pointsman_schemas.card import AgentCard
 
-__all__ = ["agents", "by_name", "circuit_state", "difference", "left_running"]
+__all__ = ["agents", "by_name", "circuit_state", "definitions", "difference", "left_running"]
 
+_UNTOLD = AgentCard.model_fields["version"].default  # a supervisor of an earlier release does not say what it has
 _LATE = 60.0  # seconds until an agent that is waited for is late: a slow import on a busy machine takes ten
 _LOOK = 0.1  # seconds between two looks at who is there
 _COUNTS = 36  # columns of how many there are, what waits and what is in work, with their margins
@@ -102,6 +103,12 @@ def difference(cards: Sequence[AgentCard]) -> str:
     return f"{len(different)} versions with different schemas" if len(different) > 1 else ""
 
 
+def definitions(cards: Sequence[AgentCard]) -> str:
+    """How many definitions the supervisors of one team have, where that is more than one; else nothing."""
+    different = {card.version for card in cards} - {_UNTOLD}
+    return f"{len(different)} different definitions" if len(different) > 1 else ""
+
+
 def circuit_state(circuit: Circuit, now: datetime) -> str:
     """What is done with an agent that keeps failing."""
     if now >= circuit.until:
@@ -155,7 +162,9 @@ def _table_of_teams(teams: Mapping[str, Sequence[AgentCard]], requests: Sequence
     for column in ("team", "supervisors", "waiting", "what it does"):
         table.add_column(column)
     for (name, cards), queue in zip(teams.items(), requests, strict=True):
-        described = Text(one_line(cards[0].description, limit=400), no_wrap=True, overflow="ellipsis")
+        told = f"{differ}; " if (differ := definitions(cards)) else ""
+        described = Text(told, style="red", no_wrap=True, overflow="ellipsis")
+        described.append(one_line(cards[0].description, limit=400), style="default")
         table.add_row(name, str(len(cards)), str(queue.pending) if queue else "?", described)
     keep_whole(table, 0, 1, 2)
     return table

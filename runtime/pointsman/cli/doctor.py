@@ -17,7 +17,7 @@ from rich.text import Text
 
 from pointsman.app import load_team
 from pointsman.bus.clock import SystemClock
-from pointsman.cli.agents import by_name, circuit_state, difference, left_running
+from pointsman.cli.agents import by_name, circuit_state, definitions, difference, left_running
 from pointsman.cli.output import Code, console, emit, hint, one_line, say
 from pointsman.cli.session import session, settings_for
 from pointsman.cli.workflows import teams_seen
@@ -107,6 +107,7 @@ async def _examine(settings: Settings, team: Team | str | None) -> AsyncGenerato
                 yield check
             alive = by_name(await client.agents())
             yield _schemas(alive)
+            yield _definitions(by_name(await client.teams()))
             yield _handlers(alive)
             yield await _ack_waits(client, alive)
             yield await _requests(client)
@@ -311,6 +312,13 @@ def _schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     told = [f"{name}: {seen}" for name, cards in alive.items() if (seen := difference(cards))]
     advice = "tasks go to either: let the old ones end, or call one of them by another name"
     return Check("schemas", not told, "; ".join(told) or "the instances of each agent take and give the same", advice)
+
+
+def _definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Whether the supervisors of each team have the same one: a request goes to whichever is free."""
+    told = [f"{name}: {seen}" for name, cards in teams.items() if (seen := definitions(cards))]
+    advice = "requests go to either: start all supervisors of a team with one definition, or call one by another name"
+    return Check("definitions", not told, "; ".join(told) or "the supervisors of each team have the same", advice)
 
 
 def _handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:

@@ -10,6 +10,8 @@ from pointsman.errors import BusUnavailable
 from pointsman.ports import Bus, Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import digest_of
+from pointsman_schemas.strict_json import dump
 
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
@@ -22,9 +24,12 @@ _AGAIN = 0.1  # seconds before a card that was not taken is announced again
 
 
 def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
-    """The team as an agent of others."""
+    """The team as an agent of others. Its version is a digest of its definition, in which names have no order: they may
+    have been given as a set, whose order differs from process to process."""
+    definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
     return AgentCard(
         name=team.name,
+        version=digest_of(dump(definition)),
         description=team.description or f"The team {team.name}",
         skills=team.skills,
         timeout=team.limits.deadline,

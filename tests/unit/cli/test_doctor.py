@@ -16,8 +16,9 @@ from pointsman.cli import agents, doctor
 from pointsman.client import Client
 from pointsman.core.circuits import Circuit, Circuits
 from pointsman.engine.announcing import team_card
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.team import Team
+from pointsman_schemas.team import ANY, Limits, Team
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -96,6 +97,34 @@ def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
     [schemas] = [check for check in checks if check["name"] == "schemas"]
     assert schemas["ok"] is not told
     assert ("tea: 2 versions with different schemas" in schemas["seen"]) is told
+
+
+SHOP = Team(name="shop", agents=("stock", "buyer"))
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (team_card(Team(name="shop", agents=("buyer", "stock")), NOW, "s2"), False),
+        (team_card(Team(name="shop", agents=ANY), NOW, "s2"), True),
+        (team_card(Team(name="shop", agents=SHOP.agents, limits=Limits(attempts=1)), NOW, "s2"), True),
+        (AgentCard(name="shop", description="of an earlier release", team=True, instance="s2"), False),
+    ],
+)
+def test_supervisors_with_different_definitions_of_one_team_are_shown_and_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str], second: AgentCard, told: bool
+) -> None:
+    for card in (team_card(SHOP, NOW, "s1"), second):
+        asyncio.run(client.bus.registry.announce(card))
+
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    assert ("2 different definitions; The team shop" in capsys.readouterr().out) is told
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [definitions] = [check for check in checks if check["name"] == "definitions"]
+    assert definitions["ok"] is not told
+    assert ("shop: 2 different definitions" in definitions["seen"]) is told
 
 
 @pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
