@@ -262,14 +262,17 @@ def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() 
     log.append(AttemptFailed(at=at(3), event_id="e1", task_id="t1", attempt=1, error=error, result=result))
     log.append(ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99)))
 
-    text = plain(tree(build(log), at(9), 200), 200)
+    root = build(log)
+    text, narrow = plain(tree(root, at(9), 200), 200), plain(tree(root, at(9), 80), 80)
     (line,) = (line for line in text.splitlines() if "invoke_agent fitter" in line)
 
     assert "‖ invoke_agent fitter t1" in line
     assert "█" in line, "it worked until it asked"
     assert "a person must allow the use of refund" in line
-    assert "✗" not in text
-    assert "needs_approval" not in text
+    assert "✗" not in text + narrow
+    assert "needs_approval" not in text + narrow
+    (attempt,) = (node for task in root.children[0].children if task.task_id == "t1" for node in task.children)
+    assert attempt.status == "asked for approval"
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:
