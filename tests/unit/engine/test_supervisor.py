@@ -274,7 +274,7 @@ async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitt
 
     async def admitted() -> bool:
         depth = await client.bus.depth("request-crew", "work")
-        return depth is not None and depth.settled > 0
+        return depth is not None and depth.settled_through > 0
 
     async with crew(broker, Settings(ack_wait=2), 1, held_by(asyncio.Event())) as (engine,):
         workflow = await client.submit("crew", "hello")
