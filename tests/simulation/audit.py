@@ -360,9 +360,7 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
         if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
             continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
         if world.broker.was_taken_back(stored):
-            continue  # the power has brought it back, and its consumer is past it: nobody is to answer
-        if address.workflow in ended and world.broker.was_trimmed(stored.subject):
-            continue  # nobody had begun it as its workflow ended, and it was removed with that
+            continue  # nobody is to answer: the power has brought it back, or nobody had as its workflow was over
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
         buried = letter_id(world.outside, world.subjects, stored, address.workflow) in letters

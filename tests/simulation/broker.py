@@ -33,7 +33,8 @@ class SimulatedBroker(MemoryBroker):
         return stored if stored.body else _now(self.connect().whole(stored))
 
     def was_taken_back(self, handoff: Stored) -> bool:
-        """Whether this very message, and not another at its subject or with its number, was in the queue and purged."""
+        """Whether this very message, and not another at its subject or with its number, was in the queue and purged, or
+        trimmed when its workflow was over."""
         return (handoff.sequence, handoff.at) in self._taken_back
 
     def was_trimmed(self, subject: str) -> bool:
@@ -47,14 +48,20 @@ class SimulatedBroker(MemoryBroker):
 
     def trim(self, kind: StreamKind, subject: str, last: int) -> None:
         over = [stored for stored in self.stream(kind).select(subject) if stored.sequence <= last]
-        if kind == "handoffs":
-            queued = {
-                sequence
+        if self.apart("handoffs") == self.apart(kind):
+            takers = [
+                (durable.subject, frozenset(durable.unsettled))
                 for (of, _), durable in self._durables.items()
                 if of == self.apart(kind)
-                for sequence in durable.unsettled
+            ]
+            ended = {stored.subject.split(".")[-1] for stored in self.held("log", "*.outcome.*.*")}
+            self._taken_back |= {
+                (each.sequence, each.at)
+                for each in over
+                if matches("*.handoff.>", each.subject)
+                and each.subject.split(".")[3] in ended
+                and all(each.sequence in unsettled for subject, unsettled in takers if matches(subject, each.subject))
             }
-            self._taken_back |= {(each.sequence, each.at) for each in over if each.sequence in queued}
         if kind != "artifacts":
             self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
         super().trim(kind, subject, last)

@@ -39,3 +39,26 @@ async def test_what_is_sent_where_one_was_taken_back_is_not_excused_by_that() ->
     await bus.publish(subject, b"{}", {})
 
     assert any(problem.endswith("was acknowledged and never answered") for problem in audit(world))
+
+
+@pytest.mark.parametrize(
+    ("over", "dealt_with", "reported"),
+    [(True, False, 0), (True, True, 1), (False, False, 1)],
+    ids=["over, and nobody's", "over, but acknowledged", "not over"],
+)
+async def test_a_handoff_that_was_trimmed_is_excused_where_its_workflow_was_over_and_nobody_had_acknowledged_it(
+    *, over: bool, dealt_with: bool, reported: int
+) -> None:
+    world = World(POWER)
+    bus, subject = world.broker.connect(), world.subjects.handoff("a", "wf_1", "t1", 1)
+    sequence = await bus.publish(subject, b"{}", {})
+    if over:
+        await bus.publish(world.subjects.outcome("team", "wf_1"), b"{}", {})
+    if dealt_with:
+        world.broker.durable("handoffs", "agent-a", "sim.handoff.a.>", 1.0, 1).settle(sequence)
+    world.broker.trim("handoffs", "sim.handoff.>", sequence)
+
+    assert (
+        len([problem for problem in audit(world) if problem.endswith("was acknowledged and never answered")])
+        == reported
+    )
