@@ -21,10 +21,7 @@ from pointsman.telemetry import Happening, TraceContext, metrics, names, parse_t
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import ErrorKind
-from pointsman_schemas.log import (
-    Entry,
-    TraceOrigin,
-)
+from pointsman_schemas.log import Entry, TraceOrigin
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Spans", "log_ids", "trace_context", "traceparent"]

@@ -73,10 +73,7 @@ class Door:
 
     def refuse(self) -> None:
         """One more is lost: it found no room, or was not even made, as it would have found none."""
-        with self._lock:
-            self.offered += 1
-            self._missed += 1
-        metrics.add(names.TELEMETRY_DROPPED, 1, self._series)
+        self._dropped(1, offered=1)
         if not self._was_full and not self._has_failed:
             self._was_full = True
             _log.warning("telemetry_queue_full", signal=self._signal, room=self.room, hint="the collector is slow")
@@ -155,7 +152,8 @@ class Door:
         if was_away:
             _log.warning("telemetry_collector_back", signal=self._signal, lost=missed)
 
-    def _dropped(self, amount: int) -> None:
+    def _dropped(self, amount: int, *, offered: int = 0) -> None:
         with self._lock:
+            self.offered += offered
             self._missed += amount
         metrics.add(names.TELEMETRY_DROPPED, amount, self._series)

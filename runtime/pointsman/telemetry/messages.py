@@ -27,12 +27,16 @@ class _Watching:
         """As many as there are destinations and errors, or queues: it is the template that names one."""
 
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        if not metrics.measuring():
+            return
         key = (names.destination(subject), server, error)
         if (of := self._sent.get(key)) is None:
             of = self._sent[key] = metrics.labels(names.sent_message(subject, server, error))
         metrics.measure(names.OPERATION_DURATION, seconds, of)
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+        if not metrics.measuring():
+            return
         key = (subject, server, consumer)
         if (of := self._taken.get(key)) is None:
             of = self._taken[key] = metrics.labels(names.taken_messages(subject, server, consumer))
