@@ -1,0 +1,78 @@
+"""An MCP server without a process: a client in the SDK's place, which answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self
+
+import pytest
+from mcp.types import CallToolResult, ListToolsResult, TextContent
+from mcp.types import Tool as Offered
+
+from pointsman.mcp import McpTools
+
+__all__ = ["ADD", "Client", "Server", "serving", "source"]
+
+ADD = Offered(name="add", description="Adds", input_schema={"type": "object", "properties": {"a": {}}})
+
+
+class Server:
+    """It offers `ADD`, answers as `does` says, and counts who connected, was asked and left."""
+
+    def __init__(self) -> None:
+        self.does: Any = CallToolResult(content=[TextContent(type="text", text="done")])
+        self.opening: Any = None
+        self.pages = 1
+        self.connected = self.left = 0
+        self.left_by: list[type[BaseException] | None] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.listed: list[str | None] = []
+
+    def client(self, given: object) -> Client:
+        assert given is self
+        return Client(self)
+
+
+class Client:
+    """What the SDK would make of the server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    async def __aenter__(self) -> Self:
+        self.server.connected += 1
+        await asyncio.sleep(0)
+        if isinstance(self.server.opening, Exception):
+            raise self.server.opening
+        if self.server.opening is not None:
+            await self.server.opening.wait()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.server.left += 1
+        self.server.left_by.append(kind)
+
+    async def list_tools(self, *, cursor: str | None) -> ListToolsResult:
+        self.server.listed.append(cursor)
+        place = int(cursor or 0)
+        tools = [ADD.model_copy(update={"name": f"add_{place}" if place else "add"})]
+        return ListToolsResult(tools=tools, next_cursor=str(place + 1) if place + 1 < self.server.pages else None)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        self.server.asked.append((name, arguments))
+        if isinstance(self.server.does, Exception):
+            raise self.server.does
+        given: CallToolResult = self.server.does
+        return given
+
+
+def serving(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server that whoever connects by the SDK is connected to."""
+    there = Server()
+    monkeypatch.setattr("mcp.Client", there.client)
+    return there
+
+
+def source(server: Any = None, **more: Any) -> McpTools:
+    given = {"only": (), "timeout": 5.0, "idempotent": (), "approval": (), **more}
+    return McpTools(lambda: server, "calc", given["only"], given["timeout"], given["idempotent"], given["approval"])

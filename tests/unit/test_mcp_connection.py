@@ -1,0 +1,169 @@
+"""The connection to an MCP server: who shares it, when it is made again, and that it ends, with a client in the SDK's
+place."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
+from support.mcp_server import Client, Server, serving, source
+
+from pointsman.errors import TaskError
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    return serving(monkeypatch)
+
+
+@pytest.mark.parametrize("error", [MCPError(types.CONNECTION_CLOSED, "closed"), OSError("gone")])
+async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(error: Exception, server: Server) -> None:
+    calc, sound, server.does = source(server), server.does, error
+
+    with pytest.raises(TaskError, match=r"the connection to calc broke: .*(closed|gone)") as caught:
+        await calc.call("add", {})
+    left = server.left
+    server.does = sound
+    again = await calc.call("add", {"a": 1})
+    await calc.close()
+
+    assert (caught.value.retryable, left, again, server.connected) == (True, 1, "done", 2)
+    assert server.asked[-1] == ("add", {"a": 1})
+
+
+async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_opens_again(server: Server) -> None:
+    calc = source(server)
+    await calc.close()  # there is none
+
+    offered = await asyncio.gather(*(calc.tools() for _ in range(5)))
+    connected = server.connected
+    await calc.close()
+    left = server.left
+    await calc.close()
+    await calc.tools()
+    await calc.close()
+
+    assert [[tool.name for tool in each] for each in offered] == [["add"]] * 5
+    assert (connected, left, server.connected, server.left_by) == (1, 1, 2, [None, None])
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_connection_that_ended_by_itself_is_made_again(server: Server) -> None:
+    calc = source(server)
+    await calc.tools()
+    assert calc._living is not None
+    calc._living.cancel()
+    await asyncio.wait({calc._living})
+
+    await calc.call("add", {})
+    await calc.close()
+
+    assert (server.connected, server.asked) == (2, [("add", {})])
+
+
+async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> None:
+    calc = source(server)
+    await calc.tools()
+    here = calc._living
+
+    async def elsewhere() -> int:
+        await calc.tools()
+        connected = server.connected
+        await calc.close()
+        return connected
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == 2
+    assert here is not None
+    here.cancel()
+
+
+async def test_a_connection_is_ended_by_its_own_event_loop_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.mcp._END", 0.1)
+    calc = source(server)
+    await calc.tools()
+
+    await asyncio.to_thread(asyncio.run, calc.close())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    left = server.left
+    await calc.close()
+
+    assert (left, server.left) == (0, 1)
+
+
+async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(server: Server) -> None:
+    calc, server.opening = source(server), asyncio.Event()
+    asking = asyncio.create_task(calc.tools())
+    while not server.connected:
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(2):  # it has 5 s to leave
+        await calc.close()
+    with pytest.raises(TaskError, match="the connection to calc was closed before it was there") as caught:
+        await asking
+
+    assert caught.value.retryable
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stay(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("pointsman.mcp._END", 0.01)
+    monkeypatch.setattr(Client, "__aexit__", stay)
+    calc = source(server)
+    await calc.tools()
+
+    await calc.close()
+    await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: Server) -> None:
+    calc, server.opening = source(server), asyncio.Event()
+    asking = asyncio.create_task(calc.tools())
+    while not server.connected:
+        await asyncio.sleep(0)
+
+    asking.cancel()
+    await asyncio.wait({asking})
+    await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "retryable"),
+    [
+        (ExceptionGroup("g", [ExceptionGroup("h", [OSError("refused")])]), "calc cannot be reached: .*refused", True),
+        (TaskError("it is full"), "^it is full$", False),
+    ],
+)
+async def test_who_cannot_be_connected_to_says_why(
+    error: Exception, said: str, retryable: bool, server: Server
+) -> None:
+    server.opening = error
+
+    with pytest.raises(TaskError, match=said) as caught:
+        await source(server).tools()
+
+    assert caught.value.retryable is retryable
+
+
+async def test_a_server_that_never_begins_is_given_up_and_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.mcp._START", 0.01)
+    calc, server.opening = source(server), asyncio.Event()
+
+    with pytest.raises(TaskError, match=r"cannot be reached: no answer within 0\.01 s") as caught:
+        await calc.tools()
+
+    assert caught.value.retryable
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
