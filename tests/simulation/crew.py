@@ -77,6 +77,8 @@ class Crew:
             case Role.JUDGE:
                 verdict = chance.choices(["pass", "again", "stop", "perhaps"], [6, 3, 1, 0.5])[0]
                 return {"verdict": verdict, "reason": "so it is"}
+            case Role.REFINE:
+                raise AssertionError("no team here has a refiner")
             case Role.WORK:
                 self._ask(handoff)
                 if chance.random() < 0.1:

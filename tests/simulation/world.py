@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -54,7 +54,7 @@ _LEAVING = 30.0  # seconds in which a process that was told to leave must have l
 
 _SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
 
-_Body = Callable[[Process, FaultyBus, asyncio.Event], Awaitable[None]]
+_Body = Callable[[Process, FaultyBus, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)

@@ -197,6 +197,8 @@ class World:
             case Role.JUDGE:
                 reviews = [{"verdict": each, "reason": "so it is"} for each in ("pass", "again", "stop")]
                 return story.result(name, chance.choices([*reviews, "hm"], [6, 3, 1, 1])[0])
+            case Role.REFINE:
+                raise AssertionError("no agent here refines")
             case Role.WORK:
                 hint = "there is another way" if chance.random() < 0.15 else None
                 events = [{"name": each, "data": name} for each in "abcd" if chance.random() < 0.15]
@@ -261,8 +263,7 @@ def audit(story: Story, chance: Random) -> None:
 
     before: State | None = None
     for entry in log:
-        counts = isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked)
-        if counts and entry.result is not None and before is not None:
+        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result and before:
             given, result = before.tasks[entry.task_id], entry.result
             judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewAsked)
             assert given.live or (judged and result == given.result), f"nobody waited for a result for {given.id}"
