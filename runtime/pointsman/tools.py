@@ -27,7 +27,7 @@ from pointsman.errors import (
     TaskError,
     describe_error,
 )
-from pointsman.llm.prompt import not_allowed
+from pointsman.llm.prompt import do_without, not_allowed
 from pointsman.ports import ToolSpec
 from pointsman.shapes import Shape, signature_of
 from pointsman.telemetry import content, get_logger
@@ -137,9 +137,10 @@ class Tool(Generic[P, R]):
         except (NeedsApproval, ConfigurationError):
             raise  # the one is for the supervisor, the other for the author: neither is for the model
         except (Exception, SystemExit) as error:
-            said = describe_error(error)
-            told = isinstance(error, TaskError) and error.kind == ErrorKind.INVALID_INPUT
-            return ToolResult(said if told else f"{self.name} failed: {said}", is_error=True)
+            said, kind = describe_error(error), error.kind if isinstance(error, TaskError) else ""
+            if kind == ErrorKind.REJECTED:
+                said = do_without(said)
+            return ToolResult(said if kind == ErrorKind.INVALID_INPUT else f"{self.name} failed: {said}", is_error=True)
         return ToolResult(value if isinstance(value, str) else compact(value).decode(), value)
 
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
@@ -200,7 +201,8 @@ class Tool(Generic[P, R]):
         if isinstance(said, ApprovalWanted):
             raise NeedsApproval([said])
         if said.verdict != "approved":
-            raise TaskError(not_allowed(said.reason, in_time=said.verdict == "expired"), kind=ErrorKind.REJECTED)
+            no = not_allowed(self.name, said.reason, in_time=said.verdict == "expired")
+            raise TaskError(no, kind=ErrorKind.REJECTED)
         context.kept.begin_allowed(key, said.tool, said.arguments)
         return asked if said.input is None else self._check(said.input)
 

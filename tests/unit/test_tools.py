@@ -202,12 +202,12 @@ async def test_pauses_between_tries_double_unless_the_other_side_says_how_long_a
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"verdict": "rejected", "by": "Ann", "reason": "too much"}, "was not allowed: too much; do without it"),
-        ({"verdict": "rejected"}, "was not allowed; do without it"),
-        ({"verdict": "expired"}, "was not allowed in time; do without it"),
+        ({"verdict": "rejected", "by": "Ann", "reason": "too much"}, "was not allowed: too much"),
+        ({"verdict": "rejected"}, "was not allowed"),
+        ({"verdict": "expired"}, "was not allowed in time"),
     ],
 )
-async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_not_who(
+async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_not_who_and_only_a_model_does_without(
     said: dict[str, str], told: str
 ) -> None:
     verdict = Verdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
@@ -219,10 +219,12 @@ async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_
         """Pays."""
         return "paid"
 
-    assert await pay.call('{"amount": 5}', context) == ToolResult(f"pay failed: this call {told}", is_error=True)
+    read = await pay.call('{"amount": 5}', context)
     with pytest.raises(TaskError) as caught:
         await context.call(pay, amount=5)
-    assert caught.value.kind == ErrorKind.REJECTED
+
+    assert read == ToolResult(f"pay failed: the use of pay {told}; do without it", is_error=True)
+    assert (caught.value.kind, str(caught.value)) == (ErrorKind.REJECTED, f"the use of pay {told}")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pointsman.core.words import dollars, request_text, seconds, used
 from pointsman.engine.dead_letters import Letter
 from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome, Progress
 from pointsman_schemas.log import (
+    ApprovalDecided,
     ApprovalRequested,
     Entry,
     PlanAccepted,
@@ -201,6 +202,7 @@ def show(
     `alive`, their results, its outcome."""
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
+    asked: dict[str, str] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
     begins = isinstance(entries[0], WorkflowStarted)
     top = as_of(build(entries, reports), now, alive).children[0] if begins else None
@@ -231,6 +233,13 @@ def show(
                 parts += [table] if entry.plan.tasks else []
             case PlanRejected():
                 parts.append(Text(f"\nPlan {entry.revision} refused: {one_line('; '.join(entry.problems))}", "red"))
+            case ApprovalRequested():
+                about = story.called(entry, entry.task_id or "")
+                asked[entry.approval] = about[0].upper() + about[1:]
+            case ApprovalDecided():
+                by, why = f" by {entry.by}" if entry.by else "", f": {entry.reason}" if entry.reason else ""
+                what = one_line(f"{asked.get(entry.approval, entry.approval)}: {entry.verdict}{by}{why}", limit=400)
+                parts.append(Text(f"\n{what}", "green" if entry.verdict == "approved" else "red"))
             case TaskAdded():
                 own.add(entry.task_id)
             case TaskSucceeded() if entry.task_id not in own:

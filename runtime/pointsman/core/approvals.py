@@ -10,7 +10,7 @@ from pointsman.core.evolve import fold
 from pointsman.core.routing import choose
 from pointsman.core.state import Pending, Task
 from pointsman_schemas.events import ApprovalWanted, AttemptError, ErrorKind
-from pointsman_schemas.log import ApprovalRequested, Entry
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
 from pointsman_schemas.plan import Plan
 
 __all__ = ["ask_about_calls", "ask_about_plan", "ask_about_task", "must_be_approved", "refusal", "start", "unanswered"]
@@ -58,14 +58,15 @@ def ask_about_plan(draft: Draft, plan: Plan, revision: int) -> None:
     _ask(draft, about="plan", plan=plan, revision=revision)
 
 
-def refusal(pending: Pending, by: str, reason: str, verdict: str) -> AttemptError:
-    """Why a task or plan that a person did not allow has failed."""
+def refusal(pending: Pending, decided: ApprovalDecided) -> AttemptError:
+    """Why a task or plan that a person did not allow has failed. Who that was stands in the log, for those who run it:
+    a model that reads this may tell it to who asked."""
     what = "the plan" if pending.about == "plan" else "it"
-    if verdict == "expired":
+    if decided.verdict == "expired":
         hours = (pending.expires_at - pending.asked_at).total_seconds() / 3600
         message = f"nobody approved {what} within {hours:.3g} h, which means no"
     else:
-        message = f"{by or 'somebody'} rejected {what}{': ' if reason else ''}{reason}"
+        message = f"{what} was not allowed{': ' if decided.reason else ''}{decided.reason}"
     return AttemptError(kind=ErrorKind.REJECTED, message=message)
 
 

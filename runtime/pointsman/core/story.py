@@ -37,7 +37,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["Line", "Story", "Tone"]
+__all__ = ["Line", "Story", "Tone", "called"]
 
 Tone: TypeAlias = Literal["plain", "good", "bad", "warn", "busy"]
 
@@ -158,9 +158,8 @@ class Story:
                 what = f"a result for {entry.task_id}, attempt {entry.attempt}, ignored: {entry.reason}"
                 return "-", "warn", entry.agent, "has", what
             case ApprovalRequested():
-                task = self._task(entry.task_id or "")
-                called = {"plan": "the plan", "task": f"the task {task}", "tool": f"the call of {entry.tool} in {task}"}
-                return "?", "warn", entry.agent or "plan", "waits for approval of", called[entry.about]
+                about = called(entry, self._task(entry.task_id or ""))
+                return "?", "warn", entry.agent or "plan", "waits for approval of", about
             case ApprovalDecided():
                 why = f": {entry.reason}" if entry.reason else ""
                 edited = ", edited" if entry.input is not None else ""
@@ -192,6 +191,17 @@ class Story:
 
     def _agent(self, task: str) -> str:
         return self._agents.get(task, "supervisor")
+
+
+def called(question: ApprovalRequested, task: str) -> str:
+    """What a person is asked about, where its task is called `task`."""
+    match question.about:
+        case "plan":
+            return "the plan"
+        case "task":
+            return f"the task {task}"
+        case "tool":
+            return f"the call of {question.tool} in {task}"
 
 
 def _report(report: Progress) -> Line:

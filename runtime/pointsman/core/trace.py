@@ -231,6 +231,7 @@ class _Task:
     ended_at: datetime | None = None
     span_id: str = ""
     waits_for: str = ""  # an approval
+    refused: str = ""  # by whom, where a person did not allow something of it
     why: str = ""  # it waits
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
@@ -284,6 +285,8 @@ class _View:
         self.tasks: dict[str, _Task] = {}
         self._ended: WorkflowEnded | None = None
         self._limit = ""
+        self._asking: dict[str, _Task | None] = {}  # by approval; None asks about a plan that nobody has made
+        self._refused = ""
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> _View:
@@ -306,7 +309,9 @@ class _View:
                 cannot = f": {entry.plan.cannot}" if not count and entry.plan.cannot else ""
                 self._of_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
             case PlanRejected():
-                self._of_planner("plan refused: " + "; ".join(entry.problems))
+                planner = self._of_planner("plan refused: " + "; ".join(entry.problems))
+                if planner is not None and planner.refused:
+                    planner.detail = f"{planner.refused}; {planner.detail}"
             case TaskDispatched():
                 task = self._task(entry.task_id, entry.agent)
                 task.hand(entry.attempt, entry.agent, entry.at, entry.team)
@@ -339,7 +344,8 @@ class _View:
                 else:
                     attempt.end(entry.at, "failed", entry.result, _reason(entry.error))
             case TaskFailed():
-                self._task(entry.task_id, "").end(entry.at, "failed", _reason(entry.error))
+                task = self._task(entry.task_id, "")
+                task.end(entry.at, "failed", "; ".join(filter(None, (task.refused, _reason(entry.error)))))
             case TaskSkipped():
                 self._task(entry.task_id, "").end(entry.at, "skipped", entry.reason or f"{entry.cause} did not succeed")
             case TaskAbandoned():
@@ -369,11 +375,16 @@ class _View:
                     asking.detail = waits
                 if asking is not None:
                     asking.waits_for = entry.approval
+                self._asking[entry.approval] = asking
             case ApprovalDecided():
                 said = f"{entry.verdict}{' by ' + entry.by if entry.by else ''}"
-                for task in self.tasks.values():
-                    if task.waits_for == entry.approval:
-                        task.detail, task.waits_for = said, ""
+                refused = said if entry.verdict == "rejected" else ""
+                if (asked := self._asking.get(entry.approval)) is None:
+                    self._refused = refused
+                    return
+                asked.refused = refused or asked.refused
+                if asked.waits_for == entry.approval:
+                    asked.detail, asked.waits_for = said, ""
             case TaskRefined():
                 task = self._task(entry.task_id, "")
                 task.intent = entry.intent or task.intent
@@ -408,7 +419,7 @@ class _View:
             status=status,
             started_at=started.at,
             ended_at=ended.at if ended else None,
-            detail=(outcome.reason if outcome else "") or self._limit,
+            detail="; ".join(filter(None, (self._refused, (outcome.reason if outcome else "") or self._limit))),
             span_id=started.trace.span_id,
             usage=outcome.usage if outcome else usage,
             children=tuple(children),

@@ -1,4 +1,4 @@
-"""What a person's verdict leads to: the work goes on, or it has failed and says who refused it and why."""
+"""What a person's verdict leads to: the work goes on, or it has failed and says why."""
 
 from __future__ import annotations
 
@@ -100,8 +100,7 @@ def _decide(draft: Draft, pending: Pending, decided: ApprovalDecided) -> None:
             if decided.verdict == "approved":
                 dispatch(draft, pending.task_id)
             else:
-                error = refusal(pending, decided.by, decided.reason, decided.verdict)
-                task_failed(draft, state.tasks[pending.task_id], error)
+                task_failed(draft, state.tasks[pending.task_id], refusal(pending, decided))
         case "tool":
             # The agent is told either way: it may do without the call.
             assert pending.task_id is not None
@@ -122,7 +121,7 @@ def _about_plan(draft: Draft, pending: Pending, decided: ApprovalDecided) -> Non
             plan = addressed(draft, edited)
         return accept_plan(draft, plan, revision=pending.revision, approved=True)
     state = draft.open()
-    error = refusal(pending, decided.by, decided.reason, decided.verdict)
+    error = refusal(pending, decided)
     planner = last_planner(state)
     if decided.verdict == "rejected" and planner is not None:
         return reject_plan(draft, planner, (error.message,), _text(pending.plan.model_dump(mode="json")))

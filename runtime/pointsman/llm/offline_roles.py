@@ -11,7 +11,7 @@ from pydantic import BaseModel, JsonValue
 
 from pointsman.llm.offline_planning import TELL, plan, selection
 from pointsman.llm.offline_words import OFFLINE_NOTE, in_words, short, spoken, strings, without_note
-from pointsman.llm.prompt import TaskPrompt, read_not_allowed
+from pointsman.llm.prompt import TaskPrompt
 from pointsman_schemas.events import Conflict, ErrorKind, Gap
 from pointsman_schemas.roles import (
     JudgeInput,
@@ -41,7 +41,6 @@ _MAY_BE_TOLD: Final = frozenset(
 )
 """Failures whose reason is in words of ours, or of an agent that means them for the caller. What an exception said
 stands in the outcome's gaps, for those who run it."""
-_WHO_REJECTED = re.compile(r"\A[^:]* rejected it(?=:|\Z)")
 _FIGURE = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
 _FIGURES_STAND = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
@@ -73,15 +72,9 @@ def _missing(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]
     for gap, intent in zip(gaps, wanted, strict=True):
         error = reports.get(gap.task_id, {}).get("error")
         may_be_told = not isinstance(error, Mapping) or error.get("kind") in _MAY_BE_TOLD
-        reason = _without_who(gap.reason).rstrip(".") if may_be_told else "something went wrong on our side"
+        reason = gap.reason.rstrip(".") if may_be_told else "something went wrong on our side"
         by = f" by {gap.agent}" if gap.agent and wanted.count(intent) > 1 else ""
         yield f"This could not be done{by}: {intent.rstrip('.')}. The reason: {reason}."
-
-
-def _without_who(reason: str) -> str:
-    """A person's no without who said it, and without what it says to a model."""
-    no = read_not_allowed(reason)
-    return f"it {no}" if no else _WHO_REJECTED.sub("it was not allowed", reason)
 
 
 def _refine(task: TaskPrompt) -> Refinement:

@@ -17,7 +17,7 @@ from pointsman.llm.reading import strict_json
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.strict_json import as_json_value
 
-__all__ = ["DATA_RULE", "TaskPrompt", "not_allowed", "read_not_allowed", "read_task", "write_task"]
+__all__ = ["DATA_RULE", "TaskPrompt", "do_without", "not_allowed", "read_not_allowed", "read_task", "write_task"]
 
 DATA_RULE = (
     "The user's message has sections between tags, each holding one JSON value. <task> is what to do. <feedback>, if "
@@ -66,13 +66,18 @@ def read_task(text: str) -> TaskPrompt:
     return TaskPrompt(task, sections.get("input"), tuple(report for report in reports if isinstance(report, dict)))
 
 
-def not_allowed(why: str, *, in_time: bool = False) -> str:
-    """What a model reads of a call that a person did not allow. Who that was stands in the log: a model may tell it."""
-    return f"this call was not allowed{' in time' if in_time else ''}{': ' if why else ''}{why}{_DO_WITHOUT}"
+def not_allowed(tool: str, why: str, *, in_time: bool = False) -> str:
+    """What is said of a call that a person did not allow. Who that was stands in the log: a model may tell it."""
+    return f"the use of {tool} was not allowed{' in time' if in_time else ''}{': ' if why else ''}{why}"
+
+
+def do_without(no: str) -> str:
+    """What the model reads that made the call of which `no` is said."""
+    return no + _DO_WITHOUT
 
 
 def read_not_allowed(text: str) -> str | None:
-    """What `not_allowed` says of the call, without what it says to the model; None where `text` is something else."""
+    """What was said of the call, without what `do_without` says to the model; None where `text` is something else."""
     found = _NOT_ALLOWED.fullmatch(text)
     return found[1] if found else None
 

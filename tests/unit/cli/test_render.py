@@ -235,6 +235,30 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
 
 
 @pytest.mark.parametrize(
+    ("about", "said", "shown"),
+    [
+        ({"about": "plan"}, {"verdict": "rejected", "by": "Ann"}, "The plan: rejected by Ann"),
+        ({"about": "task", "task_id": "t1"}, {"verdict": "approved"}, "The task t1: approved"),
+        (
+            {"about": "tool", "task_id": "t1", "tool": "pay"},
+            {"verdict": "rejected", "by": "Ann", "reason": "too much"},
+            "The call of pay in t1: rejected by Ann: too much",
+        ),
+    ],
+    ids=["plan", "task", "call"],
+)
+def test_show_has_what_was_answered_and_by_whom(about: dict[str, Any], said: dict[str, Any], shown: str) -> None:
+    asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
+    answer = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", **said)
+    task = PlannedTask(id="t1", agent="fitter", intent="fit it")
+    accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
+
+    lines = plain(render.show([started(), accepted, asked, answer], (), at(9), ())).splitlines()
+
+    assert shown in [line.rstrip() for line in lines]
+
+
+@pytest.mark.parametrize(
     ("about", "shown"),
     [
         ({"about": "tool", "task_id": "t1", "tool": "refund", "input": {"order": "o-18", "amount": 9}}, '"o-18"'),

@@ -9,19 +9,22 @@ from support.history import at, completed, dispatched, failing, started, succeed
 
 from pointsman.core.awaited import as_of
 from pointsman.core.trace import TraceNode, build
-from pointsman_schemas.events import BEGUN
+from pointsman_schemas.events import BEGUN, AttemptError
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     Entry,
+    PlanRejected,
     RefinementAsked,
     TaskAbandoned,
+    TaskFailed,
     TaskHeld,
     TaskReopened,
     WorkflowEnded,
 )
+from pointsman_schemas.plan import Plan
 
 
 def names(node: TraceNode) -> list[object]:
@@ -115,6 +118,30 @@ def test_an_answer_is_shown_at_the_task_that_waited_for_it_whatever_else_waits()
 
     assert find(root, "invoke_agent fitter").detail == "approved by ann"
     assert find(root, "invoke_agent tester").detail == "waits for the approval 11"
+
+
+@pytest.mark.parametrize(("by", "said"), [("ann", "rejected by ann"), ("", "rejected")])
+def test_who_did_not_allow_a_task_is_told_beside_why_it_has_failed(by: str, said: str) -> None:
+    asked = ApprovalRequested(at=at(1), approval="1", about="task", task_id="t1", expires_at=at(60))
+    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by=by)
+    error = AttemptError(kind="rejected", message="it was not allowed")
+
+    root = build([*completed()[:5], asked, answer, TaskFailed(at=at(2), task_id="t1", error=error, attempts=0)])
+
+    assert find(root, "invoke_agent fitter").detail == f"{said}; rejected: it was not allowed"
+
+
+@pytest.mark.parametrize(("begun", "name"), [(4, "plan planner"), (1, "invoke_workflow crew")], ids=["asked", "fixed"])
+def test_who_did_not_allow_a_plan_is_told_at_its_planner_or_at_the_workflow_where_it_has_none(
+    begun: int, name: str
+) -> None:
+    asked = ApprovalRequested(at=at(1), approval="1", about="plan", plan=Plan(tasks=()), expires_at=at(60))
+    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by="ann")
+    refused = PlanRejected(at=at(2), revision=1, problems=("the plan was not allowed",))
+
+    root = build([*completed()[:begun], asked, answer, *([refused] if begun > 1 else [])])
+
+    assert find(root, name).detail.startswith("rejected by ann")
 
 
 def test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other() -> None:

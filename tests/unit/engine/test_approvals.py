@@ -226,7 +226,7 @@ async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_on
     assert before == ([] if at_once else [8]), "of what is called at once, all is asked before any of it runs"
     assert paid == [8]
     told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
-    assert told == ["paid", "pay failed: this call was not allowed: once is enough; do without it"]
+    assert told == ["paid", "pay failed: the use of pay was not allowed: once is enough; do without it"]
     assert outcome.status == "completed"
 
 
@@ -340,4 +340,4 @@ async def test_an_agent_whose_call_was_rejected_may_do_without_it() -> None:
 
     result = await wipe.call("{}", Context(handoff, context.reporter))
 
-    assert (result.is_error, result.text) == (True, "wipe failed: this call was not allowed: no; do without it")
+    assert (result.is_error, result.text) == (True, "wipe failed: the use of wipe was not allowed: no; do without it")

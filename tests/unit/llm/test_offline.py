@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-import pytest
 from support.house import HOUSE, KITCHEN, ask, report
 
 from pointsman.llm.offline import OFFLINE_NOTE
@@ -78,10 +77,8 @@ async def test_an_answer_holds_every_result_and_every_gap_and_says_that_it_is_of
     assert "kitchen" not in text
 
 
-@pytest.mark.parametrize(
-    "said", ["ann rejected it: not today", "this call was not allowed: not today; do without it"], ids=["task", "call"]
-)
-async def test_who_asked_is_told_a_persons_no_and_why_and_not_who_said_it(said: str) -> None:
+async def test_who_asked_is_told_a_persons_no_and_why() -> None:
+    said = "it was not allowed: not today"
     gaps = (Gap(task_id="t1", agent="till", reason=said),)
     done = report("t1", "till", "refund it", status="failed")
     results = [done.model_copy(update={"error": AttemptError(kind="rejected", message=said)})]

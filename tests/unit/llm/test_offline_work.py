@@ -229,7 +229,7 @@ async def test_what_a_person_did_not_allow_is_told_in_words_for_who_asked_and_is
 ) -> None:
     task = "Will there be rain on 2026-12-24?"
     first = await work(task, tools=(WEATHER,))
-    no = (f"weather failed: this call was not allowed{said}; do without it", True)
+    no = (f"weather failed: the use of weather was not allowed{said}; do without it", True)
 
     text = await work(task, *called(first, no), tools=(WEATHER,))
     typed = await work(task, *called(first, no), tools=(WEATHER,), output=Forecast)
