@@ -28,8 +28,12 @@ __all__ = ["only", "submit"]
 def only(team: str, words: Sequence[str]) -> str | None:
     """The request that was typed as TEXT. Raises `ConfigurationError` where a shell has made several words of it."""
     if len(words) > 1:
-        whole = shlex.quote(" ".join(words))
-        raise ConfigurationError(f"TEXT is {len(words)} words; put them in quotes: pointsman submit {team} {whole}")
+        whole, first, last = shlex.quote(" ".join(words)), "", ""
+        if words[0].startswith("-"):
+            first, last = ", and options before --", "-- "
+        raise ConfigurationError(
+            f"TEXT is {len(words)} words; put them in quotes{first}: pointsman submit {team} {last}{whole}"
+        )
     return words[0] if words else None
 
 

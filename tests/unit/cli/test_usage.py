@@ -111,6 +111,39 @@ def test_a_request_that_a_shell_took_apart_is_shown_in_quotes() -> None:
     )
 
 
+def test_a_request_that_a_shell_took_apart_and_that_begins_with_a_dash_is_shown_behind_two() -> None:
+    assert run("submit", "crew", "--", "-5", "degrees?")[2] == (
+        "pointsman: TEXT is 2 words; put them in quotes, and options before --: "
+        "pointsman submit crew -- '-5 degrees?'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["submit", "crew", "-text that begins so"], "submit ... -- TEXT"),
+        (["submit", "crew", "--text that begins so"], "submit ... -- TEXT"),
+        (["submit", "crew", "-5 degrees"], "submit ... -- TEXT"),
+        (["export", "wf_1", "-5"], "export ... -- FILE"),
+        (["dead", "replay", "-5"], "dead replay ... -- ID"),
+    ],
+)
+def test_what_begins_with_a_dash_and_is_no_option_is_shown_behind_two(arguments: list[str], shown: str) -> None:
+    code, _, err = run(*arguments)
+
+    assert code == 2
+    assert "what begins with a dash and is no option goes last, behind --" in err
+    assert err.endswith(f"{shown}\n")
+
+
+@pytest.mark.parametrize("arguments", [["list", "-5"], ["show", "wf_1", "--jsn"]], ids=" ".join)
+def test_nobody_who_meant_an_option_is_told_of_texts(arguments: list[str]) -> None:
+    code, _, err = run(*arguments)
+
+    assert code == 2
+    assert "behind --" not in err
+
+
 @pytest.mark.parametrize("arguments", [["submit", "crew", "-"], ["submit", "crew", "--input-json", "-"]])
 def test_what_is_piped_in_and_no_text_is_said_to_be_none(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments, input=b"abc\xff\x00")

@@ -9,6 +9,7 @@ from typer.main import get_command_name
 from typer.models import CommandInfo
 
 from pointsman.cli.declared import approvals, checks, letters, processes, workflows
+from pointsman.cli.declared.dashes import Command
 
 __all__ = ["app", "only"]
 
@@ -28,6 +29,9 @@ _PARTS = (processes.commands, workflows.commands, approvals.commands, checks.com
 for part in _PARTS:
     app.add_typer(part)
 app.add_typer(letters.commands, name="dead")
+for part in (*_PARTS, letters.commands):
+    for command in part.registered_commands:
+        command.cls = Command
 
 
 def only(name: str) -> None:
