@@ -21,7 +21,7 @@ from opentelemetry.trace import get_current_span
 
 from pointsman.settings import Settings
 from pointsman.structured import structlog
-from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub
+from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub, scrub_traceback
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
@@ -152,7 +152,7 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
     elif isinstance(info, tuple):
         info = info[1]
     if isinstance(info, BaseException):
-        event["exception"] = "".join(traceback.format_exception(info)).rstrip()
+        event["exception"] = scrub_traceback("".join(traceback.format_exception(info)).rstrip())
     return event
 
 

@@ -11,7 +11,7 @@ from opentelemetry import trace as otel
 from pointsman.errors import PointsmanError
 from pointsman.telemetry.names import ERROR_TYPE, Attributes, Value
 from pointsman.telemetry.recorder import LeanSpan
-from pointsman.telemetry.scrubber import scrub, writable
+from pointsman.telemetry.scrubber import scrub, scrub_traceback, writable
 from pointsman.telemetry.trace_context import TraceContext, from_otel
 
 __all__ = ["Passing", "Span", "note_exception", "place_of", "set_error", "writable_attributes"]
@@ -88,7 +88,7 @@ def note_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
             {
                 "exception.type": writable(qualified),
                 "exception.message": scrub(str(error)),
-                "exception.stacktrace": scrub("".join(traceback.format_exception(error))[-_STACK_LENGTH:]),
+                "exception.stacktrace": scrub_traceback("".join(traceback.format_exception(error)))[-_STACK_LENGTH:],
             },
         )
     opened.fail(error.kind if isinstance(error, PointsmanError) else qualified, str(error))

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-__all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json", "writable"]
+__all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json", "scrub_traceback", "writable"]
 
 HIDDEN: Final = "[hidden]"
 
@@ -44,6 +44,13 @@ _SECRET_VALUE: Final = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
+# A literal in a line of code: what a name that says so is set to, compared with, or paired with.
+_LITERAL: Final = re.compile(
+    rf"(?i)(\b(?:\w{{0,40}}_)?{_KEYS}(?:_\w{{0,40}})?"
+    r"(?:[\"']\s*\]?\s*(?:,|:|[=!]?=)|(?:\s*:\s*[\w.\[\] |]{1,40}?)?\s*[=!:]?=)\s*[a-z]{0,2})([\"'])"
+    r"(?:\\.|(?!\2)[^\\\n])*"
+)
+_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: no word begins there
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
 
 
@@ -59,6 +66,11 @@ def scrub(text: str, *, emails: bool = False) -> str:
     if ":" in text:
         text = _HEADED.sub(rf"\1{HIDDEN}", _KEYED.sub(rf"\1\2{HIDDEN}", text))
     return _EMAIL.sub(HIDDEN, text) if emails else text
+
+
+def scrub_traceback(text: str) -> str:
+    """`scrub` for a traceback: its lines of code hold literals. It takes longer, and is for exceptions alone."""
+    return _ESCAPED.sub(lambda rest: scrub(rest[0]), scrub(_LITERAL.sub(rf"\1\2{HIDDEN}", text)))
 
 
 def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:

@@ -165,6 +165,26 @@ def test_a_traceback_on_the_console_is_set_off_from_the_lines(fresh: pytest.Monk
     assert "sk-abc" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_literal_in_a_line_of_code_is_on_no_line_and_is_not_sent(fresh: pytest.MonkeyPatch, form: str) -> None:
+    def connect(my_password: str) -> None:
+        raise ConnectionError
+
+    stream = start(fresh, form=form)
+    sent: list[logs.Line] = []
+    logs.send_to(sent.append)
+    try:
+        try:
+            connect(my_password="hunter2")
+        except ConnectionError:
+            get_logger("x").exception("it_failed")
+    finally:
+        logs.send_to(None)
+
+    assert "my_password" in stream.getvalue()
+    assert "hunter2" not in stream.getvalue() + str(sent[0].attributes["exception"])
+
+
 def test_secrets_are_hidden_by_key_and_by_look(fresh: pytest.MonkeyPatch) -> None:
     stream = start(fresh)
 

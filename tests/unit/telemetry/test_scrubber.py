@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.telemetry.scrubber import HIDDEN, scrub, scrub_json
+from pointsman.telemetry.scrubber import HIDDEN, scrub, scrub_json, scrub_traceback
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"
 
@@ -81,6 +81,34 @@ def test_the_address_of_a_server_stays_without_the_password_in_it() -> None:
 )
 def test_a_text_that_holds_data_is_scrubbed_by_its_keys_too(text: str) -> None:
     assert scrub(text.replace("{}", "hunter2")) == text.replace("{}", HIDDEN)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "db_password = 'hunter2'",
+        "token: str | None = f'hunter2'",
+        'OPENAI_API_KEY="hunter2", model="small"',
+        'if password != "hunter2":',
+        'if (secret := "hunter2"):',
+        'for name, value in (("password", "hunter2"), ("user", "me")):',
+        'os.environ["API_KEY"] = "hunter2"',
+        'call(api_key="blanks in hunter2", model="small")',
+        'call(api_key="hunter2',
+        'call("first\\nsk-hunter2-abcdefghijklmnop")',
+    ],
+)
+def test_a_literal_in_a_line_of_code_is_hidden_by_its_name_or_its_look(code: str) -> None:
+    shown = scrub_traceback(f"    {code}\nValueError: no")
+
+    assert "hunter2" not in shown
+    assert HIDDEN in shown
+    assert shown.endswith("\nValueError: no")
+
+
+@pytest.mark.parametrize("code", ['token = read("/etc/token")', 'call("tokens", "left")', "password = given or ''"])
+def test_other_lines_of_code_stay(code: str) -> None:
+    assert scrub_traceback(code) == code
 
 
 def test_addresses_are_hidden_where_that_is_asked_for() -> None:

@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from support.spans import NOON, REMOTE, SPAN, TRACE, ids
 
 from pointsman.errors import ModelError
-from pointsman.telemetry import traces
+from pointsman.telemetry import open_span, traces
 from pointsman.telemetry.recorder import Recorder, Written
 from pointsman.telemetry.traces import (
     Carried,
@@ -77,6 +77,17 @@ class TestSpan:
         assert dict(finished.attributes or {}) == {"error.type": "provider_error"}
         assert [event.name for event in finished.events] == ["exception"]
         assert "sk-abcdef" not in finished.to_json()
+
+    def test_a_traceback_is_recorded_without_the_literals_in_it_also_where_it_is_cut(
+        self, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(open_span, "_STACK_LENGTH", 30)
+
+        with pytest.raises(ValueError), span("s"):  # noqa: PT011  # what it says is what is cut
+            raise ValueError(f"password={'hunter2' * 10}")
+
+        (finished,) = exported.get_finished_spans()
+        assert "hunter2" not in str(finished.events[0].attributes)
 
     def test_an_exception_that_is_not_ours_is_named_by_its_class(self, exported: InMemorySpanExporter) -> None:
         with pytest.raises(ZeroDivisionError), span("work"):
