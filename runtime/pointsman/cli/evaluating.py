@@ -40,6 +40,7 @@ def run(
     report = app.run(_evaluated(suite, embedded=embedded, parallel=parallel, url=url, namespace=namespace))
     if junit is not None:
         junit.write_bytes(report.as_junit())
+        complain(f"{junit} has the results as JUnit's XML; cases: {len(report.scored)}")
     if json:
         emit(report.as_json())
     else:

@@ -139,7 +139,11 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
             root = as_of(await client.trace(workflow), now, await client.alive())
             where = client.subjects.namespace
         if otlp is not None:
-            write(otlp, json_module.dumps(to_otlp(root, namespace=where, workflow_id=workflow, now=now)) + "\n")
+            request = to_otlp(root, namespace=where, workflow_id=workflow, now=now)
+            write(otlp, json_module.dumps(request) + "\n")
+            if otlp != "-":
+                (spans,) = (scope["spans"] for scope in request["resourceSpans"][0]["scopeSpans"])
+                complain(f"{otlp} has the trace of {workflow} as OTLP/JSON; spans: {len(spans)}")
         if json:
             emit(root)
         elif otlp != "-":

@@ -21,7 +21,7 @@ _ERROR: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def to_otlp(root: TraceNode, *, namespace: str, workflow_id: str, now: datetime) -> dict[str, JsonValue]:
+def to_otlp(root: TraceNode, *, namespace: str, workflow_id: str, now: datetime) -> dict[str, Any]:
     """One request of the OTLP trace service. What has not begun is left out; what goes on ends `now`, and says so."""
     writer = _Writer(namespace, workflow_id, root.trace_id, now)
     spans: list[JsonValue] = list(writer.spans(root, ""))

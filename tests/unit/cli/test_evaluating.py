@@ -261,7 +261,9 @@ def test_options_come_before_what_stands_in_the_suite_and_results_go_where_they_
     assert (stand.suite.target, stand.suite.threshold) == ("elsewhere.py", 0.0)
     report = Report("shop", 0.0, [WRONG], 1.0)
     assert junit.read_bytes() == report.as_junit()
-    assert json.loads(capsys.readouterr().out)["cases"][0]["problems"] == list(WRONG.problems)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["cases"][0]["problems"] == list(WRONG.problems)
+    assert err == f"pointsman: {junit} has the results as JUnit's XML; cases: 1\n"
 
 
 def test_results_there_are_stay_until_there_are_new_ones(

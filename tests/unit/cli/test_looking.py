@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -284,6 +285,33 @@ def test_a_task_that_only_waits_is_called_so_by_show_and_by_trace(
     row = next(line for line in shown.split("\nTasks\n")[1].splitlines() if line.startswith("t1"))
     assert " ".join(row.split()).startswith(f"t1 fitter {said}")
     assert (traced["task_id"], traced["status"]) == ("t1", said)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_written_as_otlp_is_told_where_it_went_and_not_on_the_output_of_programs(
+    client: Client, capsys: pytest.CaptureFixture[str], tmp_path: Path, as_json: bool
+) -> None:
+    file = tmp_path / "spans.json"
+    asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))  # type: ignore[arg-type]
+
+    workflows.trace(WORKFLOW, follow=False, otlp=str(file), **{**NOWHERE, "json": as_json})  # type: ignore[arg-type]
+
+    out, err = capsys.readouterr()
+    spans = json.loads(file.read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert err == f"pointsman: {file} has the trace of {WORKFLOW} as OTLP/JSON; spans: {len(spans)}\n"
+    assert str(file) not in out
+
+
+def test_what_is_written_as_otlp_to_standard_output_is_all_of_it(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))  # type: ignore[arg-type]
+
+    workflows.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)  # type: ignore[arg-type]
+
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)) == ["resourceSpans"]
+    assert err == ""
 
 
 def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
