@@ -55,9 +55,12 @@ async def test_a_refusal_ends_what_was_refused_after_one_call_wherever_it_is(set
                 return refusal
         who = "openai" if "/chat/" in call.path else "anthropic"
         task = {"id": "t1", "agent": f"work-{who}", "intent": "say something"}
-        return Answer(
-            data={"plan": {"tasks": [task]}, "work": {"words": "done"}, "synthesize": {"answer": "ok"}}[place]
-        )
+        said: dict[str, dict[str, Any]] = {
+            "plan": {"tasks": [task]},
+            "work": {"words": "done"},
+            "synthesize": {"answer": "ok"},
+        }
+        return Answer(data=said[place])
 
     async def ask(client: Client, place: str, kind: str) -> Any:
         return await (await client.submit(f"team-{REFUSALS[kind][1]}", f"refuse to {place} {kind}")).outcome(60)

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+from pydantic import JsonValue
 from structlog.testing import capture_logs
 from support.broker import remove_streams
 from support.checker import problems
@@ -133,6 +134,7 @@ async def test_a_flood_of_large_requests_waits_at_the_broker_and_is_done_once(tm
             crew = system.write("flooded.py", TEAM.format(patience=SIZE.patience, work=SIZE.flood_work))
             services = list(await asyncio.gather(system.supervisor(crew), system.worker(crew)))
             client = system.client
+            assert isinstance(client.bus, JetStreamBus)
             await (await client.submit("crew", "x" * size)).outcome(SIZE.patience)
             before = {service.pid: _peak_memory(service.pid) for service in services}
             asked, loop = list[Workflow](), asyncio.get_running_loop()
@@ -411,7 +413,7 @@ def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_
 async def test_a_request_nearly_as_large_as_a_message_is_carried_to_its_agents(settings: Settings) -> None:
     """Its log holds it once, however many of them get it."""
     settings = settings.model_copy(update={"ack_wait": 10.0})
-    request = {
+    request: dict[str, JsonValue] = {
         "text": "x" * 900_000,
         "tasks": [{"id": name, "agent": "reader", "intent": f"read {name}"} for name in "ab"],
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from support.broker import remove_streams
 from support.crew import CREW, steps
 from support.processes import System, found
@@ -141,7 +142,12 @@ async def _events(system: System, bird: Canary) -> None:
     task = {"id": "t1", "agent": "worker", "intent": json.dumps(markers), "input": {"say": markers}}
     said = await client.submit("crew", {"tasks": [task], "final_instruction": json.dumps(markers)} | markers)
     large = await client.submit("crew", {"text": "x" * 1_100_000, **markers, "tasks": steps("t1")["tasks"]})
-    many = {"id": "t1", "agent": "worker", "intent": "say it often", "input": {"say": [markers], "times": 1_000}}
+    many: JsonValue = {
+        "id": "t1",
+        "agent": "worker",
+        "intent": "say it often",
+        "input": {"say": [markers], "times": 1_000},
+    }
     kept_apart = await client.submit("crew", {"tasks": [many]})
 
     assert {(await workflow.outcome(20)).status for workflow in (asked, said, large, kept_apart)} == {"completed"}

@@ -119,8 +119,8 @@ async def test_a_name_that_is_nearly_an_agents_goes_back_to_the_planner_with_the
     settings: Settings,
 ) -> None:
     async def ask(client: Client, name: str) -> tuple[Any, list[PlanRejected], list[TaskDispatched]]:
-        (task,) = steps("a")["tasks"]
-        wrong, right = task | {"agent": name}, {"tasks": [task]}
+        right = steps("a")
+        wrong = right["tasks"][0] | {"agent": name}
         workflow = await client.submit("crew", {"tasks": [wrong], "repaired": right})
         outcome = await workflow.outcome(30)
         entries = await client.entries(workflow.id)

@@ -11,10 +11,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from support.adapters import KEY, openai
 from support.broker import remove_streams
 from support.checker import problems
@@ -229,7 +231,7 @@ async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(s
             marker = f"marker-{name}-{status}."
             provider.when(marker, Answer(f"Incorrect API key provided: {KEY}", status=status))
             agent = "llm-worker" if name == "llm-worker" else "worker"
-            task = {"id": "t", "agent": agent, "intent": marker, "input": {"say": marker}}
+            task: JsonValue = {"id": "t", "agent": agent, "intent": marker, "input": {"say": marker}}
             outcome = await (await client.submit(teams[name].name, {"tasks": [task]})).outcome(50)
             return outcome, sum(marker in call.prompt for call in provider.calls)
 
@@ -300,7 +302,7 @@ async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: S
         async with asynccontextmanager(elsewhere)(1) as supervisor:
             workflows = [await client.submit("crew", request) for request in requests]
             for subject in [client.subjects.handoff("worker", workflow.id, "a", 1) for workflow in workflows]:
-                await found(lambda subject=subject: client.bus.last("work", subject), "task that waits")
+                await found(partial(client.bus.last, "work", subject), "task that waits")
             await supervisor.kill()
             gate.touch()
         async with asynccontextmanager(elsewhere)(2):
@@ -394,7 +396,12 @@ async def test_a_request_made_by_a_step_under_its_workflows_own_id_is_another_wo
         return (await nested.outcome(30)).answer
 
     async def ask(client: Client, number: int) -> Any:
-        task = {"id": "t1", "agent": "nester", "intent": "ask", "input": {"say": f"nonce-{number}", "id": str(number)}}
+        task: JsonValue = {
+            "id": "t1",
+            "agent": "nester",
+            "intent": "ask",
+            "input": {"say": f"nonce-{number}", "id": str(number)},
+        }
         workflow = await client.submit("crew", {"tasks": [task]}, request_id=str(number))
         return (await workflow.outcome(30)).answer
 

@@ -123,7 +123,7 @@ async def test_follow_begins_after_a_sequence(place: Place, bus: Bus) -> None:
 
 
 async def some(messages: AsyncIterator[Stored], number: int) -> list[bytes]:
-    bodies = []
+    bodies: list[bytes] = []
     async with asyncio.timeout(SOON):
         while len(bodies) < number:
             bodies.append((await anext(messages)).body)

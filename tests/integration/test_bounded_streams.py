@@ -13,13 +13,14 @@ from support.doctor import doctor
 from support.system import running
 from support.waiting import until
 
+from pointsman.agent import Agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
 pytestmark = pytest.mark.timeout(60)
 
-CREW = [planner, synthesizer, worker]
+CREW: list[Agent] = [planner, synthesizer, worker]
 
 
 async def bound(bus: JetStreamBus, stream: str, **limits: Any) -> dict[str, Any]:

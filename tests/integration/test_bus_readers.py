@@ -37,7 +37,7 @@ def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
             tries.append(verb)
         return await ask(verb, payload)
 
-    bus.api = api  # type: ignore[method-assign]
+    bus.api = api
     return tries
 
 

@@ -57,7 +57,7 @@ async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: Embedde
             assert delivery.message.body == b"after"
             assert consumer.bound
             assert (await asyncio.wait_for(next_log, SOON)).body == b"after"
-            await following.aclose()  # type: ignore[attr-defined]
+            await following.aclose()
             await bus.close()
 
     events = [line["event"] for line in lines]

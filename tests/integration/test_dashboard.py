@@ -21,7 +21,7 @@ from support.browser import page_of, served, shown
 from support.proxy import Proxy
 from support.system import planner_of, running, synthesizer
 
-from pointsman.agent import agent
+from pointsman.agent import Agent, agent
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import connect
 from pointsman.client import Client
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, eac
 ROOT = Path(__file__).parents[2]
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 TEAM = Team(name="crew", limits=Limits(deadline=60, attempts=1))
-TASKS = [
+TASKS: list[dict[str, Any]] = [
     {"id": "look", "agent": "looker", "intent": "look at it"},
     {"id": "mend", "agent": "mender", "intent": "mend it", "depends_on": ["look"]},
 ]
@@ -63,7 +63,7 @@ class Crew:
                 raise TaskError("out of bolts")
             return "mended"
 
-        self.agents = [planner_of(*TASKS), synthesizer, look, mend]
+        self.agents: list[Agent] = [planner_of(*TASKS), synthesizer, look, mend]
 
 
 @asynccontextmanager

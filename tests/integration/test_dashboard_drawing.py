@@ -17,7 +17,7 @@ from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import BEGUN, Progress, Usage
 from pointsman_schemas.ids import child_id_for
-from pointsman_schemas.log import PlanAccepted, RetryScheduled, TaskAbandoned
+from pointsman_schemas.log import Entry, PlanAccepted, RetryScheduled, TaskAbandoned
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -83,11 +83,11 @@ async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_
         await store(bus, dispatched("t499", "fitter", 2), number=2)
         await expect(page.locator(".lane[data-task=t499]")).to_have_count(1)
         touched = await page.evaluate("counted()")
-        backwards = [
-            each
-            for name in reversed(names[1:])
-            for each in (*([dispatched(name, "fitter", 3)] if name != "t499" else []), succeeded(name, "fitter", 3, 4))
-        ]
+        backwards: list[Entry] = []
+        for name in reversed(names[1:]):
+            if name != "t499":
+                backwards.append(dispatched(name, "fitter", 3))
+            backwards.append(succeeded(name, "fitter", 3, 4))
         await store(bus, *backwards, number=3)
         # Not `expect`: while it waits it lists what a screen reader would say, for 20 s of a page of a thousand events.
         await page.get_by_text("500 of 500 tasks done").wait_for()

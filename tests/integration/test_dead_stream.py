@@ -14,6 +14,7 @@ from support.doctor import doctor
 from support.system import running
 from support.waiting import until
 
+from pointsman.agent import Agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.client import Client, Workflow
 from pointsman.engine import settling
@@ -22,7 +23,7 @@ from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
 
-CREW = [planner, synthesizer, worker]
+CREW: list[Agent] = [planner, synthesizer, worker]
 LETTERS = 4  # of a request, a task, a control and a handoff
 DURABLES = ("request-crew", "inbox-crew", "agent-worker")
 

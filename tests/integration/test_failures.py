@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from pydantic import JsonValue
 from support.broker import remove_streams
 from support.crew import CREW, steps
 from support.processes import System, found
@@ -178,7 +179,7 @@ async def test_a_task_that_kills_every_worker_that_takes_it_is_given_up_at_the_c
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=0.5, deliveries=2)
-    plan = {"tasks": [{"id": "t1", "agent": "worker", "intent": "do what kills", "input": "die"}]}
+    plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "worker", "intent": "do what kills", "input": "die"}]}
     async with System(tmp_path / "fatal", settings) as system:
         roles = system.write("roles.py", "from crew import planner, synthesizer\n")
         fatal = system.write("fatal.py", FATAL)
@@ -201,7 +202,7 @@ async def test_a_task_that_kills_every_worker_that_takes_it_is_given_up_at_the_c
 
 
 async def test_a_planner_that_always_names_an_unknown_agent_is_heard_twice_and_no_more(system: System) -> None:
-    plan = {"tasks": [{"id": "t1", "agent": "nobody", "intent": "do what nobody can"}]}
+    plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "nobody", "intent": "do what nobody can"}]}
     workflow = await system.client.submit("crew", plan)
     outcome = await workflow.outcome(20)
     rejected = [entry for entry in await system.client.entries(workflow.id) if isinstance(entry, PlanRejected)]

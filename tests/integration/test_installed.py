@@ -81,8 +81,8 @@ def test_a_team_runs_with_the_oldest_and_the_newest_of_what_it_asks_for(
     _run(uv.find_uv_bin(), "venv", "--no-python-downloads", "--python", python, environment, cwd=tmp_path)
     to = ("--python", environment / "bin" / "python")
 
-    compiling = ("--resolution", resolution, *wanted, _ROOT / "pyproject.toml", "--output-file", versions)
-    _run(*install, "compile", *_WHEELS, *to, *compiling, cwd=tmp_path)
+    given = ("--resolution", resolution, _ROOT / "pyproject.toml", "--output-file", versions)
+    _run(*install, "compile", *_WHEELS, *to, *wanted, *given, cwd=tmp_path)
     _run(*install, "install", *_WHEELS, *to, "--requirements", versions, cwd=tmp_path)
     _run(*install, "install", "--no-deps", *to, wheel, cwd=tmp_path)
     _run(*install, "check", *to, cwd=tmp_path)

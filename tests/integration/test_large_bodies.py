@@ -88,12 +88,14 @@ async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own
         found = await Client(bus, namespace=settings.namespace).workflow(workflow)
         outcome = await found.outcome(30)
         raw = await stream.get_last_msg(f"{settings.namespace.upper()}_LOG", bus_subject(settings, workflow))
+        assert raw.headers is not None
         kept = await store.get(raw.headers["ce-dataref"].partition("?")[0].rpartition("/")[2])
         await plain.close()
 
     assert outcome.status == "completed"
     assert outcome.answer == f"a: {LARGE}"
     assert raw.data in (b"", None)
+    assert kept.data is not None
     assert parse(Outcome, kept.data) == outcome
 
 
@@ -177,4 +179,5 @@ async def test_an_answer_goes_to_reply_to_as_a_reference_when_it_is_large(
         await plain.close()
 
     assert told.data == b""
+    assert told.headers is not None
     assert told.headers["ce-dataref"].startswith("nats-object://")

@@ -11,13 +11,14 @@ from support.crew import planner, steps, synthesizer, team, worker
 from support.system import running
 from support.waiting import until
 
+from pointsman.agent import Agent
 from pointsman.bus.jetstream import JetStreamBus
 from pointsman.ports import Bus
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
 
-CREW = [planner, synthesizer, worker]
+CREW: list[Agent] = [planner, synthesizer, worker]
 
 
 async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_deleted(

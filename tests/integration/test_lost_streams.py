@@ -14,6 +14,7 @@ from support.system import running
 from support.waiting import until
 from support.workers import Desk
 
+from pointsman.agent import Agent
 from pointsman.bus.clock import SystemClock
 from pointsman.bus.jetstream import connect
 from pointsman.client import Workflow
@@ -27,7 +28,7 @@ from pointsman_schemas.events import Handoff, Request
 
 pytestmark = pytest.mark.timeout(90)
 
-CREW = [planner, synthesizer, worker]
+CREW: list[Agent] = [planner, synthesizer, worker]
 NOON = "2026-01-31T12:00:00Z"
 
 

@@ -17,6 +17,7 @@ from support.otlp import OtlpCollector, ReceivedSpan, orphans, roots
 from support.processes import System
 from support.system import running
 
+from pointsman.agent import Agent
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
@@ -145,7 +146,7 @@ async def test_a_supervisor_killed_after_it_has_accepted_the_plan_leaves_no_hole
     settings = Settings(
         url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug", ack_wait=1.0, heartbeat=10.0
     )
-    agents = [crew.planner, crew.synthesizer, crew.worker]
+    agents: list[Agent] = [crew.planner, crew.synthesizer, crew.worker]
     async with (
         System(tmp_path, settings, **collector.environment, POINTSMAN_FAULT="supervisor.committed:2") as system,
         running(settings, None, agents),  # they do not trace: all spans are the supervisors'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine, Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 
 from pointsman.agent import agent
+from pointsman.bus.clock import SystemClock
 from pointsman.bus.jetstream import JetStreamBus
+from pointsman.core.evolve import apply
+from pointsman.core.state import State
 from pointsman.engine import workflow_log
 from pointsman.engine.sending import Ready, Sender
 from pointsman.engine.sharing import Sharing
@@ -76,7 +80,7 @@ async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
         id="r-1",
         type="io.pointsman.request.v1",
         source="/shop",
-        time=(await _now()),
+        time=SystemClock().now(),
         correlation_id="order 7/ä",
     )
     headers, body = encode_structured(envelope, {"input": "hello"})
@@ -116,7 +120,7 @@ async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
     bad = {
         1: (b"not json", {}),
         7: (b'{"input": 7}', {}),
-        20: (b'{"input": "x"}', encode(_envelope("v9", "io.pointsman.request.v9", await _now()))),
+        20: (b'{"input": "x"}', encode(_envelope("v9", "io.pointsman.request.v9", SystemClock().now()))),
     }
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         workflows = []
@@ -140,7 +144,7 @@ async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
     async with running(settings, TEAM):
-        now = await _now()
+        now = SystemClock().now()
         result = Result(
             workflow_id="wf_nobody",
             task_id="t1",
@@ -352,11 +356,10 @@ async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkey
         for n in range(12)
     ]
     folded: list[int] = []
-    apply = workflow_log.apply
 
-    def counting(state: object, commit: Commit) -> object:
+    def counting(state: State | None, commit: Commit) -> State:
         folded.append(commit.number)
-        return apply(state, commit)  # type: ignore[arg-type]
+        return apply(state, commit)
 
     parts = [planner_of(*chain), synthesizer, echo("a")]
     async with running(settings, TEAM, parts) as client:
@@ -367,7 +370,7 @@ async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkey
     async with running(settings, TEAM, parts) as client:
         again = await client.submit("crew", "hello again")
         await again.outcome(20)
-        log = workflow_log.WorkflowLog(client.bus, client.subjects, _clock(), "crew")
+        log = workflow_log.WorkflowLog(client.bus, client.subjects, SystemClock(), "crew")
         folded.clear()
         head = await log.load(workflow.id)
 
@@ -384,7 +387,7 @@ async def test_a_damaged_log_closes_its_workflow_and_no_other(
         damaged = await client.submit("crew", "hello")
         await until(lambda: bus.last("work", subjects.handoff("a", damaged.id, "t1", 1)))
     body = {"number": 99, "entries": [{"kind": "from_the_future", "at": "2030-01-01T00:00:00Z"}]}
-    headers = encode(_envelope("x", Commit.event_type, await _now()))
+    headers = encode(_envelope("x", Commit.event_type, SystemClock().now()))
     await bus.publish(subjects.log("crew", damaged.id), json.dumps(body).encode(), headers)
 
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
@@ -423,17 +426,7 @@ async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settin
     assert [(letter.cause.kind, letter.truncated) for letter in found] == [("oversize", True), ("oversize", True)]
 
 
-async def _now():  # type: ignore[no-untyped-def]
-    return _clock().now()
-
-
-def _clock():  # type: ignore[no-untyped-def]
-    from pointsman.bus.clock import SystemClock
-
-    return SystemClock()
-
-
-def _envelope(name: str, event_type: str, time) -> Envelope:  # type: ignore[no-untyped-def]
+def _envelope(name: str, event_type: str, time: datetime) -> Envelope:
     return Envelope(id=name, type=event_type, source="/test", time=time)
 
 

@@ -176,6 +176,7 @@ async def _result_of(system: System, task: str) -> object:
     """A result of that task in any workflow, if the broker is there to say so."""
     with suppress(BusUnavailable):
         return await system.client.bus.last("work", f"{system.settings.namespace}.inbox.crew.*.result.worker.{task}.1")
+    return None
 
 
 async def _crash(broker: EmbeddedBroker, store: Path, port: int) -> EmbeddedBroker:

@@ -23,7 +23,7 @@ from pointsman.telemetry import traces
 from pointsman.telemetry.door import Door
 from pointsman_schemas.team import Team
 
-_TASKS = [
+_TASKS: list[dict[str, Any]] = [
     {"id": "t1", "agent": "a", "intent": "Do nothing for t1"},
     {"id": "t2", "agent": "a", "intent": "Do nothing for t2"},
     {"id": "t3", "agent": "b", "intent": "Do nothing for t3"},

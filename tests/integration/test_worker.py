@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,7 +187,7 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
 
     for number, name in enumerate(("sleeper", "blocker", "rude"), 1):
         await desk.hand(name, 40.0, task=f"T-{name}")  # longer than the other worker may take to start
-        await until(lambda number=number: has_started(notes, number))  # type: ignore[misc]
+        await until(partial(has_started, notes, number))
     await start()
     async with timed(0, 5):  # within the grace and two seconds, though one handler blocks its loop
         process.send_signal(signal.SIGTERM)

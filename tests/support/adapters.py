@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import anthropic as anthropic_sdk  # imported here, as it takes seconds: not within a test's time
 import openai as openai_sdk
 import pytest
+from pydantic import JsonValue
 
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
@@ -34,7 +35,7 @@ __all__ = [
 
 SDKS = (anthropic_sdk, openai_sdk)
 KEY = "test.0123456789abcdef"  # of no form that a key is known by
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 WEATHER = ToolSpec("weather", "The weather of a city", SCHEMA)
 

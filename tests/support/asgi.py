@@ -94,7 +94,7 @@ async def events(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Event
         else:
             await queue.put(message.get("body", b""))
 
-    task = asyncio.create_task(app(_scope("GET", path, headers), receive, send))
+    task = asyncio.ensure_future(app(_scope("GET", path, headers), receive, send))
     try:
         yield Events(queue)
     finally:

@@ -86,8 +86,9 @@ def again(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> Embed
 
 
 def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
-    return Settings(url=server.url, namespace="own", **others)  # type: ignore[arg-type]
+    return Settings(url=server.url, namespace="own", **others)
 
 
 async def no_consumers(bus: JetStreamBus, stream: str) -> bool:
-    return (await bus.api(f"STREAM.INFO.{stream}"))["state"]["consumer_count"] == 0
+    information = await bus.api(f"STREAM.INFO.{stream}")
+    return bool(information["state"]["consumer_count"] == 0)

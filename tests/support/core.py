@@ -165,6 +165,12 @@ class Story:
         found = [each.event for each in messages(self.state) if isinstance(each.event, Handoff)]
         return next(handoff for handoff in found if handoff.task_id == task_id)
 
+    def told(self, task_id: str) -> dict[str, Any]:
+        """What the task's current attempt is told, where that is an object."""
+        given = self.handoff(task_id).input
+        assert isinstance(given, dict), f"{task_id} is told {given!r}; expected an object"
+        return given
+
     # Steps
 
     def feed(self, *inputs: Input) -> tuple[Entry, ...]:

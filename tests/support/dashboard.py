@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from pointsman.bus.memory import MemoryBus
 from pointsman.client import Client
+from pointsman.ports import Bus
 from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Event
@@ -28,7 +29,7 @@ async def watching(bus: MemoryBus) -> AsyncIterator[Dashboard]:
         folding.cancel()
 
 
-async def publish(bus: MemoryBus, subject: str, event: Event) -> int:
+async def publish(bus: Bus, subject: str, event: Event) -> int:
     envelope = Envelope(id=subject, type=event.event_type, source="test", time=at(0))
     return await bus.publish(subject, dump(event), encode(envelope))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pointsman.bus.memory import MemoryBus
+from pointsman.ports import Bus
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Outcome, Progress, Result, Usage
@@ -153,7 +153,7 @@ def tool(name: str, begun: float, ended: float, *, task: str = "t1", attempt: in
 
 
 async def store(
-    bus: MemoryBus, *entries: Entry, workflow: str = WORKFLOW, team: str = TEAM, number: int = 1, **given: Any
+    bus: Bus, *entries: Entry, workflow: str = WORKFLOW, team: str = TEAM, number: int = 1, **given: Any
 ) -> int:
     """Append one commit with these entries to the workflow's log, as a supervisor does."""
     envelope = Envelope(id=f"{workflow}-{number}", type=Commit.event_type, source="test", time=START, subject=workflow)

@@ -26,7 +26,8 @@ async def on_memory(teams: Team | Sequence[Team], agents: Sequence[Agent]) -> As
     chosen = [teams] if isinstance(teams, Team) else teams
     engines = [SupervisorEngine(broker.connect(), team, settings, SystemClock()) for team in chosen]
     worker = Worker(broker.connect(), agents, settings)
-    tasks = [asyncio.create_task(part.run(stop)) for part in (*engines, worker)]
+    parts: list[SupervisorEngine | Worker] = [*engines, worker]
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
     client = Client(broker.connect())
 
     async def everybody() -> bool:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = ["OtlpCollector", "ReceivedSpan", "orphans", "parse", "roots"]
@@ -192,9 +193,10 @@ class OtlpCollector:
         return of_it(await self.spans(until=lambda spans: until(of_it(spans)), timeout=timeout))
 
     async def _start(self) -> bool:
-        import rotel
-
-        binary = Path(rotel.__file__).with_name("rotel-agent")
+        found = find_spec("rotel")
+        assert found is not None, "the package rotel is missing; `make venv` installs it"
+        assert found.origin is not None
+        binary = Path(found.origin).with_name("rotel-agent")
         http, grpc = _free_ports()
         self._process = await asyncio.create_subprocess_exec(
             *(str(binary), "start", "--exporter", "blackhole"),

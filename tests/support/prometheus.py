@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from pointsman.telemetry import metrics
 from pointsman.telemetry.export import Measurements, start_metrics
 
-__all__ = ["every_name", "exposing", "measure", "samples"]
+__all__ = ["Samples", "every_name", "exposing", "measure", "samples"]
+
+Samples: TypeAlias = Mapping[str, list[tuple[Mapping[str, str], float]]]
+"""Each sample's labels and value, by name."""
 
 
 @contextmanager
@@ -24,8 +28,8 @@ def exposing() -> Iterator[Measurements]:
         started._flush()  # also ends the threads of its readers
 
 
-def samples(of: Measurements) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
-    """Each sample's labels and value, by name, as a server would store it."""
+def samples(of: Measurements) -> Samples:
+    """As a server would store them."""
     assert of.exposition is not None
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for family in text_string_to_metric_families(of.exposition().decode()):

@@ -242,7 +242,7 @@ def _anthropic(call: Call, answer: Answer) -> dict[str, Any]:
 
 def _response(call: Call, answer: Answer) -> dict[str, Any]:
     text = json.dumps(answer.data) if answer.data is not None else answer.text
-    said = {"type": "refusal", "refusal": answer.refusal} if answer.refusal else None
+    said: dict[str, Any] | None = {"type": "refusal", "refusal": answer.refusal} if answer.refusal else None
     if text and not said:
         said = {"type": "output_text", "text": text, "annotations": []}
     output: list[dict[str, Any]] = []

@@ -53,7 +53,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_an_unknown_name_is_said_with_the_known_ones() -> None:
     with pytest.raises(AttributeError, match="LLMAgent"):
-        _ = pointsman.Workflow  # type: ignore[attr-defined]
+        _ = pointsman.Workflow
 
 
 def test_importing_the_package_loads_nothing() -> None:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel
 from pointsman.context import Context
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.reporting import RecordingReporter
-from pointsman.tools import tool
+from pointsman.tools import Tool, tool
 from pointsman_schemas.events import ApprovalWanted, Progress
 
 
@@ -67,9 +67,10 @@ async def test_a_call_of_another_tool_before_it_changes_no_key() -> None:
     async def send(a: str) -> None:
         """Sends."""
 
-    for before in ([], [send]):
+    tools: list[list[Tool[..., Any]]] = [[note], [send, note]]
+    for called in tools:
         context = Context.for_test()
-        for each in (*before, note):
+        for each in called:
             await each.call('{"a": "x"}', context)
 
     assert keys[0] == keys[1]

@@ -348,7 +348,7 @@ async def test_code_calls_a_tool_with_the_same_checks_and_gets_its_errors() -> N
     with pytest.raises(ZeroDivisionError):
         await context.call(divide, a=1, b=0)
     with pytest.raises(TaskError, match="bad arguments for divide: b"):
-        await context.call(divide, a=1, b="x")  # type: ignore[arg-type]
+        await context.call(divide, a=1, b="x")
     assert [(report.name, bool(report.error)) for report in reporter.reports] == [
         ("divide", False), ("divide", True), ("divide", True)]  # fmt: skip
 
@@ -398,7 +398,7 @@ def test_a_wrong_definition_says_what_to_change() -> None:
         (lambda: tool(retries=1)(fine), "idempotent=True"),
         (lambda: tool(timeout=0)(fine), "seconds above 0"),
         (lambda: tool(retries=-1, idempotent=True)(fine), "and 0 or more"),
-        (lambda: tool(timeout="5")(fine), "timeout='5' and retries=0; expected seconds above 0"),  # type: ignore[arg-type]
+        (lambda: tool(timeout="5")(fine), "timeout='5' and retries=0; expected seconds above 0"),  # type: ignore[call-overload]
     ):
         with pytest.raises(PointsmanError, match=advice):
             wrong()

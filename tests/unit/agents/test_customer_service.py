@@ -189,7 +189,7 @@ async def test_a_refund_is_made_once_however_often_the_task_is_tried() -> None:
 async def test_a_repeated_refund_call_with_its_key_answers_as_the_first_time_and_another_key_does_not() -> None:
     async def refund(context: Context) -> str:
         result = await request_refund.call('{"charge_id": "ch-5003", "reason": "twice"}', context)
-        return json.loads(result.text)["summary"]
+        return str(json.loads(result.text)["summary"])
 
     first, again = await refund(Context.for_test()), await refund(Context.for_test())
     other = await refund(Context.for_test().with_key("another task"))

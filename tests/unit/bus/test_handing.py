@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from support.waiting import until
 
 from pointsman.bus.handing import Handing
-from pointsman.bus.wire import Arrival, Connection
+from pointsman.bus.wire import Arrival, HandingConnection
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery, Stored
 
@@ -50,7 +50,7 @@ def handing(broker: Broker, whole: BaseException | None = None) -> Handing:
             raise whole
         return stored
 
-    return Handing(cast(Connection, broker), "own", 15, fetched)
+    return Handing(cast(HandingConnection, broker), "own", 15, fetched)
 
 
 @pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])

@@ -167,7 +167,7 @@ def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:
             transport.close()  # type: ignore[no-untyped-call]
             await transport.wait_closed()  # type: ignore[no-untyped-call]
             with pytest.raises(ConnectionError):
-                transport.write(b"PING\r\n")  # type: ignore[no-untyped-call]
+                transport.write(b"PING\r\n")
 
     uvloop.run(write_after_the_end())
 

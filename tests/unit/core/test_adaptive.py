@@ -19,14 +19,10 @@ def begun(*first: dict[str, Any], strategy: Adaptive | None = None, **given: Any
     return story
 
 
-def told(story: Story, planner: str) -> Any:
-    return story.handoff(planner).input
-
-
 def test_the_first_plan_is_asked_for_step_by_step() -> None:
     story = Story(strategy=Adaptive(plans=5), cards=CREW).start()
 
-    assert (told(story, "plan-1")["adaptive"], told(story, "plan-1")["plans_left"]) == (True, 4)
+    assert (story.told("plan-1")["adaptive"], story.told("plan-1")["plans_left"]) == (True, 4)
 
 
 def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains() -> None:
@@ -35,7 +31,7 @@ def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remai
 
     story.succeed("t1", "there is no bug", replan_hint="it looks like configuration")
 
-    given = told(story, "plan-2")
+    given = story.told("plan-2")
     assert given["request"] == "find the bug"
     assert given["agents_used"] == ["code"]
     assert [(each["task_id"], each["output"]) for each in given["results"]] == [("t1", "there is no bug")]
@@ -79,7 +75,7 @@ def test_a_failure_is_a_result_too() -> None:
 
     story.fail("t1")
 
-    assert told(story, "plan-2")["results"][0]["error"]["kind"] == "provider_error"
+    assert story.told("plan-2")["results"][0]["error"]["kind"] == "provider_error"
 
 
 def test_tasks_that_have_not_started_give_way_to_the_new_plan() -> None:
@@ -108,7 +104,7 @@ def test_what_comes_while_the_planner_thinks_is_told_next_time() -> None:
     story.succeed("t2", "two")
     story.succeed("plan-2", plan(task("t3", "ops")))
 
-    assert [each["task_id"] for each in told(story, "plan-3")["results"]] == ["t1", "t2"]
+    assert [each["task_id"] for each in story.told("plan-3")["results"]] == ["t1", "t2"]
 
 
 def test_what_runs_when_the_planner_is_done_may_finish_and_nobody_is_asked_again() -> None:
@@ -127,7 +123,7 @@ def test_a_planner_that_is_done_at_once_has_done_nothing_and_is_told_so() -> Non
 
     story.succeed("plan-1", DONE)
 
-    assert "the plan has no tasks" in told(story, "plan-2")["problems"][0]
+    assert "the plan has no tasks" in story.told("plan-2")["problems"][0]
 
 
 def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_what_there_is() -> None:
@@ -135,11 +131,11 @@ def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_w
     story.succeed("t1", "no bug")
 
     story.succeed("plan-2", plan(task("t2", "code", intent="find the bug")))
-    assert "repeats tasks that were tried before" in told(story, "plan-3")["problems"][0]
+    assert "repeats tasks that were tried before" in story.told("plan-3")["problems"][0]
     story.succeed("plan-3", plan(task("t3", "code", intent="find the bug")))
 
     assert len(story.of(PlanRejected)) == 2
-    assert story.handoff("synthesis").input["limit"].startswith("no valid plan after 2 tries")
+    assert story.told("synthesis")["limit"].startswith("no valid plan after 2 tries")
     story.succeed("synthesis", {"answer": "no bug was found"})
     assert story.outcome.status == "partial"
 
@@ -160,15 +156,15 @@ def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
 def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back_does_not_count() -> None:
     story, left = Story(strategy=Adaptive(plans=3), cards=CREW).start(), []
 
-    left.append(told(story, "plan-1")["plans_left"])
+    left.append(story.told("plan-1")["plans_left"])
     story.succeed("plan-1", plan(task("t1", "code")))
     story.succeed("t1", "one")
-    left.append(told(story, "plan-2")["plans_left"])
+    left.append(story.told("plan-2")["plans_left"])
     story.succeed("plan-2", "no idea")
-    left.append(told(story, "plan-3")["plans_left"])
+    left.append(story.told("plan-3")["plans_left"])
     story.succeed("plan-3", plan(task("t2", "ops")))
     story.succeed("t2", "two")
-    left.append(told(story, "plan-4")["plans_left"])
+    left.append(story.told("plan-4")["plans_left"])
     story.succeed("plan-4", plan(task("t3", "comms")))
     story.succeed("t3", "three")
 
@@ -204,7 +200,7 @@ def test_a_suggestion_is_told_once() -> None:
 
     story.succeed("t2", "done", replan_hint="tell the others")
 
-    assert told(story, "plan-3")["replan_reason"] == "ops suggests it: tell the others"
+    assert story.told("plan-3")["replan_reason"] == "ops suggests it: tell the others"
 
 
 def test_a_planner_that_fails_later_ends_it_with_what_there_is() -> None:

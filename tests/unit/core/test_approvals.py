@@ -288,7 +288,7 @@ def test_a_rejected_plan_goes_back_to_the_planner_with_the_reason() -> None:
     story.control("reject", approval=FIRST, reason="not on a Sunday", by="Ann")
 
     assert story.of(PlanRejected)[0].problems == ("the plan was not allowed: not on a Sunday",)
-    assert story.handoff("plan-2").input["problems"] == ["the plan was not allowed: not on a Sunday"]  # type: ignore[index,call-overload]
+    assert story.told("plan-2")["problems"] == ["the plan was not allowed: not on a Sunday"]
 
 
 def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:

@@ -122,7 +122,8 @@ def test_of_a_small_limit_a_twentieth_is_kept_for_the_answer() -> None:
 
     given = story.handoff("plan-1").budget
     assert given is not None
-    assert (given.tokens, given.cost) == ((10_000 - 500) // 2, pytest.approx((0.1 - 0.005) / 2))
+    assert given.tokens == (10_000 - 500) // 2
+    assert given.cost == pytest.approx((0.1 - 0.005) / 2)
 
 
 def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:

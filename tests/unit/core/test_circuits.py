@@ -302,9 +302,7 @@ def test_a_synthesizer_that_keeps_failing_leaves_the_results_after_the_deadline(
 def test_a_planner_is_told_who_keeps_failing() -> None:
     story = Story(circuits={"worker": open_until(60)}).start()
 
-    given = story.handoff("plan-1").input
-    assert isinstance(given, dict)
-    notes = {item["name"]: item.get("note", "") for item in given["agents"]}  # type: ignore[index, union-attr, call-overload]
+    notes = {item["name"]: item.get("note", "") for item in story.told("plan-1")["agents"]}
     assert notes["other"] == ""
     assert "keeps failing" in notes["worker"]
 

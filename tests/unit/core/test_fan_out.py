@@ -26,7 +26,7 @@ def test_every_live_member_gets_the_request_at_once() -> None:
     story = Story(strategy=FanOut(), cards=(*THREE, card("planner", role=Role.PLAN))).start("may we?")
 
     assert story.statuses() == {"legal": "running", "risk": "running", "sales": "running"}
-    assert {story.handoff(name).input["request"] for name in story.statuses()} == {"may we?"}
+    assert {story.told(name)["request"] for name in story.statuses()} == {"may we?"}
 
 
 def test_a_member_that_is_named_is_asked_whether_it_lives_or_not() -> None:

@@ -32,9 +32,7 @@ def test_a_contradiction_is_decided_before_the_answer_is_written() -> None:
     assert asked.input == {"request": "do it", "disagreements": [SAYS]}
     assert [report.task_id for report in asked.context] == ["t1", "t2"]
     story.succeed("judge", RULED)
-    written = story.handoff("synthesis")
-    assert isinstance(written.input, dict)
-    assert written.input["decisions"] == RULED["decisions"]
+    assert story.told("synthesis")["decisions"] == RULED["decisions"]
     story.succeed("synthesis", {"answer": "on Friday"})
 
     assert story.outcome.status == "completed"
@@ -54,11 +52,10 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
     story = contradicting()
 
     story.fail("judge", failure())
-    written = story.handoff("synthesis")
+    written = story.told("synthesis")
     story.succeed("synthesis", {"answer": "on Monday or Friday"})
 
-    assert isinstance(written.input, dict)
-    assert written.input["disagreements"] == [SAYS]
+    assert written["disagreements"] == [SAYS]
     assert story.outcome.status == "completed"
     assert story.outcome.conflicts == ()
 
@@ -66,9 +63,7 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
 def test_where_no_judge_lives_the_contradiction_is_told_to_who_writes_the_answer() -> None:
     story = contradicting(cards=cards("worker", "other"))
 
-    written = story.handoff("synthesis")
-    assert isinstance(written.input, dict)
-    assert written.input["disagreements"] == [SAYS]
+    assert story.told("synthesis")["disagreements"] == [SAYS]
 
 
 def test_results_that_agree_go_to_no_judge() -> None:
@@ -82,7 +77,5 @@ def test_results_that_agree_go_to_no_judge() -> None:
 def test_a_team_that_wants_no_judge_has_none_though_one_lives_and_takes_nothing_for_a_contradiction() -> None:
     story = contradicting(judge=None)
 
-    written = story.handoff("synthesis")
     assert "judge" not in story.state.tasks
-    assert isinstance(written.input, dict)
-    assert "disagreements" not in written.input
+    assert "disagreements" not in story.told("synthesis")

@@ -56,14 +56,14 @@ def test_a_team_is_on_no_menu_but_where_it_is_named() -> None:
     everybody = Story(cards=(card("worker"), REFUNDS)).start()
     named = Story(cards=(card("worker"), REFUNDS), agents=("refunds",)).start()
 
-    assert [item["name"] for item in everybody.handoff("plan-1").input["agents"]] == ["worker"]
-    assert [item["name"] for item in named.handoff("plan-1").input["agents"]] == ["refunds"]
+    assert [item["name"] for item in everybody.told("plan-1")["agents"]] == ["worker"]
+    assert [item["name"] for item in named.told("plan-1")["agents"]] == ["refunds"]
 
 
 def test_where_teams_may_not_be_nested_deeper_there_is_none_on_the_menu() -> None:
     story = Story(cards=(card("worker"), REFUNDS), agents=("refunds", "worker"), limits=Limits(nesting=0)).start()
 
-    assert [item["name"] for item in story.handoff("plan-1").input["agents"]] == ["worker"]
+    assert [item["name"] for item in story.told("plan-1")["agents"]] == ["worker"]
 
 
 def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_and_budget() -> None:
@@ -84,6 +84,7 @@ def test_what_other_tasks_came_to_is_passed_on() -> None:
     request = request_of(story.handoff("t2"), Team(name="refunds"), T0)
 
     assert isinstance(request, Request)
+    assert isinstance(request.input, dict)
     assert request.input["results"] == {"t1": {"found": 1}}
 
 

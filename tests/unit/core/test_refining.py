@@ -43,8 +43,7 @@ def test_the_refiner_is_told_what_the_task_was_given() -> None:
     story.fail("t1", failure(retryable=True))
     story.fail("t1", failure(retryable=True))
 
-    asked = story.handoff(refiner_of(story)).input
-    assert isinstance(asked, dict)
+    asked = story.told(refiner_of(story))
     assert asked["task_input"] == {"port": "Kiel"}
 
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 from support.loops import Hurried
 
 from pointsman.context import Context
@@ -139,7 +140,7 @@ async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
     assert (raised.value.kind, model.asked) == ("limit", [])
 
 
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,10 @@ async def test_shared_limits_are_asked_for_by_the_same_estimate_and_no_longer_an
 
 
 def test_everything_that_is_sent_is_estimated() -> None:
-    schema = {"type": "object", "properties": {"city": {"type": "string", "description": "a city " * 20}}}
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "a city " * 20}},
+    }
     call = ToolCall("1", "weather", '{"city": "Oslo"}' * 10)
     told = (*REQUEST.turns, Turn("assistant", "", (call,)), Turn("tool", "rain " * 30, call_id="1"))
     bare = estimated_input(REQUEST)

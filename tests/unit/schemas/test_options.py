@@ -40,7 +40,7 @@ def test_a_misspelled_option_is_refused_and_the_nearest_named(made: Callable[...
 
 def test_an_option_like_no_other_is_refused_with_those_there_are() -> None:
     with pytest.raises(TypeError, match="Stage has no 'xyzzy'; it has agent, skill, name, intent, check"):
-        Stage(agent="a", xyzzy=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+        Stage(agent="a", xyzzy=1)  # pyright: ignore[reportCallIssue]
 
 
 def test_what_a_newer_version_wrote_is_read_by_an_older_one() -> None:
