@@ -23,6 +23,7 @@ from pointsman.cli.session import session, settings_for
 from pointsman.cli.workflows import teams_seen
 from pointsman.client import WAITING, Client
 from pointsman.core.awaited import as_of, awaited
+from pointsman.core.circuits import unwell
 from pointsman.core.trace import build
 from pointsman.core.words import seconds
 from pointsman.engine.continuity import bounds, lost_log, lost_work
@@ -344,10 +345,9 @@ async def _ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -
 
 
 async def _circuits(client: Client) -> Check:
-    """Whether everybody who is alive is sent work. Whose time has come is no alarm: it is idle, or a task is coming."""
+    """Whether everybody who is alive is sent work."""
     alive, now = await client.alive(), await client.bus.time()
     circuits = {name: each for name, each in sorted((await client.circuits()).items()) if name in alive}
     seen = ", ".join(f"{name}: {circuit_state(each, now)}" for name, each in circuits.items())
     advice = "its errors: `pointsman dead list`; mend it, and the next task that it does well after that time ends this"
-    sound = all(now >= each.until for each in circuits.values())
-    return Check("circuits", sound, seen or "every agent is sent work", advice)
+    return Check("circuits", not unwell(circuits, alive, now), seen or "every agent is sent work", advice)

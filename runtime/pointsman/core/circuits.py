@@ -6,7 +6,7 @@ succeeds its circuit is closed, if it fails the circuit stays open twice as long
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime
@@ -15,7 +15,7 @@ from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.frozen import Frozen
 from pointsman_schemas.ids import AgentName
 
-__all__ = ["Circuit", "Circuits", "blames", "closed", "opened", "probe_name", "probed", "released"]
+__all__ = ["Circuit", "Circuits", "blames", "closed", "opened", "probe_name", "probed", "released", "unwell"]
 
 _LONGEST = 300.0  # seconds: an agent that was repaired is found out about within five minutes
 
@@ -43,6 +43,12 @@ def blames(error: AttemptError) -> bool:
     """Whether a failed attempt says that its agent is not well. It does not when the task is to blame, which another
     attempt would not help, or when the agent answered and somebody wanted more."""
     return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _DIED
+
+
+def unwell(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
+    """What is an alarm `now`, of the agents that are `alive`. Whose time has come is none: it is idle, or a task is
+    coming, and nothing but one that is done well ends it."""
+    return {name: circuit for name, circuit in circuits.items() if name in alive and now < circuit.until}
 
 
 def probe_name(workflow_id: str, task_id: str, attempt: int) -> str:

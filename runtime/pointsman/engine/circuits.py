@@ -7,17 +7,17 @@ a circuit that closes again. While every agent is well nothing is read or writte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 
 from pydantic import ValidationError
 
-from pointsman.core.circuits import Circuit, Circuits, blames, closed, opened, probe_name, probed, released
+from pointsman.core.circuits import Circuit, Circuits, blames, closed, opened, probe_name, probed, released, unwell
 from pointsman.core.draft import Probe
 from pointsman.core.state import State, in_review
 from pointsman.engine.insisting import insist
-from pointsman.errors import BusUnavailable, Conflict
+from pointsman.errors import BusUnavailable, Conflict, PeerError
 from pointsman.ports import Bus, Clock, Stored
 from pointsman.telemetry import get_logger, metrics, names
 from pointsman_schemas.log import Entry
@@ -31,6 +31,7 @@ CLOSED, HALF_OPEN, OPEN = 0, 1, 2
 
 _NAME = "circuits"
 _AGAIN = 1.0  # seconds before a broker that went away is listened to again
+_EVERY = 10.0  # seconds between two looks at whose time has come and who is gone, as the gauges of queues have
 
 _log = get_logger(__name__)
 
@@ -65,6 +66,8 @@ class SharedCircuits:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear())
             group.create_task(self._tell())
+            if metrics.measuring():
+                group.create_task(self._show())
 
     async def load(self) -> None:
         """Know what there is."""
@@ -147,6 +150,23 @@ class SharedCircuits:
             await insist(self.load, self._clock)
             await insist(lambda: self._change(change), self._clock)  # noqa: B023  # it is awaited here
 
+    async def _show(self) -> None:
+        """Keep the gauge of those that are not closed: their time comes, and agents go, without a change to hear of."""
+        while True:
+            with suppress(PeerError):  # as it was
+                self._show_as_of({card.name for card in await self._bus.registry.cards()})
+            await self._clock.sleep(_EVERY)
+
+    def _show_as_of(self, alive: Collection[str]) -> None:
+        alarms = unwell(self.open, alive, self._clock.now())
+        for agent in self.open:
+            about = {names.AGENT_NAME: agent}
+            if agent in alive:
+                circuit = alarms.get(agent)
+                metrics.show(names.CIRCUIT_STATE, OPEN if circuit and not circuit.probe else HALF_OPEN, about)
+            else:
+                metrics.hide(names.CIRCUIT_STATE, about)
+
     async def _change(self, change: Callable[[Circuits], Circuits]) -> None:
         while (wanted := change(self._known)) != self._known:
             try:
@@ -173,8 +193,7 @@ class SharedCircuits:
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
             metrics.show(names.CIRCUIT_STATE, CLOSED, {names.AGENT_NAME: agent})
-        for agent, circuit in circuits.agents.items():
-            metrics.show(names.CIRCUIT_STATE, HALF_OPEN if circuit.probe else OPEN, {names.AGENT_NAME: agent})
+        self._show_as_of(circuits.agents.keys())  # who is gone is found out before long
 
 
 def _read(stored: Stored | None) -> Circuits:

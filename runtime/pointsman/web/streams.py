@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 
 from pointsman.client import Client
+from pointsman.core.circuits import unwell
 from pointsman.engine.history import closeable, commit_of
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.ports import QueueDepth, Stored
@@ -236,9 +237,7 @@ class Streams:
         cards = await self._client.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue(name) for name in names))
-        circuits, now = await self._client.circuits(), datetime.now(UTC)
-        alive = {card.name for card in cards}
-        circuits = {name: each for name, each in circuits.items() if name in alive and now < each.until}
+        circuits = unwell(await self._client.circuits(), {card.name for card in cards}, datetime.now(UTC))
         return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
     async def _look_at_approvals(self) -> list[dict[str, Any]]:

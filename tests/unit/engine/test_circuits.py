@@ -416,6 +416,24 @@ async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> Non
             await shows(0)
 
 
+async def test_the_gauge_is_half_open_when_the_time_has_come_and_tells_of_nobody_who_is_gone() -> None:
+    bus, clock = MemoryBus(), VirtualClock()
+    circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=15))
+    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
+    card = echo("worker").card.model_copy(update={"instance": "i1"})
+    await bus.registry.announce(card)
+    shown: list[list[float]] = []
+
+    with exposing() as figures:
+        async with sharing(bus, clock=clock):
+            for announced in (True, True, True, False, True):
+                await (bus.registry.announce(card) if announced else bus.registry.withdraw(card))
+                await clock.advance(10)
+                shown.append([value for _, value in samples(figures).get("pointsman_circuit_state", ())])
+
+    assert shown == [[2], [1], [1], [], [1]]
+
+
 async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -> None:
     broker = MemoryBroker()
     now = datetime.now(UTC)
