@@ -61,6 +61,26 @@ BEHIND = f"""async (needs) => {{ {DRAWN}
     return false;
   }}).map((line) => `${{line.dataset.from}} to ${{line.dataset.to}}`);
 }}"""
+ON_EACH_OTHER = f"""async (needs) => {{ {DRAWN}
+  const height = (line, x) => {{
+    let [from, to] = [0, line.getTotalLength()];
+    while (to - from > 0.5) {{
+      const middle = (from + to) / 2;
+      if (line.getPointAtLength(middle).x < x) from = middle; else to = middle;
+    }}
+    return line.getPointAtLength(from).y;
+  }};
+  const ends = (line) => [0, line.getTotalLength()].map((at) => line.getPointAtLength(at).x);
+  const places = [...graph.element.querySelectorAll(".node")].map((node) => {{
+    const [x] = node.getAttribute("transform").match(/[\\d.]+/g).map(Number);
+    return x + Number(node.querySelector(".box").getAttribute("width")) / 2;
+  }});
+  return [...new Set(places)].flatMap((x) => {{
+    const passing = lines.filter((line) => ends(line)[0] < x && x < ends(line)[1]);
+    const heights = passing.map((line) => height(line, x).toFixed(3));
+    return heights.filter((each, at) => heights.indexOf(each) < at);
+  }});
+}}"""
 WRITTEN = f"""async (needs) => {{ {DRAWN}
   return [lines.length, lines.reduce((all, line) => all + line.getAttribute("d").length, 0)];
 }}"""
@@ -157,6 +177,14 @@ async def test_no_line_of_a_plan_passes_behind_a_task_that_it_does_not_belong_to
         await page.goto("/")
         for needs in plans():
             assert await page.evaluate(BEHIND, needs) == []
+
+
+async def test_no_line_of_a_plan_lies_on_another_however_many_go_the_same_way(browser: Browser) -> None:
+    many = {f"t{n}": [f"t{at}" for at in range(n)] for n in range(12)}
+    async with served(Client(MemoryBus())) as address, page_of(browser, address) as page:
+        await page.goto("/")
+        for needs in (many, *plans()):
+            assert await page.evaluate(ON_EACH_OTHER, needs) == []
 
 
 async def test_lines_around_the_500_tasks_of_a_long_plan_stay_short_to_write(browser: Browser) -> None:

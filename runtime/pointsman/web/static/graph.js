@@ -14,7 +14,7 @@ const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
 const SMALLEST = 0.7;
 const CROWD = 60; // tasks from which on lines are paler, so that the tasks stand out
 const SWEEPS = 6; // there and back: more changes nothing that can be seen
-const BESIDE = [0, -2.5, 2.5]; // lines that take the same way are drawn beside each other, in turn
+const BESIDE = 2.5; // between lines that take the same way, where there is room for that
 
 export function layout(ids, needs, inOrder = ids.length > 200) {
   const known = new Set(ids);
@@ -60,14 +60,28 @@ function order(columns, before, after) {
 }
 
 // Through each column that is passed, by the gap that is nearest to the straight way from where the line is to its end.
-function way(x, y, toX, toY, passed, width, step) {
-  let path = `M${x} ${y}`;
-  let beside = null;
-  passed.forEach(({ left, lane, last, taken }, at) => {
+function gapsBetween(y, toY, passed, step) {
+  return passed.map(({ top, last }, at) => {
     const straight = y + (toY - y) / (passed.length - at + 1);
-    const gap = Math.min(last, Math.max(0, Math.round((straight - lane) / step)));
-    beside ??= BESIDE[(taken[gap] = (taken[gap] ?? -1) + 1) % BESIDE.length];
-    const middle = lane + gap * step + beside;
+    const gap = Math.min(last, Math.max(0, Math.round((straight - top) / step)));
+    y = top + gap * step;
+    return gap;
+  });
+}
+
+// The first lane that no other line has in any of these gaps: one for the whole way, so that it is straight where it can be.
+function laneIn(gaps, passed) {
+  const taken = passed.map((column, at) => (column.taken[gaps[at]] ||= new Set()));
+  let lane = 0;
+  while (taken.some((lanes) => lanes.has(lane))) lane += 1;
+  for (const lanes of taken) lanes.add(lane);
+  return lane;
+}
+
+function way(x, y, toX, toY, passed, gaps, beside, width, step) {
+  let path = `M${x} ${y}`;
+  passed.forEach(({ left, top }, at) => {
+    const middle = top + gaps[at] * step + beside;
     if (middle !== y) path += curve(x, y, left, middle);
     [x, y] = [left + width, middle];
   });
@@ -117,7 +131,7 @@ export function planGraph(select) {
     grid.forEach((column, index) => {
       const top = 1 + (total - (column.length * step - gapY)) / 2;
       column.forEach((id, at) => places.set(id, [x, top + at * step, index]));
-      tops.push({ left: x, lane: top - gapY / 2, last: column.length, taken: [] });
+      tops.push({ left: x, top: top - gapY / 2, last: column.length, taken: [] });
       left -= column.length;
       const ends = left <= 0;
       if (ends) left = (columns[layerOf += 1] || []).length;
@@ -125,14 +139,19 @@ export function planGraph(select) {
     });
     const byId = new Map(tasks.map((task) => [task.task_id, task]));
     const edges = s("g", { class: tasks.length > CROWD ? "edges crowd" : "edges" });
-    for (const [id, on] of before) {
-      for (const one of on) {
-        const [fromX, fromY, first] = places.get(one);
-        const [toX, toY, last] = places.get(id);
-        const passed = tops.slice(first + 1, last);
-        const d = way(fromX + width, fromY + height / 2, toX, toY + height / 2, passed, width, step);
-        edges.append(s("path", { d, "data-from": one, "data-to": id }));
-      }
+    const lines = [...before].flatMap(([id, on]) => on.map((one) => {
+      const [fromX, fromY, first] = places.get(one);
+      const [toX, toY, last] = places.get(id);
+      const passed = tops.slice(first + 1, last);
+      const gaps = gapsBetween(fromY + height / 2, toY + height / 2, passed, step);
+      return { one, id, from: [fromX + width, fromY + height / 2], to: [toX, toY + height / 2], passed, gaps, lane: laneIn(gaps, passed) };
+    }));
+    const most = Math.ceil(lines.reduce((most, { lane }) => Math.max(most, lane), 0) / 2); // on either side of the middle
+    const apart = Math.min(BESIDE, (gapY / 2 - 1) / most);
+    for (const { one, id, from, to, passed, gaps, lane } of lines) {
+      const beside = Math.round((lane % 2 ? -1 : 1) * Math.ceil(lane / 2) * apart * 1000) / 1000;
+      const d = way(...from, ...to, passed, gaps, beside, width, step);
+      edges.append(s("path", { d, "data-from": one, "data-to": id }));
     }
     nodes.clear();
     const drawn = [];
