@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from pydantic_core import to_json
@@ -28,8 +29,11 @@ def sse(event: str, data: Any, *, id: int | None = None) -> bytes:
     return f"{head}event: {event}\ndata: ".encode() + to_json(data) + b"\n\n"
 
 
-async def batches(messages: AsyncGenerator[T, None], pause: Callable[[], float]) -> AsyncGenerator[list[T], None]:
-    """`messages` in lists: what came within `pause()` seconds of the first; an empty one after `IDLE` quiet seconds.
+async def batches(
+    messages: AsyncGenerator[T, None], pause: Callable[[], float], quiet: Callable[[], float] = lambda: inf
+) -> AsyncGenerator[list[T], None]:
+    """`messages` in lists: what came within `pause()` seconds of the first; an empty one after `quiet()` seconds in
+    which none did, and after `IDLE`.
 
     Ends when they end; closes them when it is closed.
     """
@@ -48,7 +52,9 @@ async def batches(messages: AsyncGenerator[T, None], pause: Callable[[], float])
         while True:
             getting = asyncio.ensure_future(queue.get())
             try:
-                done, _ = await asyncio.wait({getting, pumping}, timeout=IDLE, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    {getting, pumping}, timeout=min(IDLE, quiet()), return_when=asyncio.FIRST_COMPLETED
+                )
                 if not done:
                     yield []
                     continue

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, 
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from math import inf
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -139,12 +140,12 @@ class Streams:
             waits = await self._client.waiting(name)
             told = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
             yield sse("absent", {"id": name, **told, **await self._status()})
-        story, pause = Story(), _TICK / 2
+        story, pause, quiet = Story(), _TICK / 2, inf
         entries: list[Entry] = []
         reports: list[Progress] = []
         known = None
         followed = closeable(bus.follow("log", [subjects.log_anywhere(name), subjects.events_of(name)]))
-        async with aclosing(batches(followed, lambda: pause)) as grouped:
+        async with aclosing(batches(followed, lambda: pause, lambda: quiet)) as grouped:
             async for batch in grouped:
                 lines = []
                 for stored in batch:
@@ -159,6 +160,8 @@ class Streams:
                 alive = await self._client.alive()
                 begins = entries and isinstance(entries[0], WorkflowStarted)
                 view = views.workflow(entries, reports, alive) if begins else None
+                dues = [task["due"] - view["now"] for task in view["tasks"] if "due" in task] if view else []
+                quiet = min((left.total_seconds() for left in dues if left > timedelta()), default=inf)
                 stands = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
                 if view and (batch or stands != known):
                     known = stands

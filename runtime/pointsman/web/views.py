@@ -88,7 +88,7 @@ def _node(node: trace.TraceNode) -> dict[str, Any]:
         "started_at": node.started_at,
         "ended_at": node.ended_at,
     }
-    for name in ("detail", "role", "agent", "task_id", "attempt"):
+    for name in ("detail", "role", "agent", "task_id", "attempt", "due"):
         if value := getattr(node, name):
             shown[name] = value
     if node.usage.calls or node.usage.tokens:
