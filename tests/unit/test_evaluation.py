@@ -19,6 +19,7 @@ from pointsman.llm_agent import LLMAgent
 from pointsman.settings import Settings
 from pointsman.testing import ScriptedModel, running_team, saying
 from pointsman_schemas.card import Role
+from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Handoff, Outcome, Result, Usage
 from pointsman_schemas.log import WorkflowStarted
 from pointsman_schemas.plan import Plan
@@ -200,7 +201,11 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
     )
     async with running_team(TEAM, [planner, synthesizer, seer]) as client:
         report = await evaluate(Suite(agent="seer", cases=cases, timeout=7), client, parallel=1)
+        sent = await client.bus.last("work", client.subjects.handoff("seer", seen[0].workflow_id, "T1", 1))
+        source = client.source
 
+    assert sent is not None
+    assert decode(sent.headers, sent.body)[0].source == source
     assert [(each.intent, each.input) for each in seen] == [
         ("a text", "a text"), ("Work on the input", given), ("a text", "a text"),
     ]  # fmt: skip

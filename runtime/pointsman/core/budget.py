@@ -58,7 +58,7 @@ def allot(state: State, task: Task, agent: str, around: Circumstances) -> Budget
             return Shortage(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:
-        later = task.role in (Role.PLAN, Role.CLASSIFY, Role.REFINE)
+        later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task that is refined waits itself, for what comes after
         enough = max(room / least for room, least in rooms.values())
         among = sharing(state, task, later=later, enough=enough)
         shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}

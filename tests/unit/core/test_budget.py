@@ -230,6 +230,23 @@ def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
     assert [each.allowance for each in running] == [Budget(tokens=250)] * 20
 
 
+def test_what_is_plenty_is_shared_among_all_though_of_another_limit_there_is_enough_for_few() -> None:
+    story = Story(limits=Limits(calls=6, tokens=100_000), strategy=BARE)
+    story.planned(*(task(f"t{number}") for number in range(10)))
+
+    assert [each.allowance for each in story.state.work() if each.live] == [Budget(calls=1, tokens=9_989)] * 5
+
+
+def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
+    agents = (card("worker"), card("refiner", role=Role.REFINE))
+    story = Story(limits=Limits(calls=10), strategy=BARE, cards=agents).planned(task("t1"))
+
+    for _ in range(2):
+        story.fail("t1", failure(retryable=True), usage=calls(1))
+
+    assert story.handoff(story.task("t1").refined_by).budget == Budget(calls=3)
+
+
 def test_what_comes_back_is_not_offered_to_all_that_wait_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(limits=Limits(calls=10), strategy=BARE).planned(*(task(f"t{number}") for number in range(60)))
     asked = Mock(side_effect=allot)

@@ -190,6 +190,12 @@ def test_whoever_is_not_alive_may_be_a_team_and_gets_a_share_which_is_decided_so
     assert list(rehearse(story.commits)) == []
 
 
+def test_whoever_is_not_alive_gets_its_task_when_no_task_is_left_for_a_team_to_plan_for_it_may_be_none() -> None:
+    story = Story(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=1)).start()
+
+    assert shares(story, "ghost") == [Budget(tasks=0, replans=0)]
+
+
 def test_shares_are_decided_so_again() -> None:
     story = desks(Limits(tasks=9, replans=1)).planned(task("a", "desk"), task("b"), task("c", "desk", needs=["b"]))
     story.fail("a", failure(retryable=True), planned={"tasks": 1})
