@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.docs import ROOT, alive, background, blocks_of, end, run, run_python
+from support.ready import Ready
 from support.system import planner_of, running, synthesizer
 from support.waiting import until
 from typer.core import TyperGroup
@@ -48,13 +49,13 @@ async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
     workers = [f"pointsman_agents.{role}" for role in ("planner", "synthesizer")]
     workers += [f"pointsman_agents.customer_service.{name}" for name in ("billing", "technical", "account")]
     commands = ("supervisor pointsman_agents.customer_service", f"worker {' '.join(workers)}")
-    up = [background(f"pointsman {command}", tmp_path, settings) for command in commands]
+    up = [await background(f"pointsman {command}", tmp_path, settings) for command in commands]
     try:
         async with connect(settings=settings) as connected:
             await alive(connected, {"planner", "synthesizer", "billing", "technical", "account"})
             yield connected
     finally:
-        end(up)
+        await end(up)
 
 
 AWAY = """
@@ -93,7 +94,7 @@ async def test_a_system_that_was_away_reads_the_outcomes_that_came_meanwhile(
 
 @pytest.mark.timeout(180)
 async def test_every_block_of_the_readme_runs(client: Client, settings: Settings, tmp_path: Path) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Ready] = []
     ran = 0
     try:
         for language, body in BLOCKS:
@@ -107,14 +108,14 @@ async def test_every_block_of_the_readme_runs(client: Client, settings: Settings
                 assert language == "sh", f"nobody runs a block of {language}"
                 for line in body.splitlines():
                     if line.endswith("&"):
-                        started.append(background(line[:-1], tmp_path, settings))
+                        started.append(await background(line[:-1], tmp_path, settings))
                     else:
                         await run(line, tmp_path, settings)
             ran += 1
         workflow = await client.submit("helpdesk", "Please give me a translation into another language: hello world")
         outcome = await workflow.outcome(30)
     finally:
-        end(started)
+        await end(started)
 
     assert ran == 8
     assert "translator" in {task.agent for task in outcome.tasks}

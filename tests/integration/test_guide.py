@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.docs import ROOT, background, blocks_of, end, run, run_python
+from support.ready import Ready
 
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.settings import Settings
@@ -18,7 +18,7 @@ BLOCKS = blocks_of(GUIDE)
 
 @pytest.mark.timeout(240)
 async def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Ready] = []
     languages = [language for language, _ in BLOCKS]
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         settings = Settings(url=broker.url)
@@ -29,7 +29,7 @@ async def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
                         if line.startswith("pip"):
                             assert line == "pip install '.[embedded,dashboard,eval]' pytest"
                         elif line.endswith("&"):
-                            started.append(background(line[:-1], tmp_path, settings))
+                            started.append(await background(line[:-1], tmp_path, settings))
                         elif line.startswith("pytest"):
                             await run(f"{sys.executable} -m {line} -p no:cacheprovider", tmp_path, settings)
                         else:
@@ -40,7 +40,7 @@ async def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
                 if language == "python":
                     await run_python(name, BLOCKS, tmp_path, settings)
         finally:
-            end(started)
+            await end(started)
 
     assert set(languages) == {"sh", "python", "yaml"}
     assert '<testsuite name="shop" tests="3" failures="0"' in (tmp_path / "results.xml").read_text()

@@ -1,7 +1,6 @@
 """Running the code blocks of a document, with the offline model.
 
-A line of a shell block is a process of its own, unless it only asks what runs: that is done in the test's process,
-where the interpreter and the imports are there already."""
+A line of a shell block is a process of its own."""
 
 from __future__ import annotations
 
@@ -10,30 +9,21 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
+import signal
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from pointsman.cli.declared import app
 from pointsman.client import Client
 from pointsman.settings import Settings
+from support import ready
+from support.ready import Ready
 from support.waiting import until
 
 __all__ = ["ROOT", "alive", "background", "blocks_of", "end", "run", "run_python"]
 
 ROOT = Path(__file__).parents[2]
-_ASKING = {
-    "agents",
-    "approvals",
-    "approve",
-    "doctor",
-    "list",
-    "reject",
-    "submit",
-}  # no file is read
 _CHANGED: dict[str, str | None] = {
     "OPENAI_API_KEY": None,
     "ANTHROPIC_API_KEY": None,
@@ -56,15 +46,12 @@ async def run(line: str, folder: Path, settings: Settings) -> None:
         assert words[1:] == ["install", ".[embedded,dashboard]"]
         assert {"embedded", "dashboard"} <= extras.keys()
         return
-    if words[0] == "pointsman" and words[1] in _ASKING:
-        # A thread, because a command brings an event loop of its own.
-        done = await asyncio.to_thread(
-            CliRunner().invoke, app, words[1:], env={**_CHANGED, "POINTSMAN_URL": settings.url}
-        )
-        assert done.exit_code == 0, f"{line}\n{done.output}{done.exception or ''}"
+    if words[0] == "pointsman":
+        done = await ready.run(words[1:], environment=environment(settings), folder=folder, seconds=60)
+        assert done.code == 0, f"{line}\n{done.output}{done.errors}"
         return
     process = await asyncio.create_subprocess_exec(
-        *command(words),
+        *words,
         cwd=folder,
         env=environment(settings),
         stdout=asyncio.subprocess.PIPE,
@@ -86,16 +73,11 @@ async def run_python(name: str, blocks: list[tuple[str, str]], folder: Path, set
         runpy.run_path(str(folder / name))
 
 
-def background(line: str, folder: Path, settings: Settings) -> subprocess.Popen[bytes]:
-    log = (folder / f"{re.sub(r'[^a-z]+', '-', line)}.log").open("wb")
-    with log:
-        return subprocess.Popen(
-            command(shlex.split(line)), cwd=folder, env=environment(settings), stdout=log, stderr=log
-        )
-
-
-def command(words: list[str]) -> list[str]:
-    return [sys.executable, "-m", *words] if words[0] == "pointsman" else words
+async def background(line: str, folder: Path, settings: Settings) -> Ready:
+    program, *arguments = shlex.split(line)
+    assert program == "pointsman", line
+    with (folder / f"{re.sub(r'[^a-z]+', '-', line)}.log").open("wb") as log:
+        return await ready.start(arguments, log, log, environment=environment(settings), folder=folder)
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -103,15 +85,15 @@ def environment(settings: Settings) -> dict[str, str]:
     return {name: value for name, value in changed.items() if value is not None}
 
 
-def end(processes: list[subprocess.Popen[bytes]]) -> None:
+async def end(processes: Sequence[Ready]) -> None:
     for process in processes:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
     for process in processes:
         try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
+            await asyncio.wait_for(process.wait(), 15)
+        except TimeoutError:
             process.kill()
-            process.wait(5)
+            await process.wait()
 
 
 async def alive(client: Client, names: set[str]) -> None:

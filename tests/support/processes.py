@@ -13,16 +13,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pointsman.bus.jetstream import connect
 from pointsman.client import Client
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
+from support import ready
+from support.ready import Finished, Ready
 from support.waiting import until
 
 __all__ = ["Finished", "Service", "System", "found"]
@@ -42,24 +43,10 @@ async def found(look: Callable[[], Awaitable[T]], what: str, *, seconds: float =
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a command said, and how it ended."""
-
-    code: int
-    output: str
-    errors: str
-
-    @property
-    def documents(self) -> list[Any]:
-        """The JSON documents on standard output, one a line."""
-        return [json.loads(line) for line in self.output.splitlines()]
-
-
 class Service:
     """A process that keeps running, and its log."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process | Ready, log: Path) -> None:
         self.name = name
         self._process = process
         self._log = log
@@ -176,36 +163,28 @@ class System:
         name = "-".join(argument.rpartition("/")[2].removeprefix("pointsman_agents.") for argument in arguments)
         log = self.folder / f"{next(self._numbers):02}-{name}.log"
         with log.open("wb") as said:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pointsman", *arguments, "--with-parent"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=said,
-                stderr=said,
-                env=self.environment,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            process = await self._begin([*arguments, "--with-parent"], said)
         service = Service(name, process, log)
         self.services.append(service)
         return service
 
-    async def command(self, *arguments: str, seconds: float = 40.0) -> Finished:
-        """Run `pointsman ARGUMENTS` to its end."""
-        process = await asyncio.create_subprocess_exec(
+    async def _begin(self, arguments: Sequence[str], said: IO[bytes]) -> asyncio.subprocess.Process | Ready:
+        """What an interpreter does of its own at its start matters to a fault alone, which is read while importing."""
+        if "POINTSMAN_FAULT" not in self.environment:
+            return await ready.start(arguments, said, said, environment=self.environment, folder=self.folder)
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pointsman", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=said,
+            stderr=said,
             env=self.environment,
             cwd=self.folder,
+            start_new_session=True,
         )
-        try:
-            output, errors = await asyncio.wait_for(process.communicate(), seconds)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return Finished(process.returncode or 0, output.decode(), errors.decode())
+
+    async def command(self, *arguments: str, seconds: float = 40.0) -> Finished:
+        """Run `pointsman ARGUMENTS` to its end."""
+        return await ready.run(arguments, environment=self.environment, folder=self.folder, seconds=seconds)
 
     async def ask(self, team: str, request: str | Mapping[str, Any], *, seconds: float = 30.0) -> Outcome:
         """The outcome of a new workflow."""

@@ -1,0 +1,183 @@
+"""Processes that run `python -m pointsman ...` and begin where its imports are done: each is forked from an interpreter
+that has them. A start takes a quarter of the CPU, and the tests start hundreds.
+
+How a process starts by itself is shown where that is told of: by the demo, the evaluation, the command line's own tests
+and the crash points, whose place is read while importing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+__all__ = ["Finished", "Ready", "run", "start"]
+
+_MOST = 1 << 20  # bytes of a request: an environment
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a command said, and how it ended."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def documents(self) -> list[Any]:
+        """The JSON documents on standard output, one a line."""
+        return [json.loads(line) for line in self.output.splitlines()]
+
+
+class Ready:
+    """One that was started: what is used here of `asyncio.subprocess.Process`."""
+
+    def __init__(self, pid: int, told: asyncio.StreamReader, asking: asyncio.StreamWriter, stdin: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.returncode: int | None = None
+        self._end = asyncio.create_task(self._note_end(told, asking))
+
+    async def _note_end(self, told: asyncio.StreamReader, asking: asyncio.StreamWriter) -> int:
+        self.returncode = int(await told.readline())
+        asking.close()
+        self.stdin.close()
+        return self.returncode
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):  # its end is not told of yet
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+async def start(
+    arguments: Sequence[str], output: IO[bytes], errors: IO[bytes], *, environment: Mapping[str, str], folder: Path
+) -> Ready:
+    """`python -m pointsman ARGUMENTS`, in a session of its own; its standard input ends with this process."""
+    ours, its = socket.socketpair()
+    read, held = os.pipe()
+    socket.send_fds(_interpreter(), [b"."], [its.fileno(), read, output.fileno(), errors.fileno()])
+    its.close()
+    os.close(read)
+    told, asking = await asyncio.open_connection(sock=ours)
+    asking.write(json.dumps([list(arguments), dict(environment), str(folder)]).encode() + b"\n")
+    return Ready(int(await told.readline()), told, asking, os.fdopen(held, "wb"))
+
+
+async def run(
+    arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, seconds: float = 40.0
+) -> Finished:
+    """The same, to its end, with nothing to read. After `seconds` it is killed, which is a `TimeoutError`."""
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        process = await start(arguments, output, errors, environment=environment, folder=folder)
+        process.stdin.close()
+        try:
+            code = await asyncio.wait_for(process.wait(), seconds)
+        finally:
+            process.kill()
+            await process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return Finished(code, output.read().decode(), errors.read().decode())
+
+
+@functools.cache
+def _interpreter() -> socket.socket:
+    """Where the interpreter that is forked is asked. It ends with this process."""
+    ours, its = socket.socketpair()
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(its.fileno())], pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _wait_for_requests(control: int) -> None:
+    """Serve `start`. Returns in each process that was asked for, when it has run, and in this one when nobody asks."""
+    import pointsman.bus.jetstream
+    import pointsman.cli.declared
+    import pointsman.cli.serve
+    import pointsman.client
+    import pointsman.engine.loading
+    import pointsman.engine.signals
+    import pointsman.engine.supervisor
+    import pointsman.engine.worker  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those who tell how a process ended
+    with socket.socket(fileno=control) as requests:
+        while True:
+            asked, files, _, _ = socket.recv_fds(requests, 1, 4)
+            if not asked:
+                return
+            if os.fork() == 0:
+                break
+            for file in files:
+                os.close(file)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    told, *standard = files
+    with socket.socket(fileno=told) as telling, telling.makefile("rw") as words:
+        arguments, environment, folder = json.loads(words.readline())
+        if pid := os.fork():
+            _tell(words, standard, pid)
+    _become(arguments, environment, folder, standard)
+
+
+def _tell(words: IO[str], standard: Sequence[int], pid: int) -> None:
+    """Which process it is, and how it ended."""
+    for file in standard:
+        os.close(file)
+    words.write(f"{pid}\n")
+    words.flush()
+    _, status = os.waitpid(pid, 0)
+    words.write(f"{os.waitstatus_to_exitcode(status)}\n")
+    words.flush()
+    os._exit(0)
+
+
+def _become(arguments: Sequence[str], environment: Mapping[str, str], folder: str, standard: Sequence[int]) -> None:
+    os.setsid()
+    os.chdir(folder)
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    if environment.get("PYTHONWARNINGS") == "error":
+        warnings.simplefilter("error")
+    places = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder, *(place for place in places if place and place not in sys.path)]
+    sys.argv[1:] = arguments
+    runpy.run_module("pointsman", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file
+    _wait_for_requests(int(sys.argv[1]))
