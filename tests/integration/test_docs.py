@@ -3,7 +3,7 @@
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
 line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
 itself. What would build an environment is checked, not run: `make` targets must exist, and what `pip` installs must be
-an extra of this project.
+an extra of this project. Nor is the plain `pointsman demo`, which is what `test_demo` runs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ async def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
                         elif line.endswith("&"):
                             started.append(await background(line[:-1], tmp_path, settings))
                         elif line.startswith("pytest"):
-                            await run(f"{sys.executable} -m {line} -p no:cacheprovider", tmp_path, settings)
+                            await run(f"{line} -p no:cacheprovider", tmp_path, settings)
                         else:
                             await run(line, tmp_path, settings)
                     continue

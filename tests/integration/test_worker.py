@@ -126,7 +126,7 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
     for _ in range(3):
         await start()
 
-    given = [await desk.hand(name, 12.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
+    given = [await desk.hand(name, 5.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
     results = [await desk.result(handoff, within=30) for handoff in given]
 
     assert [(result.output, result.attempt) for result in results] == [

@@ -14,6 +14,6 @@ __all__ = ["doctor"]
 
 async def doctor(settings: Settings) -> dict[str, Any]:
     """Its checks that are bad, by name. A process of its own: what it sets for its log lines is not for those here."""
-    arguments = ["doctor", "--json", "--url", settings.url, "--namespace", settings.namespace]
+    arguments = ["-m", "pointsman", "doctor", "--json", "--url", settings.url, "--namespace", settings.namespace]
     finished = await ready.run(arguments, environment=os.environ, folder=Path.cwd())
     return {check["name"]: check for check in finished.documents if not check["ok"]}

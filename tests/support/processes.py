@@ -163,7 +163,7 @@ class System:
         name = "-".join(argument.rpartition("/")[2].removeprefix("pointsman_agents.") for argument in arguments)
         log = self.folder / f"{next(self._numbers):02}-{name}.log"
         with log.open("wb") as said:
-            process = await self._begin([*arguments, "--with-parent"], said)
+            process = await self._begin(["-m", "pointsman", *arguments, "--with-parent"], said)
         service = Service(name, process, log)
         self.services.append(service)
         return service
@@ -173,7 +173,7 @@ class System:
         if "POINTSMAN_FAULT" not in self.environment:
             return await ready.start(arguments, said, said, environment=self.environment, folder=self.folder)
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pointsman", *arguments),
+            *(sys.executable, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=said,
             stderr=said,
@@ -184,7 +184,9 @@ class System:
 
     async def command(self, *arguments: str, seconds: float = 40.0) -> Finished:
         """Run `pointsman ARGUMENTS` to its end."""
-        return await ready.run(arguments, environment=self.environment, folder=self.folder, seconds=seconds)
+        return await ready.run(
+            ["-m", "pointsman", *arguments], environment=self.environment, folder=self.folder, seconds=seconds
+        )
 
     async def ask(self, team: str, request: str | Mapping[str, Any], *, seconds: float = 30.0) -> Outcome:
         """The outcome of a new workflow."""

@@ -1,5 +1,5 @@
-"""Processes that run `python -m pointsman ...` and begin where its imports are done: each is forked from an interpreter
-that has them. A start takes a quarter of the CPU, and the tests start hundreds.
+"""Processes that run `python -m pointsman ...`, or a file that uses it, and begin where the imports are done: each is
+forked from an interpreter that has them. A start takes a quarter of the CPU, and the tests start hundreds.
 
 How a process starts by itself is shown where that is told of: by the demo, the evaluation, the command line's own tests
 and the crash points, whose place is read while importing.
@@ -74,7 +74,8 @@ class Ready:
 async def start(
     arguments: Sequence[str], output: IO[bytes], errors: IO[bytes], *, environment: Mapping[str, str], folder: Path
 ) -> Ready:
-    """`python -m pointsman ARGUMENTS`, in a session of its own; its standard input ends with this process."""
+    """`python ARGUMENTS`, in a session of its own: `-m` and a module, or a file; its standard input ends with this
+    process."""
     ours, its = socket.socketpair()
     read, held = os.pipe()
     socket.send_fds(_interpreter(), [b"."], [its.fileno(), read, output.fileno(), errors.fileno()])
@@ -165,17 +166,25 @@ def _tell(words: IO[str], standard: Sequence[int], pid: int) -> None:
 def _become(arguments: Sequence[str], environment: Mapping[str, str], folder: str, standard: Sequence[int]) -> None:
     os.setsid()
     os.chdir(folder)
-    for number, file in enumerate(standard):
+    for number, (file, name) in enumerate(zip(standard, ("stdin", "stdout", "stderr"), strict=True)):
         os.dup2(file, number)
         os.close(file)
+        was = getattr(sys, name)  # it has found out whether its file can be sought in: another's answer may differ
+        stream = open(number, "w" if number else "r", encoding=was.encoding, errors=was.errors, closefd=False)  # noqa: SIM115
+        stream.reconfigure(line_buffering=was.line_buffering, write_through=was.write_through)
+        setattr(sys, name, stream)
     os.environ.clear()
     os.environ.update(environment)
     if environment.get("PYTHONWARNINGS") == "error":
         warnings.simplefilter("error")
     places = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [folder, *(place for place in places if place and place not in sys.path)]
-    sys.argv[1:] = arguments
-    runpy.run_module("pointsman", run_name="__main__", alter_sys=True)
+    if arguments[0] == "-m":
+        sys.argv[1:] = arguments[2:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

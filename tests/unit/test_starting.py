@@ -70,16 +70,18 @@ def loaded(command: str, target: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "echo.py").write_text(AGENT)
-    return loaded("worker", tmp_path / "echo.py")
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    target = tmp_path_factory.mktemp("worker") / "echo.py"
+    target.write_text(AGENT)
+    return loaded("worker", target)
 
 
-@pytest.fixture
-def supervisor(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "desk.py").write_text(TEAM)
-    return loaded("supervisor", tmp_path / "desk.py")
+@pytest.fixture(scope="module")
+def supervisor(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    target = tmp_path_factory.mktemp("supervisor") / "desk.py"
+    target.write_text(TEAM)
+    return loaded("supervisor", target)
 
 
 def test_a_worker_without_a_model_loads_no_package_but_these(worker: dict[str, Any]) -> None:

@@ -7,11 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import pytest
 from rich.console import Console
+from support import ready
 
 from pointsman.cli import output
 from pointsman.cli.output import Code, console, degrade, emit, ending, write
@@ -39,37 +42,48 @@ main()
 """
 
 
-def pointsman(
-    *arguments: str, stdout: int = subprocess.PIPE, environment: Mapping[str, str] | None = None
-) -> tuple[int, bytes, bytes]:
+def python(code: str, *, stdout: int = subprocess.PIPE, environment: Mapping[str, str]) -> tuple[int, bytes, bytes]:
     done = subprocess.run(
-        [sys.executable, *(arguments if arguments[0] == "-c" else ("-m", "pointsman", *arguments))],
-        stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False,
-        env={**os.environ, "POINTSMAN_REQUEST_TIMEOUT": "0.2", **(environment or {})},
+        [sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False,
+        env={**os.environ, **environment},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 
+async def writing_to(output: IO[bytes], *arguments: str) -> tuple[int, str]:
+    """The exit code of `pointsman ARGUMENTS`, and what it says on standard error."""
+    words = ["-m", "pointsman", *arguments]
+    environment = {**os.environ, "POINTSMAN_REQUEST_TIMEOUT": "0.2"}
+    with TemporaryFile() as errors:
+        process = await ready.start(words, output, errors, environment=environment, folder=Path.cwd())
+        code = await process.wait()
+        errors.seek(0)
+        return code, errors.read().decode()
+
+
+@pytest.fixture
+def full() -> Iterator[IO[bytes]]:
+    with FULL.open("wb") as file:
+        yield file
+
+
 @needs_full
 @pytest.mark.parametrize("arguments", [["doctor", *NOWHERE], ["doctor", "--json", *NOWHERE], ["--version"], ["--help"]])
-def test_a_full_disk_is_one_line_and_code_1(arguments: list[str]) -> None:
-    with FULL.open("wb") as full:
-        code, _, err = pointsman(*arguments, stdout=full.fileno())
+async def test_a_full_disk_is_one_line_and_code_1(full: IO[bytes], arguments: list[str]) -> None:
+    code, err = await writing_to(full, *arguments)
 
-    assert (code, err.count(b"\n")) == (1, 1), err
-    assert err.startswith(b"pointsman: the output could not be written: No space left on device")
+    assert (code, err.count("\n")) == (1, 1), err
+    assert err.startswith("pointsman: the output could not be written: No space left on device")
 
 
 @pytest.mark.parametrize("arguments", [["doctor", *NOWHERE], ["doctor", "--json", *NOWHERE], ["--version"], ["--help"]])
-def test_a_reader_who_has_gone_has_read_enough(arguments: list[str]) -> None:
+async def test_a_reader_who_has_gone_has_read_enough(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    try:
-        code, _, err = pointsman(*arguments, stdout=writer)
-    finally:
-        os.close(writer)
+    with os.fdopen(writer, "wb") as output:
+        code, err = await writing_to(output, *arguments)
 
-    assert (code, err) == (0, b"")
+    assert (code, err) == (0, "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no shell here that closes an output")
@@ -96,7 +110,7 @@ def test_a_reader_who_has_gone_hides_no_error(error: str, expected: int, said: b
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        code, _, err = pointsman("-c", FAILS.format(error), stdout=writer, environment={"PYTHONUNBUFFERED": ""})
+        code, _, err = python(FAILS.format(error), stdout=writer, environment={"PYTHONUNBUFFERED": ""})
     finally:
         os.close(writer)
 
@@ -107,7 +121,7 @@ def test_a_reader_who_has_gone_hides_no_error(error: str, expected: int, said: b
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}]
 )
 def test_a_sign_that_an_encoding_lacks_is_a_plainer_one(environment: dict[str, str]) -> None:
-    code, out, err = pointsman("-c", SIGNS, environment=environment)
+    code, out, err = python(SIGNS, environment=environment)
 
     assert (code, out, err) == (0, b"+ ` x ??" + os.linesep.encode(), b"")
 
