@@ -205,7 +205,9 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
         source = client.source
 
     assert sent is not None
-    assert decode(sent.headers, sent.body)[0].source == source
+    envelope, _ = decode(sent.headers, sent.body)
+    assert envelope is not None
+    assert envelope.source == source
     assert [(each.intent, each.input) for each in seen] == [
         ("a text", "a text"), ("Work on the input", given), ("a text", "a text"),
     ]  # fmt: skip
