@@ -13,7 +13,7 @@ import pytest
 
 from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBroker
-from pointsman.cli import evaluating
+from pointsman.cli import evaluating, stage
 from pointsman.cli.output import Code
 from pointsman.client import Client
 from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
@@ -199,7 +199,7 @@ class Stand:
         (folder / "house.py").write_text(HOUSE)
         monkeypatch.chdir(folder)
         monkeypatch.setattr(evaluating, "session", self.session)
-        monkeypatch.setattr(evaluating.stage, "embedded", self.embedded)
+        monkeypatch.setattr(stage, "embedded", self.embedded)
         monkeypatch.setattr(evaluating, "_attended", self.attended)
         monkeypatch.setattr(evaluating, "evaluate", self.evaluate)
 

@@ -68,14 +68,14 @@ async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch:
         return await alive()
 
     monkeypatch.setattr(client, "alive", sometimes)
-    await store(client.bus, started(), dispatched("t1", "fitter", 1))  # type: ignore[arg-type]
+    await store(client.bus, started(), dispatched("t1", "fitter", 1))
     drawing = asyncio.ensure_future(
         workflows._draw_while_it_runs(client, Workflow(client, WORKFLOW, "crew"), screen.console)
     )
 
     await until(lambda: screen.shows("invoke_agent fitter"))
 
-    await store(client.bus, ended("cancelled", 3), number=2)  # type: ignore[arg-type]
+    await store(client.bus, ended("cancelled", 3), number=2)
     await asyncio.wait_for(drawing, 20)
 
 
@@ -118,26 +118,26 @@ async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> No
 
 async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it() -> None:
     client, screen = Client(MemoryBus()), Screen()
-    await store(client.bus, started(), dispatched("t1", "fitter", 1))  # type: ignore[arg-type]
+    await store(client.bus, started(), dispatched("t1", "fitter", 1))
     workflow = Workflow(client, WORKFLOW, "crew")
     drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
 
     await until(lambda: screen.shows("\u00b7 invoke_agent fitter", "waiting for an agent named fitter"))
 
-    await store(client.bus, ended("cancelled", 3), number=2)  # type: ignore[arg-type]
+    await store(client.bus, ended("cancelled", 3), number=2)
     await asyncio.wait_for(drawing, 20)
 
 
 async def test_tasks_that_wait_for_agents_share_a_line_where_there_is_no_room_and_are_no_task_of_nobodys() -> None:
     client, screen = Client(MemoryBus()), Screen()
     handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
-    await store(client.bus, started(), *handed)  # type: ignore[arg-type]
+    await store(client.bus, started(), *handed)
     workflow = Workflow(client, WORKFLOW, "crew")
     drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
 
     await until(lambda: screen.shows("50 tasks waiting for an agent"))
 
-    await store(client.bus, ended("cancelled", 3), number=2)  # type: ignore[arg-type]
+    await store(client.bus, ended("cancelled", 3), number=2)
     await asyncio.wait_for(drawing, 20)
     assert "None" not in screen.text
 
@@ -165,7 +165,7 @@ def names(node: TraceNode) -> list[str]:
 async def test_a_team_below_it_that_never_begins_does_not_hold_up_its_end() -> None:
     handed = dispatched("t1", "desk", 1).model_copy(update={"team": True})
     client = Client(MemoryBus())
-    await store(client.bus, started(), handed, ended("cancelled", 3))  # type: ignore[arg-type]
+    await store(client.bus, started(), handed, ended("cancelled", 3))
     growing = Growing(client, Workflow(client, WORKFLOW, "crew"))
 
     await asyncio.wait_for(growing.follow(), 20)

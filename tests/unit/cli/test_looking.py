@@ -97,7 +97,7 @@ def test_a_workflow_is_shown_with_its_plan_and_each_that_came_before(
 ) -> None:
     first, second = (PlannedTask(id=name, agent="fitter", intent="fit") for name in ("t1", "t2"))
     revised = PlanAccepted(at=at(3), revision=2, plan=Plan(goal="mend it", tasks=(second,)))
-    asyncio.run(store(client.bus, started(), *planned(first), revised))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started(), *planned(first), revised))
 
     workflows.show(WORKFLOW, url=None, namespace=None, json=True)
 
@@ -236,7 +236,7 @@ def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
 ) -> None:
     log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
     log.append(dispatched("t1", "fitter", 1))
-    asyncio.run(store(client.bus, *log, team="shop"))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, *log, team="shop"))
     said = "waiting for an agent named fitter: none is alive"
 
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_a_task_that_only_waits_is_called_so_by_show_and_by_trace(
     client: Client, capsys: pytest.CaptureFixture[str], more: list[Entry], said: str
 ) -> None:
     log = [started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)]
-    asyncio.run(store(client.bus, *log, *more))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, *log, *more))
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
 
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_what_was_written_as_otlp_is_told_where_it_went_and_not_on_the_output_of
     client: Client, capsys: pytest.CaptureFixture[str], tmp_path: Path, as_json: bool
 ) -> None:
     file = tmp_path / "spans.json"
-    asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
     workflows.trace(WORKFLOW, follow=False, otlp=str(file), **{**NOWHERE, "json": as_json})  # type: ignore[arg-type]
 
@@ -305,7 +305,7 @@ def test_what_was_written_as_otlp_is_told_where_it_went_and_not_on_the_output_of
 def test_what_is_written_as_otlp_to_standard_output_is_all_of_it(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
     workflows.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)  # type: ignore[arg-type]
 
@@ -319,7 +319,7 @@ def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
 ) -> None:
     begun = tool(BEGUN, 2, 2, kind="progress")
     envelope = Envelope(id="p1", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW)
-    asyncio.run(store(client.bus, started(), dispatched("t1", "fitter", 1)))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started(), dispatched("t1", "fitter", 1)))
     asyncio.run(client.bus.publish(client.subjects.event(WORKFLOW, "t1"), dump(begun), encode(envelope)))
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
 
@@ -333,7 +333,7 @@ async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
 ) -> None:
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
-    await store(client.bus, *log, dispatched("t1", "fitter", 1), team="shop")  # type: ignore[arg-type]
+    await store(client.bus, *log, dispatched("t1", "fitter", 1), team="shop")
     looks: list[None] = []
     alive = client.alive
 

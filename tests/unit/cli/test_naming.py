@@ -50,7 +50,7 @@ def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: 
 def test_the_beginning_of_an_id_is_enough_to_take_a_workflow_elsewhere_or_to_end_it(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asyncio.run(store(client.bus, started()))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started()))
 
     archives.export(WORKFLOW[:9], "-", url=None, namespace=None, json=False)
     exported = capsys.readouterr().out
@@ -75,7 +75,7 @@ def test_a_beginning_that_is_of_several_ends_none_of_them(client: Client) -> Non
 def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(store(client.bus, started()))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started()))
     answered: list[str] = []
 
     async def reject(approval: str, **_: object) -> Answer:
@@ -103,7 +103,7 @@ def test_a_dead_letter_is_shown_with_the_names_of_its_fields(
 def test_dead_letters_are_named_by_the_beginnings_of_their_ids_and_of_their_workflows(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asyncio.run(store(client.bus, started()))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, started()))
     for name, workflow in (("c0ffee", WORKFLOW), ("c0fa11", "wf_2")):
         asyncio.run(bury(client, name, "undecodable", workflow))
 

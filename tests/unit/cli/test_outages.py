@@ -43,9 +43,9 @@ def test_a_command_that_waits_says_that_the_broker_is_away_and_not_among_what_pr
 
     def said_so(message: str) -> None:
         complain(message)
-        ending.append(asyncio.ensure_future(store(client.bus, end, number=2)))  # type: ignore[arg-type]
+        ending.append(asyncio.ensure_future(store(client.bus, end, number=2)))
 
-    asyncio.run(store(client.bus, *before))  # type: ignore[arg-type]
+    asyncio.run(store(client.bus, *before))
     monkeypatch.setattr(MemoryBus, "connected", False)
     monkeypatch.setattr(waiting, "complain", said_so)
 

@@ -22,6 +22,7 @@ from pointsman_schemas.log import (
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
+    Entry,
     LimitReached,
     PlanAccepted,
     ResultIgnored,
@@ -330,7 +331,9 @@ def test_a_trace_tells_attempts_and_what_was_paid() -> None:
 
 
 def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() -> None:
-    log = [started(), dispatched("t1", "fitter", 0), succeeded("t1", "fitter", 4, 8), ended("completed", 8)]
+    log: list[Entry] = [
+        started(), dispatched("t1", "fitter", 0), succeeded("t1", "fitter", 4, 8), ended("completed", 8),
+    ]  # fmt: skip
 
     (line,) = [line for line in plain(tree(build(log), at(9))).splitlines() if "invoke_agent fitter" in line]
 
@@ -339,7 +342,7 @@ def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() ->
 
 
 def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark() -> None:
-    log = [started(), dispatched("t1", "fitter", 0)]
+    log: list[Entry] = [started(), dispatched("t1", "fitter", 0)]
 
     def line(*reports: Progress) -> str:
         text = plain(tree(build(log, reports), at(8)))
@@ -360,7 +363,7 @@ def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> N
 
 
 def test_what_goes_on_tells_how_long_until_now() -> None:
-    log = [started(), dispatched("t1", "fitter", 2)]
+    log: list[Entry] = [started(), dispatched("t1", "fitter", 2)]
 
     lines = [line.split() for line in plain(tree(build(log), at(9))).splitlines()]
 

@@ -16,7 +16,6 @@ import pytest
 from rich.console import Console
 from support import ready
 
-from pointsman.cli import output
 from pointsman.cli.output import Code, console, degrade, emit, ending, write
 
 NOWHERE = ["--url", "nats://127.0.0.1:1"]
@@ -166,7 +165,7 @@ def test_rich_ends_no_command_on_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "closed")
 
-    monkeypatch.setattr(output.os, "dup2", lambda *_: None)  # both would send the test's own output nowhere
-    monkeypatch.setattr(output.os, "open", lambda *_: -1)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)  # both would send the test's own output nowhere
+    monkeypatch.setattr(os, "open", lambda *_: -1)
 
     assert ending(lambda: Console(file=Closed()).print("said")) == Code.OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -17,7 +18,7 @@ from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
 from pointsman.llm_agent import LLMAgent
 from pointsman.reporting import RecordingReporter
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
-from pointsman.tools import tool
+from pointsman.tools import Tool, tool
 from pointsman_schemas.events import Handoff, Usage, Verdict
 
 
@@ -56,7 +57,7 @@ class Bank:
             return "noted"
 
         self.pay = pay
-        self.tools = [pay, settle, note]
+        self.tools: list[Tool[..., Any]] = [pay, settle, note]
 
     @property
     def amounts(self) -> list[int]:

@@ -11,7 +11,8 @@ from support.system import echo
 from support.waiting import until
 
 from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBus, MemoryConsumer
+from pointsman.bus.memory import MemoryBus
+from pointsman.bus.memory_consumers import MemoryConsumer
 from pointsman.engine.supervisor import SupervisorEngine
 from pointsman.engine.worker import Worker
 from pointsman.errors import BusUnavailable

@@ -80,8 +80,9 @@ async def crew(
     bus: type[MemoryBus] = MemoryBus,
 ) -> AsyncIterator[Client]:
     stop, client = asyncio.Event(), Client(broker.connect())
-    parts = [SupervisorEngine(bus(broker=broker), ONE, settings, SystemClock()) for _ in range(supervisors)]
-    tasks = [asyncio.create_task(part.run(stop)) for part in (*parts, Worker(broker.connect(), agents, settings))]
+    engines = [SupervisorEngine(bus(broker=broker), ONE, settings, SystemClock()) for _ in range(supervisors)]
+    parts: list[SupervisorEngine | Worker] = [*engines, Worker(broker.connect(), agents, settings)]
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
 
     async def announced() -> bool:
         return len(await client.agents()) == len(agents) and len(await client.teams()) == supervisors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -54,9 +55,9 @@ async def bury(bus: MemoryBus, name: str = "d1", **changes: Any) -> None:
     await bus.publish(SUBJECTS.dead(letter.origin, letter.workflow_id, name), dump(letter), encode(envelope))
 
 
-async def bury_request(bus: MemoryBus, body: bytes = REQUEST, name: str = "d1", **headers: str) -> None:
+async def bury_request(bus: MemoryBus, body: bytes = REQUEST, headers: Mapping[str, str] | None = None) -> None:
     await bury(
-        bus, name, origin=TEAM, workflow_id=None, task_id=None, subject=f"pointsman.request.{TEAM}", headers=headers,
+        bus, origin=TEAM, workflow_id=None, task_id=None, subject=f"pointsman.request.{TEAM}", headers=headers or {},
         body=base64.b64encode(body).decode(),
     )  # fmt: skip
 
@@ -119,7 +120,8 @@ async def test_a_request_is_sent_again_under_an_id_that_follows_from_the_letter(
     bus: MemoryBus, letters: DeadLetters
 ) -> None:
     headers = encode(Envelope(id="r-1", type=Request.event_type, source="/shop", time=START, correlation_id="order 7"))
-    await bury_request(bus, **headers, **{"Nats-Msg-Id": "r-1", "Nats-Expected-Last-Subject-Sequence": "0"})
+    nats = {"Nats-Msg-Id": "r-1", "Nats-Expected-Last-Subject-Sequence": "0"}
+    await bury_request(bus, headers=headers | nats)
 
     done = await letters.replay(await letters.get("d1"))
 
@@ -146,7 +148,7 @@ async def test_a_bare_request_is_identified_by_its_message_id(bus: MemoryBus, le
 
 async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, letters: DeadLetters) -> None:
     event = {"specversion": "1.0", "id": "r-1", "type": Request.event_type, "source": "/shop", "data": {"input": "x"}}
-    await bury_request(bus, json.dumps(event).encode(), **{"content-type": "application/cloudevents+json"})
+    await bury_request(bus, json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
 
     done = await letters.replay(await letters.get("d1"))
 
@@ -160,7 +162,7 @@ async def test_what_a_letter_could_not_hold_is_replayed_whole_from_its_stream_or
 ) -> None:
     subject = f"pointsman.request.{TEAM}"
     sequence = await bus.publish(subject, REQUEST, {})
-    cut = {"body": base64.b64encode(REQUEST[:3]).decode(), "truncated": True, "sequence": sequence}
+    cut: dict[str, Any] = {"body": base64.b64encode(REQUEST[:3]).decode(), "truncated": True, "sequence": sequence}
     await bury(bus, origin=TEAM, workflow_id=None, task_id=None, subject=subject, **cut)
     letter = await letters.get("d1")
 

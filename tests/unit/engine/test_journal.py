@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
 from pointsman.tool_turns import REPEATS
-from pointsman.tools import tool
+from pointsman.tools import Tool, tool
 from pointsman_schemas.events import Handoff, Step, Usage
 from pointsman_schemas.strict_json import parse
 
@@ -49,7 +50,7 @@ class Shop:
             """Pays, once."""
             return await self._held("pay", context)
 
-        self.tools = [look, slow, pay]
+        self.tools: list[Tool[..., Any]] = [look, slow, pay]
 
     async def _held(self, name: str, context: Context) -> str:
         self.runs.append((name, context.idempotency_key))
@@ -306,7 +307,7 @@ async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
     handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"}), ("pay", {})))
     paid = list(shop.runs)
 
-    shop.tools = [tool(approval=True)(shop.tools[2].__wrapped__)]  # in a later release
+    shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # in a later release
     second = ScriptedModel(saying("done"))
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
         result = await desk.result(handoff)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import deque
+from typing import Any
 
 import pytest
 from support.caches import empty_caches
@@ -23,7 +24,7 @@ from pointsman.settings import Settings
 from pointsman_schemas.ids import token
 from pointsman_schemas.team import Team
 
-_TASKS = [
+_TASKS: list[dict[str, Any]] = [
     {"id": "t1", "agent": "a", "intent": "first"},
     {"id": "t2", "agent": "a", "intent": "then", "depends_on": ["t1"]},
 ]

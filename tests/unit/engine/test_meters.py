@@ -186,9 +186,11 @@ async def test_what_was_published_and_not_answered_is_looked_up_and_counted_once
     admission.done(3400, None)
     await clock.advance(0.5)
 
-    assert (taken.requests, taken.tokens, len(taken.calls)) == (pytest.approx(9), pytest.approx(6_000), 1)
+    assert (taken.requests, taken.tokens) == pytest.approx((9, 6_000))
+    assert len(taken.calls) == 1
     given = await left(bus)
-    assert (given.tokens, given.calls) == (pytest.approx(7_200), {})  # 600 back, and what 0.6 s bring
+    assert given.tokens == pytest.approx(7_200)  # 600 back, and what 0.6 s bring
+    assert given.calls == {}
 
 
 async def test_a_model_nobody_limits_costs_no_message() -> None:

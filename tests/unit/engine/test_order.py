@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -32,13 +32,15 @@ from pointsman_schemas.team import Limits, Team
 
 SUBJECTS = Subjects("sim")
 TEAM = Team(name="crew", limits=Limits(deadline=60, task_timeout=20))
-TASKS = [
+TASKS: list[dict[str, Any]] = [
     {"id": "t1", "agent": "a", "intent": "do the thing"},
     {"id": "t2", "agent": "a", "depends_on": ["t1"], "intent": "go on with it"},
 ]
 WORKFLOW = workflow_id_for("sim.request.crew", "r1")
 SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
 STEPS = 20_000  # ten times what any of these takes
+
+_Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 def log_of(broker: MemoryBroker) -> list[Commit]:
@@ -116,7 +118,7 @@ class WitnessedBus(MemoryBus):
         return await super().schedule(name, *more, **given)
 
 
-def system(bus: Callable[[], MemoryBus], stop: asyncio.Event) -> list[Callable[[], Awaitable[None]]]:
+def system(bus: Callable[[], MemoryBus], stop: asyncio.Event) -> list[_Part]:
     agents = [planner_of(*TASKS), synthesizer, echo("a")]
     return [
         lambda: SupervisorEngine(bus(), TEAM, SETTINGS, SimulatedClock()).run(stop),
@@ -185,10 +187,10 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
         stop = asyncio.Event()
         over = asyncio.ensure_future(ended(broker))
 
-        async def keep(name: str, part: Callable[[], Awaitable[None]]) -> None:
+        async def keep(name: str, part: _Part) -> None:
             while not stop.is_set():
                 alive[name] = Process(name)
-                alive[name].start(part())  # type: ignore[arg-type]
+                alive[name].start(part())
                 await alive[name].ended()
 
         keeping = [
@@ -231,7 +233,7 @@ def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its
         working = asyncio.ensure_future(work())
         with monkeypatch.context() as patch:
             patch.setattr(supervisor, "passed", dies)
-            first.start(supervise())  # type: ignore[arg-type]
+            first.start(supervise())
             await asyncio.sleep(1)
             await ask(broker)
             await first.ended()

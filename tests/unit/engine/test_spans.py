@@ -56,9 +56,10 @@ async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told
     end = succeeded("t1", "fitter", 4, 5, attempt)
     bus, state = MemoryBus(), None
     spans = Spans(bus, Subjects(), SystemClock(), "crew")
+    commits: list[list[Entry]] = [log, [end]]
 
     with exporting() as exporter:
-        for number, entries in enumerate((log, [end]), 1):
+        for number, entries in enumerate(commits, 1):
             await store(bus, *entries, number=number)
             state = apply(state, Commit(number=number, entries=tuple(entries)))
         assert isinstance(state, State)

@@ -155,6 +155,7 @@ async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytes
 
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
     async with on_memory([DESK, Team(name="other")], [echo("one"), two]) as client:
+        assert isinstance(client.bus, MemoryBus)
         broker = client.bus.broker
         await client.bus.registry.announce(team_card(refunds, datetime.now(UTC), "one"))  # it was there a moment ago
         workflow = await client.submit("desk", "may we?")

@@ -50,7 +50,8 @@ async def crew(
     agents = [planner_of(ONE_TASK), synthesizer, a or echo("a")]
     engines = [SupervisorEngine(broker.connect(), TEAM, settings, SystemClock()) for _ in range(supervisors)]
     worker = Worker(broker.connect(), agents, settings)
-    tasks = [asyncio.create_task(part.run(stop)) for part in (*engines, worker)]
+    parts: list[SupervisorEngine | Worker] = [*engines, worker]
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
     watching = broker.connect()
     await until(lambda: _alive(watching, 3))
     try:

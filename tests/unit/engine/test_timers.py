@@ -82,7 +82,7 @@ async def crew(
 ) -> AsyncIterator[Client]:
     broker = broker or MemoryBroker(clock=clock)
     stop, settings = asyncio.Event(), Settings(ack_wait=2, heartbeat=0.2, grace=0)
-    parts = [
+    parts: list[SupervisorEngine | Worker] = [
         SupervisorEngine(broker.connect(), team, settings, ours or clock),
         Worker(broker.connect(), [planner_of(ONE_TASK), silent], settings, clock=theirs or clock),
     ]
@@ -200,7 +200,7 @@ async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
 ) -> None:
     monkeypatch.setattr(supervisor, "_PATIENCE", 2)
     monkeypatch.setattr(supervisor, "_LONGEST_PAUSE", 0.01)
-    commit, failed = Committer.commit, []
+    commit, failed = Committer.commit, list[str]()
 
     async def trip(self: Any, workflow: str, head: Any, arrivals: Any) -> Any:
         if any(isinstance(each.input, TimerFired) for each in arrivals) and len(failed) < 8:

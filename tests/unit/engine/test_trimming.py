@@ -198,8 +198,13 @@ async def test_a_supervisor_trims_by_itself_and_only_the_first_of_a_team() -> No
         assert await client.bus.subjects("log", SUBJECTS.logs_of("quick"))
 
     asked: list[float] = []
+
+    def ends() -> bool:
+        asked.append(clock.monotonic())
+        return False
+
     trimmer = Trimmer(broker.connect(), SUBJECTS, clock, "quick", 30)
-    watching = asyncio.create_task(trimmer.run(lambda: bool(asked.append(clock.monotonic()))))
+    watching = asyncio.create_task(trimmer.run(ends))
     with capture_logs() as lines:
         await clock.advance(trimming._PAUSE * 3 + 1)
     watching.cancel()

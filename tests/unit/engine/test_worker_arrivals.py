@@ -16,6 +16,7 @@ from support.workers import SETTINGS, Desk, running, worker
 from pointsman.agent import agent
 from pointsman.bus.memory import MemoryBroker, MemoryBus
 from pointsman.engine import answering
+from pointsman.engine.burial import bury
 from pointsman.engine.worker import Worker
 from pointsman.errors import BusUnavailable
 from pointsman.ports import Delivery
@@ -231,14 +232,13 @@ async def test_a_bad_handoff_whose_dead_letter_cannot_be_stored_is_kept_until_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     desk, tries = Desk(MemoryBus()), 0
-    there = answering.bury
 
     async def away_at_first(*given: Any, **more: Any) -> DeadLetter:
         nonlocal tries
         tries += 1
         if tries < 3:
             raise BusUnavailable("the stream of dead letters is full or missing")
-        return await there(*given, **more)
+        return await bury(*given, **more)
 
     monkeypatch.setattr(answering, "bury", away_at_first)
     await desk.publish(desk.handoff("echo"), body=b"{")

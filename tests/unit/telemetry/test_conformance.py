@@ -267,8 +267,8 @@ def test_inputs_that_came_together_are_one_span_that_counts_them_and_links_to_wh
     ]
 
     spans = Spans(MemoryBus(), SUBJECTS, SystemClock(), "crew")
-    spans.processed(state, together, T0)  # type: ignore[arg-type]
-    spans.processed(state, together[:1], T0)  # type: ignore[arg-type]
+    spans.processed(state, together, T0)
+    spans.processed(state, together[:1], T0)
 
     (span,) = exported.get_finished_spans()  # one alone needs none
     assert (span.name, span.kind.name) == ("process pointsman.inbox.crew", "CONSUMER")

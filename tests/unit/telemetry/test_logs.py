@@ -350,7 +350,12 @@ def test_a_sender_that_fails_does_no_harm_and_the_sdks_own_lines_are_not_sent() 
 def test_a_line_that_is_written_and_sent_is_scrubbed_once(fresh: pytest.MonkeyPatch, form: str) -> None:
     stream = start(fresh, form=form)
     scrubbed: list[str] = []
-    fresh.setattr(logs, "scrub", lambda text: scrubbed.append(text) or scrub(text))
+
+    def noted(text: str) -> str:
+        scrubbed.append(text)
+        return scrub(text)
+
+    fresh.setattr(logs, "scrub", noted)
     sent: list[logs.Line] = []
     logs.send_to(sent.append)
     try:

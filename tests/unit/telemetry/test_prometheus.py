@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from support.prometheus import every_name, exposing, samples
+from support.prometheus import Samples, every_name, exposing, samples
 from support.system import in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
@@ -159,6 +159,5 @@ def test_prometheus_without_a_port_to_ask_on_is_told_of_at_the_start(monkeypatch
     assert "POINTSMAN_HEALTH_PORT" in line["hint"]
 
 
-def _total(seen: object, name: str, **labels: str) -> float:
-    rows = seen.get(name, [])  # type: ignore[attr-defined]
-    return sum(value for has, value in rows if labels.items() <= has.items())
+def _total(seen: Samples, name: str, **labels: str) -> float:
+    return sum(value for has, value in seen.get(name, []) if labels.items() <= has.items())

@@ -107,7 +107,7 @@ def by_others() -> None:
     with span("ours", parent=PARENT, attributes={"kept": 1}):
         current = otel.get_current_span()
         assert current.is_recording()
-        current.set_attribute("mapping", {"a": {"b": [1, None, b"x"]}})  # type: ignore[arg-type]
+        current.set_attribute("mapping", {"a": {"b": [1, None, b"x"]}})
         current.set_attribute("no kind of value", object())  # type: ignore[arg-type]
         current.set_attribute("", 1)
         current.set_attributes(MANY)
@@ -228,7 +228,12 @@ async def test_of_a_thousand_spans_that_wait_all_but_the_newest_wait_as_bytes(mo
     collector = Collector()
     pipeline = exporting_to(collector)
     waiting: list[Written] = []
-    monkeypatch.setattr(traces._recorder, "_take", lambda written: not waiting.append(written))
+
+    def take(written: Written) -> bool:
+        waiting.append(written)
+        return True
+
+    monkeypatch.setattr(traces._recorder, "_take", take)
 
     for number in range(1000):
         with span(f"span {number}", parent=PARENT, attributes={"name": "a" * 100, "number": number}):
@@ -242,7 +247,12 @@ async def test_of_a_thousand_spans_that_wait_all_but_the_newest_wait_as_bytes(mo
 
 async def test_a_span_that_found_no_room_is_not_encoded() -> None:
     refused: list[Written] = []
-    recorder = Recorder(lambda written: bool(refused.append(written)))
+
+    def refuse(written: Written) -> bool:
+        refused.append(written)
+        return False
+
+    recorder = Recorder(refuse)
 
     for _ in range(100):
         recorder.begin("span", 1, PARENT, remote=True).end()

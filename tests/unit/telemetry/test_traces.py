@@ -364,8 +364,12 @@ class Ending:
 def test_what_is_traced_goes_on_though_another_thread_ends_the_tracing_meanwhile(there: bool) -> None:
     taken: list[Written] = []
 
+    def take(written: Written) -> bool:
+        taken.append(written)
+        return True
+
     def begin() -> None:
-        recorder = Recorder(lambda written: not taken.append(written))
+        recorder = Recorder(take)
         traces.use(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=recorder)
 
     begin()

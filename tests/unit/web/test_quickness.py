@@ -12,7 +12,10 @@ from support.history import WORKFLOW, dispatched, ended, planned, started, store
 from support.waiting import until
 
 from pointsman.bus.memory import MemoryBus
+from pointsman.engine.history import commit_of
+from pointsman.ports import Stored
 from pointsman.web import index
+from pointsman_schemas.log import Commit
 from pointsman_schemas.plan import PlannedTask
 
 pytestmark = pytest.mark.timeout(120)  # 10,000 workflows are written first
@@ -39,10 +42,14 @@ async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListC
         await store(bus, started(name), ended("completed", 3, workflow=name), workflow=name)
     last = await store(bus, started("wf_last"), workflow="wf_last")
     folded: list[int] = []
-    read = index.commit_of
+
+    def reading(stored: Stored) -> Commit:
+        folded.append(stored.sequence)
+        return commit_of(stored)
+
     async with watching(bus) as dashboard:
         await until(lambda: dashboard.index.sequence >= last, seconds=60)
-        monkeypatch.setattr(index, "commit_of", lambda stored: (folded.append(stored.sequence), read(stored))[1])
+        monkeypatch.setattr(index, "commit_of", reading)
         async with events(dashboard.app, "/api/live/workflows") as one, events(dashboard.app, "/api/live/workflows"):
             page = await one.until("page")
             await store(bus, ended("completed", 3, workflow="wf_last"), workflow="wf_last", number=2)
