@@ -24,27 +24,18 @@ async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
         yield running
 
 
-async def test_a_replicated_stream_stands_on_all_three_nodes(cluster: NatsCluster) -> None:
+async def test_a_replicated_stream_stands_on_all_nodes_and_survives_the_loss_of_one(
+    cluster: NatsCluster,
+) -> None:
     client = await _connect(cluster)
     js = client.jetstream()
-
     await js.add_stream(name="KEPT", subjects=["kept.>"], num_replicas=3, storage=StorageType.FILE)
-
     await _until_replicas_are_current(js, 2)
-    placed = (await js.stream_info("KEPT")).cluster
-    assert placed is not None
-    assert sorted([str(placed.leader), *(str(peer.name) for peer in placed.replicas or [])]) == cluster.names
-    await client.close()
-
-
-async def test_acknowledged_messages_survive_the_loss_of_any_one_node(cluster: NatsCluster) -> None:
-    client = await _connect(cluster)
-    js = client.jetstream()
-    await js.add_stream(name="KEPT", subjects=["kept.>"], num_replicas=3, storage=StorageType.FILE)
     for number in range(20):
         await js.publish("kept.message", str(number).encode())
     placed = (await js.stream_info("KEPT")).cluster
     assert placed is not None
+    assert sorted([str(placed.leader), *(str(peer.name) for peer in placed.replicas or [])]) == cluster.names
     leader = cluster.names.index(str(placed.leader))
 
     await cluster.kill(leader)

@@ -63,8 +63,13 @@ async def test_three_agents_answer_the_sample_request_side_by_side_in_one_trace(
     assert trace["trace_id"] == outcome["trace_id"]
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
-async def test_with_a_key_it_runs_on_that_provider(name: str) -> None:
+def key_of(name: str, provider: FakeProvider) -> dict[str, str]:
+    """What the environment of somebody with a key of the provider `name` has."""
+    place = {"OPENAI_BASE_URL": provider.openai_url, "ANTHROPIC_BASE_URL": provider.url}
+    return {f"{name.upper()}_API_KEY": "sk-test-key", "POINTSMAN_MODEL": "", **place}
+
+
+async def test_with_a_key_it_runs_on_that_provider() -> None:
     plan = {"goal": "help", "tasks": [{"id": "t1", "agent": "billing", "intent": "Look at the charges"}]}
     asked_twice: list[Call] = []
 
@@ -76,25 +81,28 @@ async def test_with_a_key_it_runs_on_that_provider(name: str) -> None:
         provider.when("You plan for a team", Answer(data=plan))
         provider.when("You are the billing specialist", billing)
         provider.when("You write the one answer", Answer(data={"answer": "You were charged twice."}))
-        key = {f"{name.upper()}_API_KEY": "sk-test-key", "POINTSMAN_MODEL": ""}
-        place = {"OPENAI_BASE_URL": provider.openai_url, "ANTHROPIC_BASE_URL": provider.url}
-        code, lines = await demo("I was charged twice", **key, **place)
+        code, lines = await demo("I was charged twice", **key_of("openai", provider))
         calls = provider.calls
 
     outcome = outcome_of(lines)
     assert (code, outcome["answer"]) == (0, "You were charged twice.")
     assert outcome["usage"]["calls"] == 4  # planner, billing before and after its tool, synthesizer
     assert "ch-5003" in json.dumps(asked_twice[1].body), "the tool's real result went back to the model"
-    assert {call.path for call in calls} == {"/v1/chat/completions" if name == "openai" else "/v1/messages"}
+    assert {call.path for call in calls} == {"/v1/chat/completions"}
 
 
 async def test_a_request_nobody_here_can_help_with_is_not_answered_and_says_so() -> None:
-    code, lines = await demo("Which mountain is the highest on Mars?")
+    """With a key of the other provider, whose model finds that; the offline one does in `test_customer_service`."""
+    async with FakeProvider.saying() as provider:
+        provider.when("You plan for a team", Answer(data={"tasks": [], "cannot": "no agent here can help"}))
+        code, lines = await demo("Which mountain is the highest on Mars?", **key_of("anthropic", provider))
+        calls = provider.calls
 
     outcome = outcome_of(lines)
     assert (code, outcome["status"]) == (1, "failed")
     assert not [task for task in outcome["tasks"] if task["role"] == "work"]
     assert "no agent here can help" in outcome["reason"]
+    assert [call.path for call in calls] == ["/v1/messages"]
 
 
 async def test_a_child_that_cannot_start_ends_the_demo_with_what_it_said(tmp_path: Path) -> None:

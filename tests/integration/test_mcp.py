@@ -26,14 +26,16 @@ pytestmark = pytest.mark.timeout(90)
 
 SERVER = """
 import asyncio, os, pathlib, time
-from mcp.server import MCPServer
+
+here = pathlib.Path(__file__).parent
+(here / "pids").open("a").write(f"{os.getpid()}\\n")
+time.sleep(float(os.environ.get("SLOW", 0)))
+
+from mcp.server import MCPServer  # it takes a while, for which a server that is ended as it starts need not wait
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-here = pathlib.Path(__file__).parent
 server = MCPServer("calculator")
-(here / "pids").open("a").write(f"{os.getpid()}\\n")
-time.sleep(float(os.environ.get("SLOW", 0)))
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def add(a: int, b: int) -> int:

@@ -1,8 +1,8 @@
 """Processes that run `python -m pointsman ...`, or a file that uses it, and begin where the imports are done: each is
 forked from an interpreter that has them. A start takes a quarter of the CPU, and the tests start hundreds.
 
-How a process starts by itself is shown where that is told of: by the demo, the evaluation, the command line's own tests
-and the crash points, whose place is read while importing.
+How a process starts by itself is shown where that is told of: by the demo, which starts a whole team, the command
+line's own tests and the crash points, whose place is read while importing.
 """
 
 from __future__ import annotations
