@@ -30,6 +30,7 @@ def main() -> int:
         raw=raw,
         shapes=() if given.no_shapes else ("W2", "W3"),
         tracing=not given.no_tracing,
+        logged=not given.smoke,
         sync=given.sync,
     )
     measured = run(measure(amount, _told))

@@ -3,6 +3,10 @@
 A supervisor and four agents, each a process with uvloop, publish what a real workflow published before, as fast as
 they can: stored and acknowledged by the broker, pulled through durable consumers, acknowledged. There is no state but
 a count of open dependencies, no log, no timer, no validation: nothing is even parsed.
+
+With a log it is the least that the protocol itself can cost: each turn's commit is stored by compare-and-set before
+what it owes is sent, what came meanwhile is one turn, bodies are read and commits are written as JSON, a timer is set.
+What an input means is still not decided, and nothing is validated.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import traceback
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
@@ -34,7 +38,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Floor", "record", "round_trips"]
 
-_STREAM = "FLOOR"
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _ASKED = 1000  # messages a pull asks for, and asks for more at half: no pull ever runs dry
 _EXPIRES = 3600  # seconds; longer than any run
 _PATIENCE = 60.0  # seconds one workflow may take before the run is given up
@@ -45,7 +49,7 @@ Sent = tuple[dict[str, str], bytes]
 @dataclass(frozen=True, slots=True)
 class Recording:
     """What one workflow of each shape published: headers and bodies by `request`, `handoff.TASK`, `result.TASK`,
-    `outcome`; who has each task, and what each waits for."""
+    `outcome`, `timer`, `commit.NUMBER`; who has each task, and what each waits for."""
 
     sent: dict[str, dict[str, Sent]]
     agents: dict[str, dict[str, str]]
@@ -85,20 +89,35 @@ async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> byt
             found[f"result.{stored.subject.split('.')[6]}"] = stored
         async for stored in bus.read("log", f"{namespace}.outcome.*.{workflow}"):
             found["outcome"] = stored
+        async for stored in bus.read("work", f"{namespace}.schedule.{workflow}.*"):
+            found["timer"] = stored
+        commits = [stored async for stored in bus.read("log", f"{namespace}.log.*.{workflow}")]
+        found |= {f"commit.{number}": stored for number, stored in enumerate(commits)}
         written[shape] = {name: (_headers(stored), b64encode(stored.body).decode()) for name, stored in found.items()}
     return json.dumps(written).encode()
 
 
 def _headers(stored: Stored) -> dict[str, str]:
-    """Without the id: the broker would take the second workflow's messages for the first one's."""
-    return {name: value for name, value in stored.headers.items() if name != "Nats-Msg-Id"}
+    """Without the id: the broker would take the second workflow's messages for the first one's. Nor is anything to
+    happen later."""
+    return {
+        name: value
+        for name, value in stored.headers.items()
+        if name != "Nats-Msg-Id" and not name.startswith("Nats-Schedule")
+    }
 
 
 class Floor:
-    """The floor's processes and, here, its caller. `submit` publishes a request and waits for its outcome."""
+    """The floor's processes and, here, its caller. `submit` publishes a request and waits for its outcome.
 
-    def __init__(self, url: str, children: Children, recording: Path, name: str = "floor") -> None:
+    `logged`: its supervisor keeps a log.
+    """
+
+    def __init__(
+        self, url: str, children: Children, recording: Path, name: str = "floor", *, logged: bool = False
+    ) -> None:
         self._url = url
+        self._logged = logged
         self._name = name
         self._children = children
         self._path = recording
@@ -113,31 +132,34 @@ class Floor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Floor]:
+        name = self._name
         async with _connected(self._url) as (client, stream):
             self._stream = stream
-            await stream.add_stream(StreamConfig(name=_STREAM, subjects=["floor.>"]))
-            filters = {"request": "request", "inbox": "inbox", "outcomes": "outcome", "raw": "raw"}
-            for name, kind in {**filters, **{agent: f"handoff.{agent}" for agent in AGENTS}}.items():
-                config = ConsumerConfig(
-                    durable_name=name, filter_subject=f"floor.{kind}.>", ack_policy=AckPolicy.EXPLICIT
-                )
-                await stream.add_consumer(_STREAM, config)
+            work = [f"{name}.{kind}.>" for kind in ("request", "handoff", "inbox", "schedule")]
+            log = [f"{name}.{kind}.>" for kind in ("log", "outcome")]
+            await stream.add_stream(StreamConfig(name=name, subjects=work))
+            await stream.add_stream(StreamConfig(name=f"{name}-log", subjects=log))
+            kinds = {"request": "request", "inbox": "inbox", **{agent: f"handoff.{agent}" for agent in AGENTS}}
+            for consumer, kind in kinds.items():
+                await _consume(stream, name, consumer, f"{name}.{kind}.>")
+            await _consume(stream, f"{name}-log", "outcomes", f"{name}.outcome.>")
             for role in ("supervisor", *AGENTS):
-                await self._children.start(f"{self._name}-{role}", "benchmarks.floor", role, self._url, str(self._path))
-            await _pull(client, "outcomes", self._heard)
+                part = f"logged-{role}" if self._logged and role == "supervisor" else role
+                await self._children.start(f"{name}-{role}", "benchmarks.floor", part, self._url, str(self._path), name)
+            await _pull(client, f"{name}-log", "outcomes", self._heard)
             yield self
 
     async def stored(self) -> tuple[int, int]:
-        """How many messages its stream holds, and in how many bytes."""
-        state = (await self._stream.stream_info(_STREAM)).state
-        return state.messages, state.bytes
+        """How many messages its streams hold, and in how many bytes."""
+        states = [(await self._stream.stream_info(name)).state for name in (self._name, f"{self._name}-log")]
+        return sum(state.messages for state in states), sum(state.bytes for state in states)
 
     async def submit(self, shape: str) -> None:
         self._count += 1
         workflow = f"wf_{self._count}"
         self._waiting[workflow] = asyncio.get_running_loop().create_future()
         headers, body = self._recording.sent[shape]["request"]
-        await self._stream.publish(f"floor.request.{shape}.{workflow}", body, headers=headers)
+        await self._stream.publish(f"{self._name}.request.{shape}.{workflow}", body, headers=headers)
         await asyncio.wait_for(self._waiting[workflow], _PATIENCE)
         del self._waiting[workflow]
 
@@ -151,16 +173,18 @@ async def round_trips(url: str, count: int) -> tuple[list[float], list[float]]:
     acknowledged: list[float] = []
     delivered: list[float] = []
     async with _connected(url) as (_, stream), _connected(url) as (other, _):
+        await stream.add_stream(StreamConfig(name="raw", subjects=["raw.>"]))
+        await _consume(stream, "raw", "raw", "raw.>")
         came: asyncio.Queue[float] = asyncio.Queue()
 
         async def heard(message: Msg) -> None:
             came.put_nowait(perf_counter())
             await message.ack()
 
-        await _pull(other, "raw", heard)
+        await _pull(other, "raw", "raw", heard)
         for _ in range(count):
             began = perf_counter()
-            await stream.publish("floor.raw.x", b"x" * 200)
+            await stream.publish("raw.x", b"x" * 200)
             acknowledged.append(perf_counter() - began)
             delivered.append(await came.get() - began)
     return acknowledged, delivered
@@ -169,67 +193,124 @@ async def round_trips(url: str, count: int) -> tuple[list[float], list[float]]:
 # The processes
 
 
-async def _supervise(url: str, recording: Recording) -> None:
-    open_needs: dict[str, dict[str, int]] = {}
+class _Sender:
+    """Publishes what was recorded for a workflow, under subjects that begin with `name`."""
+
+    def __init__(self, stream: JetStreamContext, recording: Recording, name: str) -> None:
+        self._stream = stream
+        self._recording = recording
+        self._name = name
+        self._commits = {
+            shape: [(headers, json.loads(body)) for what, (headers, body) in sent.items() if what.startswith("commit.")]
+            for shape, sent in recording.sent.items()
+        }
+
+    async def hand_out(self, shape: str, workflow: str, tasks: Iterable[str]) -> None:
+        """At once, all of them."""
+        agents = self._recording.agents[shape]
+        ways = [self.send(f"handoff.{task}", f"handoff.{agents[task]}", shape, workflow, task) for task in tasks]
+        await asyncio.gather(*ways)
+
+    async def send(self, what: str, kind: str, shape: str, *rest: str) -> None:
+        headers, body = self._recording.sent[shape][what]
+        await self._stream.publish(".".join((self._name, kind, shape, *rest)), body, headers=headers)
+
+    async def commit(self, shape: str, workflow: str, number: int, after: int) -> int:
+        """The sequence of that commit, as the one that follows the sequence `after` of its log."""
+        known = self._commits[shape]
+        headers, body = known[min(number, len(known) - 1)]
+        subject, expected = f"{self._name}.log.{shape}.{workflow}", {**headers, _EXPECTED: str(after)}
+        return (await self._stream.publish(subject, json.dumps(body).encode(), headers=expected)).seq
+
+
+@dataclass(slots=True)
+class _Workflow:
+    left: dict[str, int]
+    """Open dependencies of each task that has any."""
+    came: list[tuple[str, Msg]] = field(default_factory=list)
+    """What is dealt with in the next turn: a task that is done, and the message that says so."""
+    busy: bool = False
+    commits: int = 0
+    sequence: int = 0
+
+
+async def _supervise(url: str, recording: Recording, name: str, *, logged: bool) -> None:
+    workflows: dict[str, _Workflow] = {}
     async with _connected(url) as (client, stream):
+        sender = _Sender(stream, recording, name)
 
-        async def hand_out(shape: str, workflow: str, tasks: Iterable[str]) -> None:
-            sent, agents = recording.sent[shape], recording.agents[shape]
-            await asyncio.gather(
-                *(
-                    stream.publish(
-                        f"floor.handoff.{agents[task]}.{shape}.{workflow}.{task}",
-                        sent[f"handoff.{task}"][1],
-                        headers=sent[f"handoff.{task}"][0],
-                    )
-                    for task in tasks
-                )
-            )
+        async def heard(message: Msg) -> None:
+            """A request, whose subject has no task, or a result."""
+            _, _, shape, id, *done = message.subject.split(".")
+            if not done:
+                needs = recording.needs[shape].items()
+                workflows[id] = _Workflow({task: len(tasks) for task, tasks in needs})
+            workflow = workflows[id]
+            workflow.came.append((done[0] if done else "", message))
+            if not logged:
+                await take(workflow, shape, id)
+            elif not workflow.busy:  # else whoever is at it takes this, too
+                workflow.busy = True
+                while workflow.came:
+                    await take(workflow, shape, id)
+                workflow.busy = False
 
-        async def requested(message: Msg) -> None:
-            _, _, shape, workflow = message.subject.split(".")
-            open_needs[workflow] = {task: len(needs) for task, needs in recording.needs[shape].items()}
-            await hand_out(shape, workflow, ["plan-1"])
-            await message.ack()
+        async def take(workflow: _Workflow, shape: str, id: str) -> None:
+            came, workflow.came = workflow.came, []
+            due = [task for done, _ in came for task in settled(workflow, shape, done)]
+            if logged:
+                for _, message in came:
+                    json.loads(message.data)
+                workflow.sequence = await sender.commit(shape, id, workflow.commits, workflow.sequence)
+                workflow.commits += 1
+                if workflow.commits == 1:
+                    await asyncio.gather(sender.send("timer", "schedule", shape, id), sender.hand_out(shape, id, due))
+                    due = []
+            if any(done == "synthesis" for done, _ in came):
+                del workflows[id]
+                await sender.send("outcome", "outcome", shape, id)
+            elif due:
+                await sender.hand_out(shape, id, due)
+            for _, message in came:
+                await message.ack()
 
-        async def resulted(message: Msg) -> None:
-            _, _, shape, workflow, done = message.subject.split(".")
-            if done == "synthesis":
-                headers, body = recording.sent[shape]["outcome"]
-                del open_needs[workflow]
-                await stream.publish(f"floor.outcome.{shape}.{workflow}", body, headers=headers)
-            else:
-                left = open_needs[workflow]
-                ready = []
-                for task, needs in recording.needs[shape].items():
-                    if done in needs:
-                        left[task] -= 1
-                        if not left[task]:
-                            ready.append(task)
-                await hand_out(shape, workflow, ready)
-            await message.ack()
+        def settled(workflow: _Workflow, shape: str, done: str) -> Iterable[str]:
+            """The tasks that are due now."""
+            if not done:
+                yield "plan-1"
+            for task, needs in recording.needs[shape].items():
+                if done in needs:
+                    workflow.left[task] -= 1
+                    if not workflow.left[task]:
+                        yield task
 
-        await _pull(client, "request", requested)
-        await _pull(client, "inbox", resulted)
+        await _pull(client, name, "request", heard)
+        await _pull(client, name, "inbox", heard)
         await asyncio.Event().wait()
 
 
-async def _work(agent: str, url: str, recording: Recording) -> None:
+async def _work(agent: str, url: str, recording: Recording, name: str) -> None:
     async with _connected(url) as (client, stream):
+        sender = _Sender(stream, recording, name)
 
         async def handed(message: Msg) -> None:
             _, _, _, shape, workflow, task = message.subject.split(".")
-            headers, body = recording.sent[shape][f"result.{task}"]
-            await stream.publish(f"floor.inbox.{shape}.{workflow}.{task}", body, headers=headers)
+            await sender.send(f"result.{task}", "inbox", shape, workflow, task)
             await message.ack()
 
-        await _pull(client, agent, handed)
+        await _pull(client, name, agent, handed)
         await asyncio.Event().wait()
 
 
-async def _pull(client: Client, consumer: str, heard: Callable[[Msg], Awaitable[None]]) -> None:
+async def _consume(stream: JetStreamContext, name: str, consumer: str, subjects: str) -> None:
+    """A durable consumer of the stream `name`."""
+    config = ConsumerConfig(durable_name=consumer, filter_subject=subjects, ack_policy=AckPolicy.EXPLICIT)
+    await stream.add_consumer(name, config)
+
+
+async def _pull(client: Client, stream: str, consumer: str, heard: Callable[[Msg], Awaitable[None]]) -> None:
     """Call `heard` for every message of a consumer, many at a time."""
-    inbox, subject = client.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{_STREAM}.{consumer}"
+    inbox, subject = client.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     asked = 0
     running: set[asyncio.Future[None]] = set()
 
@@ -267,10 +348,13 @@ async def _connected(url: str) -> AsyncIterator[tuple[Client, JetStreamContext]]
         await client.close()
 
 
-def main(role: str, url: str, recording: str) -> None:
+def main(role: str, url: str, path: str, name: str) -> None:
     end_with_parent()
-    recorded = Recording.load(Path(recording))
-    run(_supervise(url, recorded) if role == "supervisor" else _work(role, url, recorded))
+    recording = Recording.load(Path(path))
+    if role.endswith("supervisor"):
+        run(_supervise(url, recording, name, logged=role.startswith("logged")))
+    else:
+        run(_work(role, url, recording, name))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from time import monotonic, perf_counter
 from benchmarks.floor import Floor, record, round_trips
 from benchmarks.machine import Children, cpu_seconds, machine_seconds, memory
 from benchmarks.real import RealSystem
-from benchmarks.results import APART, FLOOR, REAL, SYNCED_FLOOR, TRACED, Amount, Measured, Row
+from benchmarks.results import APART, FLOOR, LOGGED_FLOOR, REAL, SYNCED_FLOOR, TRACED, Amount, Measured, Row
 from pointsman.bus.embedded import EmbeddedBroker
 
 __all__ = ["collector", "measure", "together"]
@@ -70,6 +70,11 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
         recording.write_bytes(await record(real.bus, real.client.subjects, shapes))
         floor = await stack.enter_async_context(Floor(broker.url, children, recording).running())
         processes = {**floor.processes, **common}
+        if amount.logged:
+            logged = await stack.enter_async_context(
+                Floor(broker.url, children, recording, "logged", logged=True).running()
+            )
+            systems.append(_System(LOGGED_FLOOR, logged.submit, {**logged.processes, **common}, logged.stored))
         if amount.sync != _ALWAYS:
             systems.append(_System(FLOOR, floor.submit, processes, floor.stored))
         else:

@@ -9,20 +9,22 @@ from typing import Any
 
 from benchmarks.machine import Memory
 
-__all__ = ["APART", "FLOOR", "REAL", "SYNCED_FLOOR", "SYSTEMS", "TRACED", "Amount", "Measured", "Row"]
+__all__ = ["APART", "FLOOR", "LOGGED_FLOOR", "REAL", "SYNCED_FLOOR", "SYSTEMS", "TRACED", "Amount", "Measured", "Row"]
 
-REAL, APART, TRACED, SYNCED_FLOOR, FLOOR = SYSTEMS = (
-    "pointsman", "handoffs apart", "with tracing", "floor, synced", "floor",
+REAL, APART, TRACED, LOGGED_FLOOR, SYNCED_FLOOR, FLOOR = SYSTEMS = (
+    "pointsman", "handoffs apart", "with tracing", "floor with a log", "floor, synced", "floor",
 )  # fmt: skip
-"""`APART` and `SYNCED_FLOOR` run where the broker syncs every message: Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`,
+"""`LOGGED_FLOOR` is the floor with the commits of the protocol, and what must wait for them.
+
+`APART` and `SYNCED_FLOOR` run where the broker syncs every message: Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`,
 and the floor on the same broker. `FLOOR` has a broker that does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
     """How much is measured. In each round: `single` workflows one at a time, `many` of them `concurrency` at a time,
-    one of each of `shapes`, and `raw` round trips to the broker. `sync` is the broker's `sync_interval`: with
-    `always` what is acknowledged is on the disk."""
+    one of each of `shapes`, and `raw` round trips to the broker; `tracing` and `logged` say which systems run, too.
+    `sync` is the broker's `sync_interval`: with `always` what is acknowledged is on the disk."""
 
     rounds: int
     single: int
@@ -31,6 +33,7 @@ class Amount:
     raw: int
     shapes: tuple[str, ...]
     tracing: bool
+    logged: bool
     sync: str = "1s"
 
 
