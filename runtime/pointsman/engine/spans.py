@@ -125,7 +125,9 @@ class Spans:
 
 def _sent_from(delivery: Delivery) -> TraceContext | None:
     """Where the message was made."""
-    headers = {name.lower(): value for name, value in delivery.message.headers.items()}
+    headers = delivery.message.headers
+    if "traceparent" not in headers:  # somebody may write it otherwise
+        headers = {name.lower(): value for name, value in headers.items()}
     return parse_traceparent(headers.get("ce-traceparent") or headers.get("traceparent"), headers.get("tracestate"))
 
 

@@ -398,14 +398,14 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 def destination(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
-    match subject.split(".", 3):
-        case "$O" | "$KV" as store, bucket, kind, _:
-            return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
-        case namespace, kind, third, *_ if kind in _DESTINATIONS:
-            of_third, rest = _DESTINATIONS[kind]
-            return f"{namespace}.{kind}.{third}{rest}" if of_third else f"{namespace}.{kind}{rest}"
-        case _:
-            return subject
+    tokens = subject.split(".", 3)  # by hand, and not by `match`: each message is asked for
+    if len(tokens) > 2:
+        if (known := _DESTINATIONS.get(tokens[1])) is not None:
+            third, rest = known
+            return f"{tokens[0]}.{tokens[1]}.{tokens[2]}{rest}" if third else f"{tokens[0]}.{tokens[1]}{rest}"
+        if tokens[0] in _KEYS and len(tokens) == 4:
+            return ".".join((*tokens[:3], _KEYS[tokens[0]]))
+    return subject
 
 
 def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:

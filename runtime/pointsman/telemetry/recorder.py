@@ -92,8 +92,7 @@ class Recorder:
     ) -> LeanSpan:
         """A span below `parent`, which is sampled; `remote` when that was made in another process."""
         place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
-        said = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
-        return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
+        return LeanSpan(self, name, kind, place, parent.span_id, remote, dict(attributes or ()), links)
 
     def write(
         self,
@@ -176,7 +175,7 @@ class LeanSpan(otel.Span):
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        return self._attributes
+        return {key: value for key, value in self._attributes.items() if value is not None}
 
     def get_span_context(self) -> SpanContext:
         if self._context is None:
