@@ -59,7 +59,7 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
         if amount.tracing:
             told("starting it once more, with tracing")
             sink = await collector(children, "sink")
-            exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink}"}
+            exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink}", "OTEL_METRICS_EXPORTER": "none"}
             traced = await stack.enter_async_context(RealSystem("traced", broker.url, children, exporting).running())
             processes = {**traced.processes, **common, "collector": children.pids["sink"]}
             systems.append(_System(TRACED, traced.submit, processes, traced.stored))

@@ -14,7 +14,9 @@ __all__ = ["APART", "FLOOR", "LOGGED_FLOOR", "REAL", "SYNCED_FLOOR", "SYSTEMS", 
 REAL, APART, TRACED, LOGGED_FLOOR, SYNCED_FLOOR, FLOOR = SYSTEMS = (
     "pointsman", "handoffs apart", "with tracing", "floor with a log", "floor, synced", "floor",
 )  # fmt: skip
-"""`LOGGED_FLOOR` is the floor with the commits of the protocol, and what must wait for them.
+"""`TRACED` exports spans and nothing else; `benchmarks.collectors` has metrics as well.
+
+`LOGGED_FLOOR` is the floor with the commits of the protocol, and what must wait for them.
 
 `APART` and `SYNCED_FLOOR` run where the broker syncs every message: Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`,
 and the floor on the same broker. `FLOOR` has a broker that does not."""
