@@ -469,13 +469,18 @@ MUTANTS = (
     ),
     _runtime(
         "what nobody has settled is not removed", "engine/trimming.py",
-        "stored.sequence >= untaken or await", "False or await",
+        "if stored.sequence >= untaken or await", "if False or await",
         "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
     ),
     _runtime(
         "what is of a workflow that runs is not removed", "engine/trimming.py",
-        "untaken or await self._runs(stored.subject):", "untaken or False:",
+        "untaken or await self._over_since(stored.subject) >= until:", "untaken or False:",
         "unit/engine/test_trimming.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
+    ),
+    _runtime(
+        "a log is kept for as long as its request may come again", "engine/trimming.py",
+        "self._over[workflow_of(stored)] = _NEVER", "pass",
+        "unit/engine/test_trimming.py::test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of",
     ),
     _runtime(
         "a body is kept for as long as what refers to it", "engine/trimming.py",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pointsman.core.evolve import apply
@@ -22,7 +23,7 @@ from pointsman.ports import Stored
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
-from pointsman_schemas.ids import dead_letter_id
+from pointsman_schemas.ids import child_id_for, dead_letter_id
 from pointsman_schemas.log import (
     AllowanceAwaited,
     ApprovalDecided,
@@ -58,7 +59,8 @@ class Rest:
     """What a world has left behind, read once."""
 
     world: World
-    logs: Mapping[str, Sequence[tuple[Stored, Commit]]]
+    logs: Sequence[tuple[str, Sequence[tuple[Stored, Commit]]]]
+    """Each log there was: several of one workflow, where it was asked for again after its log was removed."""
     dead: Sequence[Stored]
     letters: Sequence[DeadLetter]
 
@@ -72,7 +74,7 @@ def audit(world: World) -> list[str]:
     dead = [stored for stored in (*world.broker.removed, *world.broker.held("dead", "sim.dead.>")) if stored.body]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = Rest(world, _logs(world), dead, letters)
-    checks = (_requests, _workflows, _trees, _handoffs_and_results, _inputs, _cancellations, _letters)
+    checks = (_requests, _begun_again, _workflows, _trees, _handoffs_and_results, _inputs, _cancellations, _letters)
     return [problem for check in checks for problem in check(rest)]
 
 
@@ -81,7 +83,8 @@ def check_head(world: World, workflow: str, head: Head) -> str | None:
     folded = None
     for stored in world.broker.held("log", world.subjects.log(world.team_of(workflow), workflow)):
         if stored.sequence <= head.sequence:
-            folded = apply(folded, commit_of(stored))
+            commit = commit_of(stored)
+            folded = apply(None if commit.number == 1 else folded, commit)
     return None if folded == head.state else f"{workflow}: a supervisor's state is not the fold of its log"
 
 
@@ -103,7 +106,7 @@ def differences(commits: Sequence[Commit]) -> list[str]:
 def describe(world: World) -> list[str]:
     """Why a world does not come to rest: what is open, and how its workflows stand."""
     lines = world.open_ends()
-    for workflow, commits in _logs(world).items():
+    for workflow, commits in _logs(world):
         entries = [entry for _, commit in commits for entry in commit.entries]
         if not any(isinstance(entry, WorkflowEnded) for entry in entries):
             lines.append(f"{workflow} has not ended; its last entries: {', '.join(e.kind for e in entries[-6:])}")
@@ -113,9 +116,10 @@ def describe(world: World) -> list[str]:
 def _requests(rest: Rest) -> Iterator[str]:
     """An acknowledged request reaches exactly one outcome."""
     world, team = rest.world, rest.world.team.name
+    logs = Counter(workflow for workflow, _ in rest.logs)
     for stored, workflow in world.requests():
         outcomes = world.broker.held("log", world.subjects.outcome(team, workflow))
-        if len(outcomes) != 1:
+        if len(outcomes) != max(1, logs[workflow]):
             yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
     asked = {workflow for _, workflow in world.requests()}
     for stored in world.broker.held("log", world.subjects.outcomes_of(team)):
@@ -123,9 +127,23 @@ def _requests(rest: Rest) -> Iterator[str]:
             yield f"{stored.subject} is the outcome of nothing that was asked for"
 
 
+def _begun_again(rest: Rest) -> Iterator[str]:
+    """What has ended is done again for nobody but who asks when its log has reached its age."""
+    world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
+    asked = {workflow: stored.at for stored, workflow in world.requests()}
+    for stored in world.broker.held("handoffs", world.subjects.handoffs_of("below")):
+        parent = world.subjects.parse_handoff(stored.subject)
+        asked[child_id_for("below", parent.workflow, parent.task, parent.attempt)] = stored.at
+    ended: dict[str, datetime] = {}
+    for workflow, commits in rest.logs:
+        if workflow in ended and asked[workflow] < ended[workflow] + kept:
+            yield f"{workflow} began again, and nobody had asked for it since its log had reached its age"
+        ended[workflow] = commits[-1][0].at
+
+
 def _workflows(rest: Rest) -> Iterator[str]:
     world, letters = rest.world, rest.names
-    for workflow, commits in rest.logs.items():
+    for workflow, commits in rest.logs:
         entries = [entry for _, commit in commits for entry in commit.entries]
         yield from (f"{workflow}: {problem}" for problem in _log(commits))
         yield from (f"{workflow}: {problem}" for problem in _story(entries))
@@ -136,9 +154,9 @@ def _workflows(rest: Rest) -> Iterator[str]:
         if len(ends) != 1 or entries[-1] is not ends[0]:
             yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
             continue
-        for stored in world.broker.held("log", world.subjects.outcome(world.team_of(workflow), workflow)):
-            if parse(Outcome, stored.body) != ends[0].outcome:
-                yield f"{workflow}: its outcome is not the one in its log"
+        outcomes = world.broker.held("log", world.subjects.outcome(world.team_of(workflow), workflow))
+        if outcomes and ends[0].outcome not in [parse(Outcome, stored.body) for stored in outcomes]:
+            yield f"{workflow}: its outcome is not the one in its log"
         # A task that was reopened is not given up on; whoever reopened it may have been faster than its letter.
         last = {entry.task_id: entry for entry in entries if isinstance(entry, TaskFailed | TaskReopened)}
         for task_id, entry in last.items():
@@ -314,11 +332,11 @@ def _trees(rest: Rest) -> Iterator[str]:
     started: Counter[str] = Counter()
     roots: dict[str, str] = {}
     bounds: dict[str, int] = {}
-    for workflow, commits in rest.logs.items():
+    for workflow, commits in rest.logs:
         entries = [entry for _, commit in commits for entry in commit.entries]
         planned = {task.id for entry in entries if isinstance(entry, PlanAccepted) for task in entry.plan.tasks}
         sent = {entry.task_id for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled)}
-        started[workflow] = len(planned & sent)
+        started[workflow] = max(started[workflow], len(planned & sent))
         if isinstance(begun := entries[0], WorkflowStarted):
             roots[workflow] = begun.parent.workflow_id if begun.parent else ""
             asked = begun.budget.tasks if begun.budget else None
@@ -336,7 +354,7 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     world = rest.world
     dispatched = {
         (workflow, entry.task_id, entry.attempt, entry.agent)
-        for workflow, commits in rest.logs.items()
+        for workflow, commits in rest.logs
         for _, commit in commits
         for entry in commit.entries
         if isinstance(entry, TaskDispatched | RetryScheduled)
@@ -344,7 +362,9 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     letters = rest.names
     counts: Counter[str] = Counter()
     handoffs = world.broker.held("handoffs", "sim.handoff.>")
-    ended = {stored.subject.split(".")[-1]: stored.at for stored in world.broker.held("log", "sim.outcome.*.*")}
+    ended: dict[str, datetime] = {}
+    for stored in world.broker.held("log", "sim.outcome.*.*"):
+        ended.setdefault(stored.subject.split(".")[-1], stored.at)
     for stored in (*handoffs, *world.broker.held("work", "sim.inbox.*.*.result.>")):
         # The broker refuses a second copy for as long as it keeps the first: of what has ended a week, here a moment.
         end = ended.get(stored.subject.split(".")[3])
@@ -370,7 +390,7 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     for stored in world.broker.held("work", "sim.inbox.*.*.result.>"):
         with suppress(ContractError):
             answers[stored.subject].append(parse(Result, decode(stored.headers, stored.body)[1]))
-    for workflow, commits in rest.logs.items():
+    for workflow, commits in rest.logs:
         for _, commit in commits:
             for entry in commit.entries:
                 if isinstance(entry, TaskSucceeded):
@@ -383,7 +403,7 @@ def _inputs(rest: Rest) -> Iterator[str]:
     """What cannot be read is a dead letter, and so is another request under a taken id."""
     world = rest.world
     letters = {letter.sequence for letter in rest.letters if letter.stream == world.subjects.work_stream}
-    known = set(rest.logs)
+    known = {workflow for workflow, _ in rest.logs}
     for stored in world.broker.held("work", "sim.inbox.>"):
         try:
             address = world.subjects.parse_inbox(stored.subject)
@@ -397,8 +417,8 @@ def _inputs(rest: Rest) -> Iterator[str]:
     buried = {(letter.workflow_id, letter.body) for letter in rest.letters}
     for stored, workflow in world.requests():
         received = read_request(stored, world.team, "sim")
-        began = [entry for _, commit in rest.logs.get(workflow, ()) for entry in commit.entries[:1]]
-        another = any(
+        began = [commits[0][1].entries[0] for of, commits in rest.logs if of == workflow]
+        another = bool(began) and all(
             isinstance(entry, WorkflowStarted) and entry.request_digest != received.admission.digest for entry in began
         )
         lost = (workflow, b64encode(stored.body).decode()) not in buried
@@ -408,14 +428,20 @@ def _inputs(rest: Rest) -> Iterator[str]:
 
 
 def _cancellations(rest: Rest) -> Iterator[str]:
-    """Whoever cancels what was asked for is heard, whether it has begun or not."""
+    """Whoever cancels what was asked for is heard, whether it has begun or not; after its end for as long as its log is
+    kept."""
+    broker = rest.world.broker
     asked: dict[str, int] = {}
     for stored, workflow in rest.world.requests():
         asked.setdefault(workflow, stored.sequence)
+    said = {stored.sequence: stored for stored in broker.held("work", "sim.inbox.*.*.control.>")}
     for letter in rest.letters:
-        stranger = letter.cause.kind == "unknown_workflow" and ".control.cancel-" in letter.subject
-        sequence = letter.sequence or 0
-        if stranger and asked.get(letter.workflow_id or "", sequence) < sequence:
+        workflow, sequence = letter.workflow_id or "", letter.sequence or 0
+        if letter.cause.kind != "unknown_workflow" or ".control.cancel-" not in letter.subject:
+            continue
+        told = [stored for stored in broker.held("log", f"sim.*.*.{workflow}") if stored.at < said[sequence].at]
+        over = told and ".outcome." in told[-1].subject and broker.removed_at(told[-1])
+        if not over and asked.get(workflow, sequence) < sequence:
             yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
 
 
@@ -424,12 +450,19 @@ def _letters(rest: Rest) -> Iterator[str]:
     counts = Counter(stored.subject for stored in rest.world.broker.held("dead", "sim.dead.>") if stored.body)
     yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
     for letter in rest.letters:
-        if not letter.cause.kind or not letter.cause.message or letter.cause.kind == "bug":
+        if not letter.cause.kind or not letter.cause.message or letter.cause.kind in ("bug", "damaged_log"):
             yield f"dead letter {letter.id} of {letter.subject}: {letter.cause.kind}: {letter.cause.message}"
 
 
-def _logs(world: World) -> dict[str, list[tuple[Stored, Commit]]]:
-    logs: dict[str, list[tuple[Stored, Commit]]] = defaultdict(list)
+def _logs(world: World) -> list[tuple[str, list[tuple[Stored, Commit]]]]:
+    logs: list[tuple[str, list[tuple[Stored, Commit]]]] = []
+    newest: dict[str, list[tuple[Stored, Commit]]] = {}
     for stored in world.broker.held("log", world.subjects.logs_of()):
-        logs[stored.subject.split(".")[-1]].append((stored, commit_of(stored)))
+        workflow, commit = stored.subject.split(".")[-1], commit_of(stored)
+        before = newest.get(workflow)
+        removed = before and world.broker.removed_at(before[-1][0])
+        if before is None or (removed and removed <= stored.at and commit.number == 1):
+            newest[workflow] = []
+            logs.append((workflow, newest[workflow]))
+        newest[workflow].append((stored, commit))
     return logs

@@ -23,6 +23,7 @@ class SimulatedBroker(MemoryBroker):
         self.removed: list[Stored] = []
         self._taken_back: set[tuple[int, datetime]] = set()
         self._trimmed: dict[StreamKind, list[Stored]] = {}
+        self._removed_at: dict[tuple[StreamKind, int], datetime] = {}
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
         """What `subject` holds, or held before it was trimmed, wherever the bodies are kept."""
@@ -40,6 +41,10 @@ class SimulatedBroker(MemoryBroker):
     def was_trimmed(self, subject: str) -> bool:
         """Whether a message of `subject` was in the way of a second one, and was trimmed."""
         return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
+
+    def removed_at(self, commit: Stored) -> datetime | None:
+        """When it was trimmed from the log."""
+        return self._removed_at.get(("log", commit.sequence))
 
     def purge(self, kind: StreamKind, subject: str) -> None:
         if kind == "handoffs":
@@ -64,6 +69,7 @@ class SimulatedBroker(MemoryBroker):
             }
         if kind != "artifacts":
             self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
+            self._removed_at |= {(self.apart(kind), stored.sequence): self.clock.now() for stored in over}
         super().trim(kind, subject, last)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, Timer
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import TimerArmed
+from pointsman_schemas.log import Commit, TimerArmed
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, Team
@@ -142,6 +142,34 @@ def test_the_caller_of_a_workflow_with_a_damaged_log_is_told_though_the_broker_i
 
     async def main() -> None:
         await bus.publish(broker_log, b"?", {})
+        await supervised(bus, test)()
+
+    simulate(main, steps=STEPS)
+
+
+def test_a_log_that_is_removed_while_it_is_read_is_not_taken_for_a_damaged_one() -> None:
+    class Removing(MemoryBus):
+        """Has the rest of the log, which had lost its beginning before, removed as it is read."""
+
+        async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+            async for stored in super().read(stream, subject, after=after):
+                if subject == SUBJECTS.log("team", WORKFLOW) and stored.sequence <= 2:
+                    self.broker.trim("log", ">", 2)
+                yield stored
+
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = Removing(broker=broker)
+    armed = TimerArmed(at=SimulatedClock().now(), name="wake-2", due=SimulatedClock().now())
+
+    async def test() -> None:
+        await asyncio.sleep(10)
+
+        assert commits(broker) == 1  # the request has begun anew
+        assert not broker.stream("log").ends_at(SUBJECTS.outcome("team", WORKFLOW))
+
+    async def main() -> None:
+        await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(Commit(number=2, entries=(armed,))), {})
+        await bus.publish(SUBJECTS.outcome("team", WORKFLOW), b"{}", {})
         await supervised(bus, test)()
 
     simulate(main, steps=STEPS)

@@ -112,6 +112,13 @@ def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Trimmer, "_runs", blind)
 
 
+def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
+    async def blind(self: Trimmer, requests: str, untaken: int) -> None:
+        pass
+
+    patch.setattr(Trimmer, "_keep_what_is_asked_for", blind)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected", "likely"),
     [
@@ -127,6 +134,7 @@ def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
         ),
         pytest.param(_all_that_is_left_for_each_team, "in its tree", 42, id="tasks that each team has for itself"),
         pytest.param(_trimmed_though_it_runs, "times", 9, id="messages of what runs that are trimmed"),
+        pytest.param(_logs_removed_though_asked_for, "began again", 185, id="logs that are removed though asked for"),
         pytest.param(_nothing_set_aside, "set aside of", 43, id="budgets that are shared twice"),
     ],
 )

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pointsman.engine.history import is_outcome, side_by_side
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Bus, Clock
+from pointsman.ports import Bus, Clock, Stored
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Room"]
@@ -47,8 +47,8 @@ class Room:
             async with asyncio.timeout(_AGAIN):
                 await self._freed.wait()
 
-    async def ended(self) -> Sequence[str]:
-        """Those that were admitted and have their outcome, though nobody here heard of it. It is looked for rarely."""
+    async def ended(self) -> Sequence[Stored]:
+        """The outcomes of those that were admitted, should nobody here have heard of them. It is looked for rarely."""
         if self._clock.monotonic() - self._looked < _AGAIN:
             return ()
         self._looked = self._clock.monotonic()
@@ -56,6 +56,5 @@ class Room:
         with suppress(BusUnavailable):
             subjects = (self._subjects.outcome(self._team, workflow) for workflow in admitted)
             outcomes = await side_by_side(self._bus.last("log", subject) for subject in subjects)
-            found = zip(admitted, outcomes, strict=True)
-            return [workflow for workflow, outcome in found if outcome and is_outcome(outcome)]
+            return [outcome for outcome in outcomes if outcome and is_outcome(outcome)]
         return ()

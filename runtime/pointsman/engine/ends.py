@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from datetime import datetime, timedelta
 
 from pointsman.ports import Clock
 
 __all__ = ["Ended"]
 
 _KEPT = 10_000
-_SECONDS = 3600.0
-"""Stale timers come sooner, and no log ages out before. The same request again then begins anew, and its inputs are
-dealt with."""
+_LONG = timedelta(hours=1)
+"""Stale timers come sooner."""
 
 
 class Ended:
-    """Remembered so that their stale timers cost no reading of the log: so many of them, and for so long."""
+    """Remembered so that their stale timers cost no reading of the log: so many of them, and for so long, but for half
+    the time at most that logs are kept, `retention`. The same request may begin anew after that, and its inputs are to
+    be dealt with."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, retention: timedelta) -> None:
         self._clock = clock
-        self._at: OrderedDict[str, float] = OrderedDict()  # by the clock's `monotonic`, the oldest first
+        self._for = min(_LONG, retention / 2)
+        self._at: OrderedDict[str, datetime] = OrderedDict()
 
     def __contains__(self, workflow: str) -> bool:
-        return workflow in self._at
+        at = self._at.get(workflow)
+        return at is not None and self._clock.now() - at < self._for
 
-    def __len__(self) -> int:
-        return len(self._at)
-
-    def add(self, workflow: str) -> None:
-        self._at[workflow] = self._clock.monotonic()
+    def add(self, workflow: str, at: datetime) -> None:
+        """It ended `at` that time."""
+        self._at[workflow] = at
         self._at.move_to_end(workflow)
         while len(self._at) > _KEPT:
             self._at.popitem(last=False)
@@ -38,5 +40,5 @@ class Ended:
         self._at.pop(workflow, None)
 
     def forget_old(self) -> None:
-        while self._at and next(iter(self._at.values())) < self._clock.monotonic() - _SECONDS:
+        while self._at and next(iter(self._at)) not in self:
             self._at.popitem(last=False)

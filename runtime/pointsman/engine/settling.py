@@ -84,9 +84,13 @@ class Settler:
         )
 
     async def close_damaged(self, workflow: str, arrivals: Sequence[Arrival], error: DamagedLog) -> None:
-        """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters."""
+        """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters. One
+        that is being removed since its workflow ended has told its caller: its outcome goes last of it."""
         try:
-            await self._tell_closed(workflow, str(error))
+            if await self._bus.last("log", self._subjects.outcome(self._team, workflow)) is None:
+                if await self._bus.last("log", self._subjects.log(self._team, workflow)) is None:
+                    raise BusUnavailable("the log was removed while it was read")
+                await self._tell_closed(workflow, str(error))
         except BusUnavailable:
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)

@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from pointsman.core.inputs import TimerFired
@@ -92,7 +93,7 @@ class SupervisorEngine:
         self._trimmer = Trimmer(bus, self._subjects, clock, team.name, settings.retention_days)
         self._settler = Settler(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, Head] = OrderedDict()
-        self._ended = Ended(clock)
+        self._ended = Ended(clock, timedelta(days=settings.retention_days))
         self._waiting: dict[str, list[Arrival]] = {}
         self._in_turn: dict[str, Sequence[Arrival]] = {}
         self._receiver = Receiver(bus, self._subjects, clock, team)
@@ -240,8 +241,8 @@ class SupervisorEngine:
         while True:
             if self._room.left <= 0:
                 await self._room.wait()
-                for workflow in await self._room.ended():
-                    self._remember_end(workflow)
+                for outcome in await self._room.ended():
+                    await self._heard_outcome(outcome)
                 continue
             await self._deal_out(await consumer.take(min(self._room.left, _BATCH)), turns)
 
@@ -291,7 +292,7 @@ class SupervisorEngine:
 
     async def _heard_outcome(self, stored: Stored) -> None:
         if is_outcome(stored):
-            self._remember_end(stored.subject.rpartition(".")[2])
+            self._remember_end(stored.subject.rpartition(".")[2], stored.at)
 
     def _arrived(self, workflow: str, arrival: Arrival, turns: asyncio.TaskGroup) -> None:
         """Inputs of one workflow are dealt with one after the other, and together when several are there."""
@@ -412,7 +413,7 @@ class SupervisorEngine:
             for entry in entries:
                 _log.debug(entry.kind, **_ids(entry), **log_ids(state))
         if state.ended:
-            self._remember_end(state.workflow_id)
+            self._remember_end(state.workflow_id, state.outcome.ended_at if state.outcome else self._clock.now())
             if any(entry.kind == "workflow_ended" for entry in entries):
                 elapsed = state.outcome.elapsed if state.outcome else 0.0
                 _log.info("workflow_ended", status=state.phase.value, elapsed=round(elapsed, 3), **log_ids(state))
@@ -423,10 +424,10 @@ class SupervisorEngine:
         while len(self._heads) > _HEADS_KEPT * self._settings.max_running:
             self._heads.popitem(last=False)
 
-    def _remember_end(self, workflow: str) -> None:
+    def _remember_end(self, workflow: str, at: datetime) -> None:
         self._heads.pop(workflow, None)
         self._room.give_back(workflow)
-        self._ended.add(workflow)
+        self._ended.add(workflow, at)
 
 
 def _ids(entry: Entry) -> dict[str, object]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from pointsman.engine.history import closeable, is_imported, is_outcome, started_of
+from pointsman.engine.intake import workflow_of
 from pointsman.errors import ContractError, NotFound, PointsmanError
 from pointsman.ports import Bus, Clock, Stored, StreamKind
 from pointsman.telemetry import get_logger
@@ -30,6 +31,8 @@ _PAUSE = 3600.0
 _SLICE = 500
 """Messages that are removed together. The stream takes no other while it removes them."""
 
+_LONG_AGO, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
+
 _WORKFLOW_AT = {"handoff": 1, "inbox": 1, "log": 1, "outcome": 1, "event": 0, "schedule": 0, "step": 0}
 """Which token behind the kind of a subject is the workflow."""
 
@@ -37,8 +40,9 @@ _log = get_logger(__name__)
 
 
 def kept_for(stream: StreamKind, retention_days: float) -> timedelta:
-    """How long a stream keeps what is over."""
-    return _WORK if stream in ("work", "handoffs") else timedelta(days=retention_days)
+    """How long a stream keeps what is over. The log that tells of it is there for no shorter than what was done."""
+    kept = timedelta(days=retention_days)
+    return min(_WORK, kept) if stream in ("work", "handoffs") else kept
 
 
 async def oldest_of(bus: Bus, stream: StreamKind) -> Stored | None:
@@ -58,7 +62,7 @@ class Trimmer:
         self._team = team
         self._retention = retention_days
         self._began = clock.now()
-        self._running: dict[str, bool] = {}
+        self._over: dict[str, datetime] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
         """Trim every hour while this is the `first` of those who could. Never returns."""
@@ -80,12 +84,14 @@ class Trimmer:
             PeerError: it does not let this process remove anything.
         """
         # What comes from now on is not old, and may be taken by nobody though nothing was left to take a moment before.
-        self._began, self._running = self._clock.now(), {}
+        self._began, self._over = self._clock.now(), {}
         ns = self._subjects.namespace
         asked = await self._bus.subjects("work", self._subjects.requests)
         teams = sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)})
         for team in teams:
-            await self._clear("work", f"{ns}.request.{team}", untaken=await self._untaken("request", team))
+            requests, untaken = f"{ns}.request.{team}", await self._untaken("request", team)
+            await self._clear("work", requests, untaken=untaken)
+            await self._keep_what_is_asked_for(requests, untaken)
         # Results go after the handoffs they answer, and the steps of those: who is given one again looks for them.
         await self._clear("handoffs", f"{ns}.schedule.*.try.*")
         await self._clear("handoffs", f"{ns}.handoff.>")
@@ -105,16 +111,23 @@ class Trimmer:
             return 0
         return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
 
+    async def _keep_what_is_asked_for(self, requests: str, untaken: int) -> None:
+        """A request that was not settled comes again, and would be done again if nothing told that it was: its
+        supervisor may have died as the workflow had ended, or somebody asks for the same twice."""
+        if untaken < sys.maxsize:
+            async for stored in self._bus.read("work", requests, after=max(0, untaken - 1)):
+                self._over[workflow_of(stored)] = _NEVER
+
     async def _clear(self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize) -> None:
         """Remove what `subject` holds, up to the first that is not old enough, or is owed to somebody: to who has not
-        settled what is `untaken` from that sequence on, or to a workflow that runs."""
+        settled what is `untaken` from that sequence on, or to a workflow that runs or has ended since."""
         until = self._began - kept_for(stream, self._retention)
         over = last = 0
         async with aclosing(closeable(self._bus.read(stream, subject))) as messages:
             async for stored in messages:
                 if stored.at >= until:
                     break
-                if stored.sequence >= untaken or await self._runs(stored.subject):
+                if stored.sequence >= untaken or await self._over_since(stored.subject) >= until:
                     hint = "it stays until that has ended; `pointsman doctor` says who is missing"
                     _log.info("kept_beyond_its_time", subject=stored.subject, since=str(stored.at), hint=hint)
                     break
@@ -126,30 +139,31 @@ class Trimmer:
         if over:
             _log.info("trimmed", stream=self._bus.name_of(stream), subject=subject, messages=over)
 
-    async def _runs(self, subject: str) -> bool:
-        """Whether it is of a workflow that has a log and no outcome. Asked once in each turn: many are of one."""
+    async def _over_since(self, subject: str) -> datetime:
+        """When the workflow ended that it is of: never, as long as it has a log and no outcome; long ago, where nothing
+        tells of one. Asked once in each turn: many are of one."""
         kind, *tokens = subject.split(".")[1:]
         workflow = "".join(tokens[_WORKFLOW_AT.get(kind, 9) :][:1])
         if not is_token(workflow):  # or somebody else put it there
-            return False
-        if workflow not in self._running:
-            self._running[workflow] = await self._has_yet_to_end(workflow)
-        return self._running[workflow]
+            return _LONG_AGO
+        if workflow not in self._over:
+            self._over[workflow] = await self._end_of(workflow)
+        return self._over[workflow]
 
-    async def _has_yet_to_end(self, workflow: str) -> bool:
+    async def _end_of(self, workflow: str) -> datetime:
         outcome = await self._bus.last("log", self._subjects.outcome_anywhere(workflow))
         if outcome is not None and is_outcome(outcome):
-            return False
+            return outcome.at
         newest = await self._bus.last("log", self._subjects.log_anywhere(workflow))
         if newest is None or is_imported(newest):
-            return False
+            return _LONG_AGO
         try:
             await started_of(self._bus, self._subjects, newest.subject)
         except NotFound:  # what came late, after an outcome that has been removed
-            return False
+            return _LONG_AGO
         except ContractError:  # it is closed when somebody has to read it
-            return True
-        return True
+            return _NEVER
+        return _NEVER
 
     async def _drop_bodies(self) -> None:
         """Remove the bodies that nothing refers to any more: those older than every message there is."""

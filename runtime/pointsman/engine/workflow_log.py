@@ -26,7 +26,7 @@ from pointsman_schemas.log import Commit, Entry, Grounds
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["DamagedLog", "Head", "ImportedLog", "WorkflowLog"]
+__all__ = ["DamagedLog", "Head", "ImportedLog", "RemovedLog", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
 """Commits between two snapshots: loading then reads at most that many, some tens of milliseconds."""
@@ -39,6 +39,13 @@ class DamagedLog(PeerError):
     """A log holds something that cannot be read or cannot follow. Its workflow is closed; the others go on."""
 
     kind = "damaged_log"
+
+
+class RemovedLog(DamagedLog):
+    """The beginning of a log is gone. Supervisors remove it long after the end; a bound of the stream's own, at any
+    time."""
+
+    kind = "removed_log"
 
 
 class ImportedLog(PeerError):
@@ -179,6 +186,11 @@ class WorkflowLog:
             raise _damaged(stored, error) from None
 
     def _extend(self, head: Head, stored: Stored, commit: Commit) -> Head:
+        if head.state is None and commit.number > 1 and commit.snapshot is None:
+            raise RemovedLog(
+                f"what is left of the log on {stored.subject} begins with commit {commit.number}: what came before was "
+                "removed, as the workflow ended long ago, or for a bound of the stream; `pointsman doctor` tells of one"
+            )
         try:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
                 agents = _agents(Head(), commit)  # what was named before may have changed in what is missing

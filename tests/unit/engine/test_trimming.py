@@ -14,6 +14,7 @@ from support.waiting import until
 
 from pointsman.agent import Agent, agent
 from pointsman.bus.memory import MemoryBroker
+from pointsman.bus.memory_streams import Durable
 from pointsman.cli import doctor
 from pointsman.client import Client
 from pointsman.engine import trimming
@@ -69,10 +70,10 @@ async def supervised(broker: MemoryBroker, clock: VirtualClock, team: Team, *age
         await in_time(clock, asyncio.gather(*tasks))
 
 
-async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0) -> None:
-    """`days` pass, and then somebody else's supervisor trims."""
+async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0, *, by: str = "other") -> None:
+    """`days` pass, and then a supervisor trims, somebody else's."""
     await clock.advance(days * DAY)
-    await Trimmer(broker.connect(), SUBJECTS, clock, "other", SETTINGS.retention_days).trim()
+    await Trimmer(broker.connect(), SUBJECTS, clock, by, SETTINGS.retention_days).trim()
 
 
 async def held(client: Client) -> dict[str, int]:
@@ -163,11 +164,52 @@ async def test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_eve
     async with supervised(broker, clock, PATIENT, repeats):
         outcome = await in_time(clock, workflow.outcome(20))
         await clock.advance(2 * DAY)
-    await trimmed(broker, clock, 31)
+    whole = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    await trimmed(broker, clock, 25)
+    since = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    await trimmed(broker, clock, 6, by="patient")
 
     assert kept == begun
     assert later  # it was stored after what is kept
     assert outcome.status == "completed"
+    assert since == whole  # it is over for less than thirty days
+    assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+async def test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "hello") == "completed"
+        before = await held(client)
+    requests = broker.find_durable("work", "request-quick")
+    assert requests is not None
+    requests.put_back([1])  # the supervisor died before it was acknowledged
+
+    await trimmed(broker, clock, 40)
+    kept = await held(client)
+    async with supervised(broker, clock, QUICK, repeats):
+        await in_time(clock, until(lambda: nothing_left(requests)))
+        after = await held(client)
+    await trimmed(broker, clock)
+
+    assert kept["log"] == after["log"] == before["log"]
+    assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+async def nothing_left(durable: Durable) -> bool:
+    return not durable.unsettled
+
+
+async def test_the_work_is_kept_for_no_longer_than_the_log_that_tells_of_it() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "hello") == "completed"
+
+    await clock.advance(2 * DAY)
+    await Trimmer(broker.connect(), SUBJECTS, clock, "other", retention_days=1).trim()
+
     assert await held(client) == dict.fromkeys(STREAMS, 0)
 
 
