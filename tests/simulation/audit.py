@@ -460,7 +460,7 @@ def _logs(world: World) -> list[tuple[str, list[tuple[Stored, Commit]]]]:
     for stored in world.broker.held("log", world.subjects.logs_of()):
         workflow, commit = stored.subject.split(".")[-1], commit_of(stored)
         before = newest.get(workflow)
-        removed = before and world.broker.removed_at(before[-1][0])
+        removed = world.broker.removed_at(before[-1][0]) if before else None
         if before is None or (removed and removed <= stored.at and commit.number == 1):
             newest[workflow] = []
             logs.append((workflow, newest[workflow]))
