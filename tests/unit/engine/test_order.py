@@ -239,7 +239,7 @@ def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its
             await first.ended()
         assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
         second = SupervisorEngine(broker.connect(), TEAM, SETTINGS, SimulatedClock())
-        second._remember_end(WORKFLOW)  # as it does when it hears the outcome
+        second._remember_end(WORKFLOW, SimulatedClock().now())  # as it does when it hears the outcome
         supervising = asyncio.ensure_future(second.run(stop))
         await ended(broker)
         stop.set()
