@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -319,7 +319,7 @@ async def _collector(manner: str) -> AsyncIterator[str]:
     """An OTLP endpoint that refuses connections, hangs, is overloaded, or takes three seconds over each answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, EOFError):
+        with closing(writer), suppress(OSError, EOFError):  # also when the test is over while it waits
             while await reader.read(65_536):
                 if manner == "is slow":
                     await asyncio.sleep(3)
@@ -330,7 +330,6 @@ async def _collector(manner: str) -> AsyncIterator[str]:
                     writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                     await writer.drain()
                     break
-        writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
