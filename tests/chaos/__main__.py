@@ -20,6 +20,7 @@ _AMOUNTS = {
         Amount(blows=30, running=200, pause=2.0, supervisors=2),
         Amount(blows=30, running=200, pause=2.0, supervisors=5),
     ),
+    "trimming": (Amount(blows=60, running=150, pause=2.0),),
     "cluster": (Amount(blows=18, running=300, pause=2.0, patience=300.0),),
     "network": (Amount(blows=20, running=100, pause=2.0),),
     "slow": (Amount(blows=0, running=2_000),),

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from support.checker import problems
 from support.cluster import NatsCluster
@@ -21,8 +23,11 @@ from support.processes import Service, System, found
 from support.proxy import Proxy
 
 from chaos.load import TEAM, Load, Report
+from pointsman.bus.clock import SystemClock
 from pointsman.bus.embedded import EmbeddedBroker
 from pointsman.bus.jetstream import JetStreamBus
+from pointsman.engine import trimming as engine_trimming
+from pointsman.engine.trimming import Trimmer, oldest_of
 from pointsman.errors import BusUnavailable
 from pointsman.settings import Settings
 
@@ -137,9 +142,10 @@ async def handoffs_forgotten(folder: Path, amount: Amount) -> Report:
     return await broker_killed(folder, amount, unsynced_handoffs=True)
 
 
-async def processes_killed(folder: Path, amount: Amount) -> Report:
+async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = False) -> Report:
     """kill -9 of supervisors and workers at random. Who died is started again."""
     report, chance = Report(f"{amount.supervisors} supervisors, {amount.workers} workers killed"), Random(amount.seed)
+    report.form += ", work removed as it is over" if trimming else ""
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))
         share = amount.running // amount.supervisors + 1  # all have some to do, and not the first alone
@@ -154,7 +160,18 @@ async def processes_killed(folder: Path, amount: Amount) -> Report:
                     await alive[place].kill()
                     load.blow()
                     alive[place] = await system.start(kinds[place], CREW)
+                    if trimming:
+                        await Trimmer(system.client.bus, system.client.subjects, SystemClock(), TEAM, 30).trim()
+            first = await oldest_of(system.client.bus, "work")
+            if trimming and first is not None and first.sequence == 1:
+                report.problems.append("nothing was removed from the work stream")
     return report
+
+
+async def processes_killed_while_trimmed(folder: Path, amount: Amount) -> Report:
+    """The same while what is over leaves the work stream after three seconds, and not after a week."""
+    with patch.object(engine_trimming, "_WORK", timedelta(seconds=3)):
+        return await processes_killed(folder, amount, trimming=True)
 
 
 async def cluster_shaken(folder: Path, amount: Amount) -> Report:
@@ -256,6 +273,7 @@ FORMS: Mapping[str, Callable[[Path, Amount], Awaitable[Report]]] = {
     "handoffs": handoffs_forgotten,
     "recovery": recovery_interrupted,
     "processes": processes_killed,
+    "trimming": processes_killed_while_trimmed,
     "cluster": cluster_shaken,
     "network": network_broken,
     "slow": broker_slow,
