@@ -39,21 +39,14 @@ async def run_process(
     Raises:
         OSError: it cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=cwd,
-        env=env,
-        start_new_session=True,
-    )
-    _groups.add(process.pid)
+    # Both ends in tasks of their own. Whoever is cancelled while it starts would never know its group, and whoever is
+    # cancelled twice must not leave a process behind.
+    starting = asyncio.ensure_future(_start(command, cwd, env))
     try:
+        process = await asyncio.shield(starting)
         output, errors = await process.communicate(input)
     finally:
-        # In a task of its own: whoever is cancelled twice must not leave a process behind.
-        ending = asyncio.ensure_future(_end(process))
+        ending = asyncio.ensure_future(_end(starting))
         _endings.add(ending)
         ending.add_done_callback(_endings.discard)
         await asyncio.shield(ending)
@@ -72,8 +65,28 @@ async def settled() -> None:
         await asyncio.wait(tuple(_endings))
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Return when nobody is left in the group."""
+async def _start(
+    command: tuple[str, ...], cwd: Path | str | None, env: Mapping[str, str] | None
+) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+    )
+    _groups.add(process.pid)
+    return process
+
+
+async def _end(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    """Return when nobody is left in the group, if it started."""
+    try:
+        process = await starting
+    except OSError:  # whoever wanted it is told
+        return
     group = process.pid
     try:
         if _signal(group, signal.SIGTERM):

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.processes import System, found
@@ -121,6 +122,29 @@ async def test_a_cancelled_command_is_gone_with_its_children_within_a_second(tmp
     for _ in range(cancels):
         running.cancel()
         await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    await found(lambda: all_gone(path), "end of both", seconds=1.5)
+
+
+async def test_a_command_that_is_cancelled_while_it_starts_is_gone_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, started, start = tmp_path / "pids", asyncio.Event(), asyncio.create_subprocess_exec
+
+    async def slow(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        await started.wait()  # it runs, and the loop has not come to say so
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    running = asyncio.create_task(Context.for_test().run_process(sys.executable, "-c", STUBBORN, str(path)))
+    await found(lambda: both_run(path), "process and its child")
+
+    running.cancel()
+    await asyncio.sleep(0)
+    started.set()
     with pytest.raises(asyncio.CancelledError):
         await running
 
