@@ -107,7 +107,11 @@ def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
+    over_since = Trimmer._over_since
+
     async def blind(self: Trimmer, subject: str) -> datetime:
+        if subject.split(".")[1] in ("log", "outcome", "event"):  # a log that is gone would be all that shows
+            return await over_since(self, subject)
         return datetime.min.replace(tzinfo=UTC)
 
     patch.setattr(Trimmer, "_over_since", blind)
@@ -134,7 +138,7 @@ def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
             _handoffs_acknowledged_first, "never answered", 21, id="handoffs acknowledged before their result"
         ),
         pytest.param(_all_that_is_left_for_each_team, "in its tree", 42, id="tasks that each team has for itself"),
-        pytest.param(_trimmed_though_it_runs, "led to no state", 62, id="messages of what runs that are trimmed"),
+        pytest.param(_trimmed_though_it_runs, "times", 62, id="messages of what runs that are trimmed"),
         pytest.param(_logs_removed_though_asked_for, "began again", 185, id="logs that are removed though asked for"),
         pytest.param(_nothing_set_aside, "set aside of", 43, id="budgets that are shared twice"),
     ],
