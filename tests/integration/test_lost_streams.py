@@ -101,7 +101,7 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
         await store.restart(back="POINTSMAN_WORK")
         async with running(settings, None) as client:
             gone = await client.bus.last("work", sent) is None
-            (loss,) = await lost_work(client.bus, client.subjects, "crew", SystemClock())
+            (loss,) = await lost_work(client.bus, client.subjects, "crew", SystemClock(), 30)
         released.touch()
         async with running(settings, team, CREW) as client:
             outcome = await Workflow(client, work.id, "crew").outcome(20)

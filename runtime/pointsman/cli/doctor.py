@@ -139,7 +139,8 @@ async def _broker(client: Client, settings: Settings) -> Check:
 async def _continuity(client: Client, team: Team | str | None, settings: Settings) -> Check:
     losses = list(await lost_log(client.bus, client.subjects, SystemClock(), settings.retention_days))
     if team is not None:
-        losses += await lost_work(client.bus, client.subjects, _name_of(team), SystemClock())
+        kept = settings.retention_days
+        losses += await lost_work(client.bus, client.subjects, _name_of(team), SystemClock(), kept)
     if losses:
         advice = "messages were lost by a disk or a restore: see docs/durability.md"
         return Check("streams", False, "; ".join(losses), advice)

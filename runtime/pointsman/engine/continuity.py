@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pointsman.engine.history import commit_of
+from pointsman.engine.trimming import kept_for
 from pointsman.errors import BusUnavailable, ContractError, StreamLost
 from pointsman.ports import Bus, Clock, StreamKind
 from pointsman.settings import Settings
@@ -25,8 +26,9 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
 
-_WITNESS = timedelta(days=6)
-"""How old a commit may be to vouch for its result: that is removed from the work stream after 7 days."""
+_WITNESS = 6 / 7
+"""How old a commit may be to vouch for its result, of the time for which the work stream keeps that: there is time left
+for a look to come late."""
 _DAY = 86_400.0
 _DEPOSED = 2.0
 """Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
@@ -115,10 +117,10 @@ class LogWatch:
         return newest is not None and newest.sequence >= sequence
 
 
-async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock) -> Sequence[str]:
+async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
     """What was to be done and is gone from the work stream, as sentences."""
     stored = await bus.last("log", subjects.logs_of(team))
-    if stored is None or clock.now() - stored.at > _WITNESS:
+    if stored is None or clock.now() - stored.at > _WITNESS * kept_for("work", retention_days):
         return ()
     workflow = stored.subject.rpartition(".")[2]
     try:

@@ -196,7 +196,8 @@ class SupervisorEngine:
             _log.warning("stream_lacks_room", reason=bound, hint=hint)
         for loss in await lost_log(self._bus, self._subjects, self._clock, self._settings.retention_days):
             _log.error("log_went_backwards", reason=loss, hint="docs/durability.md says what to do")
-        lost = await lost_work(self._bus, self._subjects, self._team.name, self._clock)
+        kept = self._settings.retention_days
+        lost = await lost_work(self._bus, self._subjects, self._team.name, self._clock, kept)
         for loss in lost:
             _log.error("work_went_backwards", reason=loss, hint="what the log knows of is sent again")
         if lost and not self._bus.forgets:  # a bus that forgets begins with that
