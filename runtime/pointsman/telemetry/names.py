@@ -10,6 +10,7 @@ attributes only, never in a name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from pointsman.ports import Server
@@ -398,14 +399,19 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 def destination(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
-    tokens = subject.split(".", 3)  # by hand, and not by `match`: each message is asked for
-    if len(tokens) > 2:
-        if (known := _DESTINATIONS.get(tokens[1])) is not None:
-            third, rest = known
-            return f"{tokens[0]}.{tokens[1]}.{tokens[2]}{rest}" if third else f"{tokens[0]}.{tokens[1]}{rest}"
-        if tokens[0] in _KEYS and len(tokens) == 4:
-            return ".".join((*tokens[:3], _KEYS[tokens[0]]))
-    return subject
+    tokens = subject.split(".", 3)
+    count = len(tokens)
+    return (count > 2 and _template(tokens[0], tokens[1], tokens[2], count)) or subject
+
+
+@lru_cache(1024)  # each message is asked for, and most are of few teams and agents
+def _template(first: str, second: str, third: str, count: int) -> str:
+    """Of subjects that begin so, and have so many tokens, from the fourth on as one; empty where there is none."""
+    if first in _KEYS:
+        return f"{first}.{second}.{third}.{_KEYS[first]}" if count == 4 else ""
+    has_third, rest = _DESTINATIONS.get(second, (False, ""))
+    named = f"{first}.{second}.{third}" if has_third else f"{first}.{second}"
+    return f"{named}{rest}" if has_third or rest else ""
 
 
 def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:
