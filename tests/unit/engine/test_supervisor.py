@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -78,12 +78,12 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
 
 
 async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "_SECONDS", 0.0)
+    monkeypatch.setattr(ends, "_LONG", timedelta())
     broker = MemoryBroker()
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=2, heartbeat=0.05), 2) as engines:
         outcome = await (await client.submit("crew", "hello")).outcome(10)
-        await until(lambda: not any(engine._ended for engine in engines))
+        await until(lambda: not any(engine._ended._at for engine in engines))
 
     assert outcome.status == "completed"
 
