@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -104,12 +105,13 @@ class Histograms:
 
         with self._lock:
             points = {
-                name: [one.point(labels) for labels, one in series.items()] for name, series in self._series.items()
+                name: [one.point(labels) for labels, one in series.items() if one.count]
+                for name, series in self._series.items()
             }
         return [
             Metric(name, self._described[name][1], self._described[name][0],
                    Histogram(of, AggregationTemporality.CUMULATIVE))
-            for name, of in points.items()
+            for name, of in points.items() if of
         ]  # fmt: skip
 
 
@@ -142,16 +144,18 @@ class Series:
             self._add_up()
 
     def _add_up(self) -> None:
-        with self._lock:
-            new = self._new[:]
-            del self._new[: len(new)]  # another thread may have appended one meanwhile
-            # A clock that was set back makes one that is negative: the SDK leaves it out, too.
-            new = [value for value in new if 0 <= value < _INFINITE]
-            for value in new:
+        # Taken one at a time: another thread may append one meanwhile, and a collected generator even add up.
+        with self._lock, suppress(IndexError):
+            while True:
+                value = self._new.pop(0)
+                if not 0 <= value < _INFINITE:  # as after a clock was set back: the SDK leaves it out, too
+                    continue
                 self._counts[bisect_left(self._bounds, value)] += 1
-            self._sum += sum(new)
-            self._least = min(self._least, *new, _INFINITE)
-            self._greatest = max(self._greatest, *new, -_INFINITE)
+                self._sum += value
+                if value < self._least:
+                    self._least = value
+                if value > self._greatest:
+                    self._greatest = value
 
     @property
     def count(self) -> int:

@@ -47,7 +47,7 @@ _SECRET_VALUE: Final = re.compile(
 # A literal in a line of code: what a name that says so is set to, compared with, or paired with.
 _LITERAL: Final = re.compile(
     rf"(?i)(\b(?:\w{{0,40}}_)?{_KEYS}(?:_\w{{0,40}})?"
-    r"(?:[\"']\s*\]?\s*(?:,|:|[=!]?=)|(?:\s*:\s*[\w.\[\] |]{1,40}?)?\s*[=!:]?=)\s*[a-z]{0,2})([\"'])"
+    r"(?:[\"']\s*\]?\s*(?:,|:|[=!]?=)|(?:\s*:\s*[\w.\[\] |]{1,40}?)?\s*[=!:]?=)\s*[a-z]{0,2})(\"{3}|'{3}|[\"'])"
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
 _ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: no word begins there

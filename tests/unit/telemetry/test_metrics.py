@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from support.prometheus import measure
 
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.environment import has_plain_histograms
-from pointsman.telemetry.histograms import OVERFLOW
+from pointsman.telemetry.histograms import OVERFLOW, Series
 
 NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does what is below 0
 
@@ -127,7 +129,9 @@ class TestHistogramsThatAreKeptHere:
         assert made[0] == made[1]
         assert len(made[0]) == 2001
 
-    @pytest.mark.parametrize("values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,), (1, -1.0, NAN, INF)])
+    @pytest.mark.parametrize(
+        "values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,), (1, -1.0, NAN, INF), (-1.0,)]
+    )
     def test_a_reader_gets_what_the_sdk_would_have_made_of_them(self, values: tuple[float, ...]) -> None:
         made = []
         for kept in (metrics.histograms(), None):
@@ -140,7 +144,7 @@ class TestHistogramsThatAreKeptHere:
         metrics.use(None)
 
         assert made[0] == made[1]
-        assert len(made[0]) == 2
+        assert len(made[0]) == (2 if values[0] >= 0 else 1)
 
     def test_a_value_within_a_sampled_span_is_an_exemplar_as_it_is_of_the_sdk(self) -> None:
         made = []
@@ -157,11 +161,32 @@ class TestHistogramsThatAreKeptHere:
 
         assert made == [[(3, 8, 7)]] * 2
 
+    def test_what_is_measured_while_values_are_added_up_counts_once(self) -> None:
+        """A generator that is collected meanwhile measures in the same thread, wherever that is."""
+        series = metrics.histograms().series(names.TASK_DURATION, metrics.labels({}))
+        added = 0
+
+        def collect(frame: FrameType, event: str, _: object) -> None:
+            nonlocal added
+            if event == "c_call" and frame.f_code is Series._add_up.__code__:
+                added += 1
+                series.add(1)
+
+        sys.setprofile(collect)
+        for _ in range(100):
+            series.add(1)
+        sys.setprofile(None)
+
+        point = series.point(metrics.labels({}))
+        assert added
+        assert (point.count, point.sum) == (100 + added, 100 + added)
+
     def test_a_reader_is_told_nothing_while_there_is_nothing(self) -> None:
         kept = metrics.histograms()
         reader = kept.read_by(InMemoryMetricReader)()
         metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
 
+        metrics.observe(names.TASK_DURATION, -1)  # the SDK leaves it out
         nothing = reader.get_metrics_data()
         metrics.observe(names.TASK_DURATION, 3)
         something = reader.get_metrics_data()

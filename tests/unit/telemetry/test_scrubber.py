@@ -95,6 +95,7 @@ def test_a_text_that_holds_data_is_scrubbed_by_its_keys_too(text: str) -> None:
         'os.environ["API_KEY"] = "hunter2"',
         'call(api_key="blanks in hunter2", model="small")',
         'call(api_key="hunter2',
+        'db_password = """hunter2"""',
         'call("first\\nsk-hunter2-abcdefghijklmnop")',
     ],
 )
