@@ -469,12 +469,12 @@ MUTANTS = (
     ),
     _runtime(
         "what nobody has settled is not removed", "engine/trimming.py",
-        "if stored.sequence >= untaken or await", "if False or await",
+        "since = _NEVER if stored.sequence >= untaken else", "since = _NEVER if False else",
         "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
     ),
     _runtime(
         "what is of a workflow that runs is not removed", "engine/trimming.py",
-        "untaken or await self._over_since(stored.subject) >= until:", "untaken or False:",
+        "else await self._over_since(stored.subject)", "else _LONG_AGO",
         "unit/engine/test_trimming.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
     ),
     _runtime(

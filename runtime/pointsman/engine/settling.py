@@ -87,11 +87,13 @@ class Settler:
         """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters. One
         that is being removed since its workflow ended has told its caller: its outcome goes last of it."""
         try:
-            if await self._bus.last("log", self._subjects.outcome(self._team, workflow)) is None:
-                if await self._bus.last("log", self._subjects.log(self._team, workflow)) is None:
-                    raise BusUnavailable("the log was removed while it was read")
+            over = await self._bus.last("log", self._subjects.outcome(self._team, workflow))
+            left = over or await self._bus.last("log", self._subjects.log(self._team, workflow))
+            if left and not over:
                 await self._tell_closed(workflow, str(error))
         except BusUnavailable:
+            left = None
+        if left is None:  # the broker is away, or the log was removed while it was read: they come again
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)
         else:

@@ -127,9 +127,11 @@ class Trimmer:
             async for stored in messages:
                 if stored.at >= until:
                     break
-                if stored.sequence >= untaken or await self._over_since(stored.subject) >= until:
+                since = _NEVER if stored.sequence >= untaken else await self._over_since(stored.subject)
+                if since == _NEVER:
                     hint = "it stays until that has ended; `pointsman doctor` says who is missing"
                     _log.info("kept_beyond_its_time", subject=stored.subject, since=str(stored.at), hint=hint)
+                if since >= until:
                     break
                 over, last = over + 1, stored.sequence
                 if over % _SLICE == 0:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 from support.core import SUBJECTS
 from support.waiting import until
@@ -174,6 +175,26 @@ async def test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_eve
     assert outcome.status == "completed"
     assert since == whole  # it is over for less than thirty days
     assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+async def test_only_what_somebody_is_owed_is_told_of_as_kept_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(trimming, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, PATIENT) as client:
+        workflow = await client.submit("patient", "hello")
+        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+
+    with capture_logs() as running:
+        await trimmed(broker, clock, 40)
+    async with supervised(broker, clock, PATIENT, repeats):
+        await in_time(clock, workflow.outcome(20))
+    with capture_logs() as over:
+        await trimmed(broker, clock, 1)
+
+    assert "kept_beyond_its_time" in {line["event"] for line in running}
+    assert "kept_beyond_its_time" not in {line["event"] for line in over}  # it has ended, and is kept for its time
 
 
 async def test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of() -> None:
