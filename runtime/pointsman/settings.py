@@ -69,8 +69,8 @@ class Settings(Options, BaseModel):
     max_running: Annotated[int, Field(ge=1)] = 1000
     """Workflows one supervisor process admits before it stops taking requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
-    """How long logs are kept after the end of their workflow, and dead letters. What was done for it is for 7 days at
-    most."""
+    """How long logs are kept after the end of their workflow, and dead letters. What was done for it is kept for 7 days
+    at most."""
     max_body: Annotated[int, Field(ge=1024)] = MAX_BODY
     """Bytes of headers and body that one event may have. What does not fit into one message of the broker is kept in
     the object store. A process holds the bodies it works on, and reads JSON at some 50 MB a second."""

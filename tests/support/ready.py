@@ -27,8 +27,6 @@ from typing import IO, Any
 
 __all__ = ["Finished", "Ready", "run", "start"]
 
-_MOST = 1 << 20  # bytes of a request: an environment
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -54,7 +52,7 @@ class Ready:
         self._end = asyncio.create_task(self._note_end(told, asking))
 
     async def _note_end(self, told: asyncio.StreamReader, asking: asyncio.StreamWriter) -> int:
-        self.returncode = int(await told.readline())
+        self.returncode = await _number(told)
         asking.close()
         self.stdin.close()
         return self.returncode
@@ -83,7 +81,7 @@ async def start(
     os.close(read)
     told, asking = await asyncio.open_connection(sock=ours)
     asking.write(json.dumps([list(arguments), dict(environment), str(folder)]).encode() + b"\n")
-    return Ready(int(await told.readline()), told, asking, os.fdopen(held, "wb"))
+    return Ready(await _number(told), told, asking, os.fdopen(held, "wb"))
 
 
 async def run(
@@ -101,6 +99,12 @@ async def run(
         output.seek(0)
         errors.seek(0)
         return Finished(code, output.read().decode(), errors.read().decode())
+
+
+async def _number(told: asyncio.StreamReader) -> int:
+    line = await told.readline()
+    assert line, "the interpreter that is forked says no more; what it last said is on standard error"
+    return int(line)
 
 
 @functools.cache

@@ -129,9 +129,7 @@ class TestHistogramsThatAreKeptHere:
         assert made[0] == made[1]
         assert len(made[0]) == 2001
 
-    @pytest.mark.parametrize(
-        "values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,), (1, -1.0, NAN, INF), (-1.0,)]
-    )
+    @pytest.mark.parametrize("values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,), (1, -1.0, NAN, INF), (-1.0,)])
     def test_a_reader_gets_what_the_sdk_would_have_made_of_them(self, values: tuple[float, ...]) -> None:
         made = []
         for kept in (metrics.histograms(), None):

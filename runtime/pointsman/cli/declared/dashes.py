@@ -16,14 +16,11 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            no_option: Any = (
-                error  # click's NoSuchOption, of which some Typers have a copy, or what has no possibilities
-            )
+            # click's NoSuchOption, of which some Typers have a copy, or what has no possibilities
+            no_option: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
             if last is not None and not getattr(no_option, "possibilities", True):
                 name = str(last.metavar or last.name).strip("[].").upper()
-                hint = (
-                    f"what begins with a dash and is no option goes last, behind --: {ctx.command_path} ... -- {name}"
-                )
-                no_option.message += f"; {hint}"
+                shown = f"{ctx.command_path} ... -- {name}"
+                no_option.message += f"; what begins with a dash and is no option goes last, behind --: {shown}"
             raise

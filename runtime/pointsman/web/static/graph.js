@@ -69,7 +69,8 @@ function gapsBetween(y, toY, passed, step) {
   });
 }
 
-// The first lane that no other line has in any of these gaps: one for the whole way, so that it is straight where it can be.
+// The first lane that no other line has in any of these gaps: one for the whole way, so that it is straight where it
+// can be.
 function laneIn(gaps, passed) {
   const taken = passed.map((column, at) => (column.taken[gaps[at]] ||= new Set()));
   let lane = 0;
@@ -144,10 +145,11 @@ export function planGraph(select) {
       const [toX, toY, last] = places.get(id);
       const passed = tops.slice(first + 1, last);
       const gaps = gapsBetween(fromY + height / 2, toY + height / 2, passed, step);
-      return { one, id, from: [fromX + width, fromY + height / 2], to: [toX, toY + height / 2], passed, gaps, lane: laneIn(gaps, passed) };
+      const [from, to] = [[fromX + width, fromY + height / 2], [toX, toY + height / 2]];
+      return { one, id, from, to, passed, gaps, lane: laneIn(gaps, passed) };
     }));
-    const most = Math.ceil(lines.reduce((most, { lane }) => Math.max(most, lane), 0) / 2); // on either side of the middle
-    const apart = Math.min(BESIDE, (gapY / 2 - 1) / most);
+    const last = lines.reduce((most, { lane }) => Math.max(most, lane), 0);
+    const apart = Math.min(BESIDE, (gapY / 2 - 1) / Math.ceil(last / 2)); // half of them on either side of the middle
     for (const { one, id, from, to, passed, gaps, lane } of lines) {
       const beside = Math.round((lane % 2 ? -1 : 1) * Math.ceil(lane / 2) * apart * 1000) / 1000;
       const d = way(...from, ...to, passed, gaps, beside, width, step);
