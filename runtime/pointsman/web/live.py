@@ -33,7 +33,7 @@ async def batches(
     messages: AsyncGenerator[T, None], pause: Callable[[], float], quiet: Callable[[], float] = lambda: inf
 ) -> AsyncGenerator[list[T], None]:
     """`messages` in lists: what came within `pause()` seconds of the first; an empty one after `quiet()` seconds in
-    which none did, and after `IDLE`.
+    which none did, `pause()` at least and `IDLE` at most.
 
     Ends when they end; closes them when it is closed.
     """
@@ -51,10 +51,9 @@ async def batches(
     try:
         while True:
             getting = asyncio.ensure_future(queue.get())
+            patience = min(IDLE, max(quiet(), pause()))
             try:
-                done, _ = await asyncio.wait(
-                    {getting, pumping}, timeout=min(IDLE, quiet()), return_when=asyncio.FIRST_COMPLETED
-                )
+                done, _ = await asyncio.wait({getting, pumping}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     yield []
                     continue

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from time import monotonic
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +16,7 @@ from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, fa
 from pointsman.bus.memory import MemoryBus
 from pointsman.engine.archive import Archive, read
 from pointsman.ports import Stored, StreamKind
+from pointsman.web.live import batches
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.ids import child_id_for
@@ -124,6 +128,19 @@ async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monke
         "waiting for an agent named fitter: none is alive",
     )
     assert (present["status"], present.get("detail")) == ("handed over", None)
+
+
+async def test_a_page_that_is_looked_at_again_soon_is_looked_at_no_sooner_than_after_a_message() -> None:
+    async def silent() -> AsyncGenerator[None, None]:
+        await asyncio.Event().wait()
+        yield
+
+    began = monotonic()
+    async with aclosing(batches(silent(), lambda: 0.05, lambda: 0.001)) as grouped:
+        looked = [await anext(grouped) for _ in range(4)]
+
+    assert looked == [[]] * 4
+    assert monotonic() - began > 0.15
 
 
 async def test_a_retry_is_handed_over_as_soon_as_its_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
