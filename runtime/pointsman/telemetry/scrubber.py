@@ -44,10 +44,11 @@ _SECRET_VALUE: Final = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
-# A literal in a line of code: what a name that says so is set to, compared with, or paired with.
+# A literal in a line of code: what a name that says so is set to, compared with, or paired with. Space is never given
+# back, or much of it, in what an exception says, would be looked through for minutes.
 _LITERAL: Final = re.compile(
     rf"(?i)(\b(?:\w{{0,40}}_)?{_KEYS}(?:_\w{{0,40}})?"
-    r"(?:[\"']\s*\]?\s*(?:,|:|[=!]?=)|(?:\s*:\s*[\w.\[\] |]{1,40}?)?\s*[=!:]?=)\s*[a-z]{0,2})(\"{3}|'{3}|[\"'])"
+    r"(?:[\"']\s*+\]?\s*+(?:,|:|[=!]?=)|(?:\s*+:\s*+[\w.\[\] |]{1,40}?)?\s*+[=!:]?=)\s*+[a-z]{0,2})(\"{3}|'{3}|[\"'])"
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
 _ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: no word begins there

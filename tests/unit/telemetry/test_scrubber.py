@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +112,15 @@ def test_a_literal_in_a_line_of_code_is_hidden_by_its_name_or_its_look(code: str
 @pytest.mark.parametrize("code", ['token = read("/etc/token")', 'call("tokens", "left")', "password = given or ''"])
 def test_other_lines_of_code_stay(code: str) -> None:
     assert scrub_traceback(code) == code
+
+
+@pytest.mark.parametrize("begins", ["password:", 'password"', "password: x", "password"])
+def test_what_an_exception_says_is_looked_through_in_a_moment_however_much_space_it_has(begins: str) -> None:
+    began = process_time()
+
+    scrub_traceback(begins + " " * 4_000)
+
+    assert process_time() - began < 0.2  # some milliseconds
 
 
 def test_addresses_are_hidden_where_that_is_asked_for() -> None:
