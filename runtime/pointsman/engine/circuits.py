@@ -7,7 +7,7 @@ a circuit that closes again. While every agent is well nothing is read or writte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from datetime import datetime
 
@@ -54,6 +54,7 @@ class SharedCircuits:
         self._known = Circuits()
         self._sequence = 0
         self._failing: dict[str, set[str]] = {}
+        self._gone: Set[str] = frozenset()  # agents that were not alive at the last look
         self._changes: asyncio.Queue[Callable[[Circuits], Circuits]] = asyncio.Queue()
 
     @property
@@ -154,7 +155,9 @@ class SharedCircuits:
         """Keep the gauge of those that are not closed: their time comes, and agents go, without a change to hear of."""
         while True:
             with suppress(PeerError):  # as it was
-                self._show_as_of({card.name for card in await self._bus.registry.cards()})
+                alive = {card.name for card in await self._bus.registry.cards()}
+                self._gone = self.open.keys() - alive
+                self._show_as_of(alive)
             await self._clock.sleep(_EVERY)
 
     def _show_as_of(self, alive: Collection[str]) -> None:
@@ -193,7 +196,7 @@ class SharedCircuits:
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
             metrics.show(names.CIRCUIT_STATE, CLOSED, {names.AGENT_NAME: agent})
-        self._show_as_of(circuits.agents.keys())  # who is gone is found out before long
+        self._show_as_of(circuits.agents.keys() - self._gone)  # who else is gone is found out before long
 
 
 def _read(stored: Stored | None) -> Circuits:

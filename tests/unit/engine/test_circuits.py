@@ -435,6 +435,23 @@ async def test_the_gauge_is_half_open_when_the_time_has_come_and_tells_of_nobody
     assert shown == [[2], [1], [1], [], [1]]
 
 
+async def test_a_change_of_another_circuit_tells_nothing_of_an_agent_that_is_gone() -> None:
+    bus, clock = MemoryBus(), VirtualClock()
+    circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=60))
+    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"gone": circuit})), {})
+    await bus.registry.announce(echo("worker").card.model_copy(update={"instance": "i1"}))
+
+    with exposing() as figures:
+        async with sharing(bus, clock=clock):
+            await clock.advance(11)
+            both = Circuits(agents={"gone": circuit, "worker": circuit})
+            await bus.publish(Subjects().limit("circuits"), dump(both), {})
+            await clock.advance(1)
+            shown = samples(figures)["pointsman_circuit_state"]
+
+    assert [labels["gen_ai_agent_name"] for labels, _ in shown] == ["worker"]
+
+
 async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -> None:
     broker = MemoryBroker()
     now = datetime.now(UTC)
