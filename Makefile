@@ -55,7 +55,7 @@ simulate: $(STAMP)  ## play worlds full of faults: SEEDS=n of them, FIRST=seed, 
 mutants: $(STAMP)  ## plant faults in copies of the source, JOBS=processes; a test must notice each of them
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(WHICH)
 
-chaos: $(STAMP)  ## kill brokers and processes, break networks, trim, for ten minutes; nothing may be lost
+chaos: $(STAMP)  ## kill brokers and processes, break networks, trim, for ten minutes and more; nothing may be lost
 	PYTHONPATH=tests $(BIN)/python -m chaos $(FORMS)
 
 # One after the other: what they measure is CPU time and memory, and most of them fill the machine.

@@ -143,6 +143,7 @@ def _begun_again(rest: Rest) -> Iterator[str]:
 
 def _workflows(rest: Rest) -> Iterator[str]:
     world, letters = rest.world, rest.names
+    logs, nth = Counter(workflow for workflow, _ in rest.logs), Counter[str]()
     for workflow, commits in rest.logs:
         entries = [entry for _, commit in commits for entry in commit.entries]
         yield from (f"{workflow}: {problem}" for problem in _log(commits))
@@ -156,8 +157,11 @@ def _workflows(rest: Rest) -> Iterator[str]:
             continue
         held = world.broker.held("log", world.subjects.outcome(world.team_of(workflow), workflow))
         outcomes = [stored for stored in held if not world.is_foreign(stored)]
-        if outcomes and ends[0].outcome not in [parse(Outcome, stored.body) for stored in outcomes]:
+        if outcomes[nth[workflow] :] and parse(Outcome, outcomes[nth[workflow]].body) != ends[0].outcome:
             yield f"{workflow}: its outcome is not the one in its log"
+        nth[workflow] += 1
+        if len(outcomes) > logs[workflow]:
+            yield f"{workflow}: has {len(outcomes)} outcomes of {logs[workflow]} logs"
         # A task that was reopened is not given up on; whoever reopened it may have been faster than its letter.
         last = {entry.task_id: entry for entry in entries if isinstance(entry, TaskFailed | TaskReopened)}
         for task_id, entry in last.items():
