@@ -21,8 +21,8 @@ venv: $(STAMP)  ## make .venv with everything in it
 demo: $(STAMP)  ## a team at work on an embedded broker; needs no key
 	$(BIN)/pointsman demo
 
-# Two at a time: half of what the tests do is wait for processes. Three on two cores gain a twentieth, and are late.
-PYTEST_ARGS ?= -n 2 --dist worksteal
+# Three at a time on two cores: nearly half of what the tests do is wait for processes.
+PYTEST_ARGS ?= -n 3 --dist worksteal
 test: check  ## all checks, then all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 

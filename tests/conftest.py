@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from typing import Final
+from zlib import crc32
 
 import pytest
 import structlog
@@ -20,6 +22,8 @@ __all__ = ["broker", "bus", "logging_as_it_was", "namespace", "own_broker", "set
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pointsman")
 
+_PARTS: Final = 12  # as many for each of two, three or four workers
+
 gc.disable()  # what is imported and collected is not garbage
 
 os.environ.pop("COLUMNS", None)  # what the command line prints is not as wide as the terminal the tests run in
@@ -29,8 +33,14 @@ logs._install("warning")  # what a process has before it is set up, without the 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What may take longest begins first, so that at the end nobody waits for the last one."""
-    items.sort(key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
+    """Each worker begins with as many consecutive ones. So that none has all those that wait for processes, files are
+    dealt out by their names; and so that nobody waits for the last one, what may take longest begins first."""
+
+    def place(item: pytest.Item) -> tuple[int, float]:
+        file = crc32(item.path.relative_to(item.config.rootpath).as_posix().encode())
+        return file % _PARTS, -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0)
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

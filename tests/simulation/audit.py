@@ -118,13 +118,23 @@ def _requests(rest: Rest) -> Iterator[str]:
     world, team = rest.world, rest.world.team.name
     logs = Counter(workflow for workflow, _ in rest.logs)
     for stored, workflow in world.requests():
-        outcomes = world.broker.held("log", world.subjects.outcome(team, workflow))
+        outcomes = _outcomes(world, world.subjects.outcome(team, workflow))
         if len(outcomes) != max(1, logs[workflow]):
             yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
     asked = {workflow for _, workflow in world.requests()}
     for stored in world.broker.held("log", world.subjects.outcomes_of(team)):
         if stored.subject.split(".")[-1] not in asked:
             yield f"{stored.subject} is the outcome of nothing that was asked for"
+
+
+def _outcomes(world: World, subject: str) -> list[Stored]:
+    """Those of one workflow. The broker refuses a second copy of one for as long as it keeps the first."""
+    found: list[Stored] = []
+    for stored in world.broker.held("log", subject):
+        gone = world.broker.removed_at(found[-1]) if found and found[-1].body == stored.body else None
+        if gone is None or stored.at < gone:
+            found.append(stored)
+    return found
 
 
 def _begun_again(rest: Rest) -> Iterator[str]:
@@ -155,7 +165,7 @@ def _workflows(rest: Rest) -> Iterator[str]:
         if len(ends) != 1 or entries[-1] is not ends[0]:
             yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
             continue
-        held = world.broker.held("log", world.subjects.outcome(world.team_of(workflow), workflow))
+        held = _outcomes(world, world.subjects.outcome(world.team_of(workflow), workflow))
         outcomes = [stored for stored in held if not world.is_foreign(stored)]
         if outcomes[nth[workflow] :] and parse(Outcome, outcomes[nth[workflow]].body) != ends[0].outcome:
             yield f"{workflow}: its outcome is not the one in its log"
@@ -386,6 +396,8 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
             continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
         if world.broker.was_taken_back(stored):
             continue  # nobody is to answer: the power has brought it back, or nobody had as its workflow was over
+        if world.is_foreign(stored) and world.broker.was_left(stored):
+            continue  # nobody is told: who published it to an agent that is not there is not a workflow that waits
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
         buried = letter_id(world.outside, world.subjects, stored, address.workflow) in letters
@@ -439,12 +451,12 @@ def _cancellations(rest: Rest) -> Iterator[str]:
     asked: dict[str, int] = {}
     for stored, workflow in rest.world.requests():
         asked.setdefault(workflow, stored.sequence)
-    said = {stored.sequence: stored for stored in broker.held("work", "sim.inbox.*.*.control.>")}
-    for letter in rest.letters:
+    for buried, letter in zip(rest.dead, rest.letters, strict=True):
         workflow, sequence = letter.workflow_id or "", letter.sequence or 0
         if letter.cause.kind != "unknown_workflow" or ".control.cancel-" not in letter.subject:
             continue
-        told = [stored for stored in broker.held("log", f"sim.*.*.{workflow}") if stored.at < said[sequence].at]
+        # It may have been heard while the log was there, and come again as its acknowledgement was lost.
+        told = [stored for stored in broker.held("log", f"sim.*.*.{workflow}") if stored.at < buried.at]
         over = told and ".outcome." in told[-1].subject and broker.removed_at(told[-1])
         if not over and asked.get(workflow, sequence) < sequence:
             yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"

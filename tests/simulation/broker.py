@@ -23,6 +23,7 @@ class SimulatedBroker(MemoryBroker):
         self.removed: list[Stored] = []
         self._taken_back: set[tuple[int, datetime]] = set()
         self._trimmed: dict[StreamKind, list[Stored]] = {}
+        self._left: set[tuple[int, datetime]] = set()
         self._removed_at: dict[tuple[StreamKind, int], datetime] = {}
 
     def held(self, kind: StreamKind, subject: str) -> list[Stored]:
@@ -38,13 +39,17 @@ class SimulatedBroker(MemoryBroker):
         trimmed when its workflow was over."""
         return (handoff.sequence, handoff.at) in self._taken_back
 
+    def was_left(self, handoff: Stored) -> bool:
+        """Whether this very message was trimmed, and nobody had taken it."""
+        return (handoff.sequence, handoff.at) in self._left
+
     def was_trimmed(self, subject: str) -> bool:
         """Whether a message of `subject` was in the way of a second one, and was trimmed."""
         return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
 
-    def removed_at(self, commit: Stored) -> datetime | None:
+    def removed_at(self, logged: Stored) -> datetime | None:
         """When it was trimmed from the log."""
-        return self._removed_at.get(("log", commit.sequence))
+        return self._removed_at.get(("log", logged.sequence))
 
     def purge(self, kind: StreamKind, subject: str) -> None:
         if kind == "handoffs":
@@ -60,13 +65,14 @@ class SimulatedBroker(MemoryBroker):
                 if of == self.apart(kind)
             ]
             ended = {stored.subject.split(".")[-1] for stored in self.held("log", "*.outcome.*.*")}
-            self._taken_back |= {
-                (each.sequence, each.at)
+            left = [
+                each
                 for each in over
                 if matches("*.handoff.>", each.subject)
-                and each.subject.split(".")[3] in ended
                 and all(each.sequence in unsettled for subject, unsettled in takers if matches(subject, each.subject))
-            }
+            ]
+            self._left |= {(each.sequence, each.at) for each in left}
+            self._taken_back |= {(each.sequence, each.at) for each in left if each.subject.split(".")[3] in ended}
         if kind != "artifacts":
             self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
             self._removed_at |= {(self.apart(kind), stored.sequence): self.clock.now() for stored in over}

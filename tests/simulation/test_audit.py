@@ -62,3 +62,24 @@ async def test_a_handoff_that_was_trimmed_is_excused_where_its_workflow_was_over
         len([problem for problem in audit(world) if problem.endswith("was acknowledged and never answered")])
         == reported
     )
+
+
+@pytest.mark.parametrize(
+    ("removed", "body", "reported"),
+    [(True, b"{}", 0), (True, b'{"a": 1}', 1), (False, b"{}", 1)],
+    ids=["a copy of one that is gone", "another", "a copy of one that is there"],
+)
+async def test_a_second_outcome_is_excused_as_a_copy_of_one_that_is_gone(
+    *, removed: bool, body: bytes, reported: int
+) -> None:
+    world = World(POWER)
+    bus = world.broker.connect()
+    await bus.publish("sim.request.team", b'{"input": "hello"}', {"ce-id": "r0"})
+    ((_, workflow),) = world.requests()
+    subject = world.subjects.outcome("team", workflow)
+    sequence = await bus.publish(subject, b"{}", {})
+    if removed:
+        world.broker.trim("log", subject, sequence)
+    await bus.publish(subject, body, {})
+
+    assert len([problem for problem in audit(world) if problem.endswith("has 2 outcomes")]) == reported
