@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
 from pointsman.engine.history import closeable, is_imported, is_outcome, started_of
@@ -17,7 +17,7 @@ from pointsman.engine.intake import workflow_of
 from pointsman.errors import ContractError, NotFound, PointsmanError
 from pointsman.ports import Bus, Clock, Stored, StreamKind
 from pointsman.telemetry import get_logger
-from pointsman_schemas.ids import is_token
+from pointsman_schemas.ids import child_id_for, is_token
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Trimmer", "kept_for", "oldest_of"]
@@ -63,6 +63,7 @@ class Trimmer:
         self._retention = retention_days
         self._began = clock.now()
         self._over: dict[str, datetime] = {}
+        self._teams: dict[str, bool] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
         """Trim every hour while this is the `first` of those who could. Never returns."""
@@ -84,7 +85,7 @@ class Trimmer:
             PeerError: it does not let this process remove anything.
         """
         # What comes from now on is not old, and may be taken by nobody though nothing was left to take a moment before.
-        self._began, self._over = self._clock.now(), {}
+        self._began, self._over, self._teams = self._clock.now(), {}, {}
         ns = self._subjects.namespace
         asked = await self._bus.subjects("work", self._subjects.requests)
         teams = sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)})
@@ -148,9 +149,25 @@ class Trimmer:
         workflow = "".join(tokens[_WORKFLOW_AT.get(kind, 9) :][:1])
         if not is_token(workflow):  # or somebody else put it there
             return _LONG_AGO
+        since = await self._known_end_of(workflow)
+        if kind != "handoff" or not await self._has_logs(tokens[0]):
+            return since
+        with suppress(ContractError):  # or somebody else put it there
+            asked = self._subjects.parse_handoff(subject)
+            child = child_id_for(asked.agent, asked.workflow, asked.task, asked.attempt)
+            return max(since, await self._known_end_of(child))
+        return since
+
+    async def _known_end_of(self, workflow: str) -> datetime:
         if workflow not in self._over:
             self._over[workflow] = await self._end_of(workflow)
         return self._over[workflow]
+
+    async def _has_logs(self, agent: str) -> bool:
+        """Whether it is a team, and has begun what it was handed: that goes on though nobody waits for it any more."""
+        if agent not in self._teams:
+            self._teams[agent] = await self._bus.last("log", self._subjects.logs_of(agent)) is not None
+        return self._teams[agent]
 
     async def _end_of(self, workflow: str) -> datetime:
         outcome = await self._bus.last("log", self._subjects.outcome_anywhere(workflow))

@@ -27,6 +27,7 @@ from pointsman.errors import PeerError
 from pointsman.ports import StreamKind
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
 T = TypeVar("T")
@@ -232,6 +233,28 @@ async def test_the_work_is_kept_for_no_longer_than_the_log_that_tells_of_it() ->
     await Trimmer(broker.connect(), SUBJECTS, clock, "other", retention_days=1).trim()
 
     assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+@pytest.mark.parametrize("has_told", [False, True])
+async def test_what_a_team_was_handed_is_kept_until_that_team_has_told_its_outcome(has_told: bool) -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    bus = broker.connect()
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        workflow = await client.submit("quick", "hello")
+        await in_time(clock, workflow.outcome(20))
+        told = await bus.last("log", SUBJECTS.outcome("quick", workflow.id))
+    assert told
+    handoff, child = SUBJECTS.handoff("below", workflow.id, "t1", 1), child_id_for("below", workflow.id, "t1", 1)
+    await bus.publish(handoff, b"{}", {})
+    begun, *_ = [stored async for stored in bus.read("log", SUBJECTS.log("quick", workflow.id))]
+    await bus.publish(SUBJECTS.log("below", child), begun.body, begun.headers)
+    if has_told:
+        await bus.publish(SUBJECTS.outcome("below", child), told.body, {**told.headers, "ce-subject": child})
+
+    await trimmed(broker, clock, 8)
+
+    assert (await bus.last("handoffs", handoff) is None) == has_told
 
 
 async def test_what_was_noted_long_after_a_workflow_ended_does_not_keep_it() -> None:
