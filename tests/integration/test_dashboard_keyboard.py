@@ -103,6 +103,7 @@ async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus
         await page.keyboard.press("Escape")
         assert await focused(page) == ("Discard old", "BUTTON", True)
         await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_be_visible()
         await page.keyboard.press("Tab")
         assert await focused(page) == ("Discard", "BUTTON", True)
         await page.keyboard.press("Enter")
