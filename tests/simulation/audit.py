@@ -456,8 +456,9 @@ def _cancellations(rest: Rest) -> Iterator[str]:
         if letter.cause.kind != "unknown_workflow" or ".control.cancel-" not in letter.subject:
             continue
         # It may have been heard while the log was there, and come again as its acknowledgement was lost.
-        told = [stored for stored in broker.held("log", f"sim.*.*.{workflow}") if stored.at < buried.at]
-        over = told and ".outcome." in told[-1].subject and broker.removed_at(told[-1])
+        log = [stored for stored in broker.held("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
+        gone = broker.removed_at(log[-1]) if log else None
+        over = gone and gone <= buried.at and isinstance(commit_of(log[-1]).entries[-1], WorkflowEnded)
         if not over and asked.get(workflow, sequence) < sequence:
             yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
 
