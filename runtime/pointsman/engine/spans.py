@@ -125,9 +125,7 @@ class Spans:
 
 def _sent_from(delivery: Delivery) -> TraceContext | None:
     """Where the message was made."""
-    headers = delivery.message.headers
-    if "ce-traceparent" not in headers:  # somebody may write it otherwise
-        headers = {name.lower(): value for name, value in headers.items()}
+    headers = {name.lower(): value for name, value in delivery.message.headers.items()}
     return parse_traceparent(headers.get("ce-traceparent") or headers.get("traceparent"), headers.get("tracestate"))
 
 

@@ -8,7 +8,6 @@ has, or an integer of more than 64 bits, is left out. Of a lone surrogate, which
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 __all__ = ["request", "span"]
 
 _PAIRS: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
-_KEPT: Final = 24  # characters of a text that is kept: what is longer is an id, as a rule, and not said twice
+_KEPT: Final = 24  # characters of a value that is kept: what is longer is an id, as a rule, and not said twice
 _HEADS: Final = 4096  # of texts that are not kept: what stands before one follows from its key and its length
 _SIZES: Final = 4096  # of what is written: spans of one kind have nearly the same
 _INTEGERS: Final = 1 << 63  # below this, and not below its negative
@@ -92,30 +91,15 @@ def _attributes(tag: int, attributes: Mapping[str, Any]) -> bytes:
 
 
 def _add(parts: list[bytes], tag: int, attributes: Mapping[str, Any]) -> None:
-    kept = _kept[tag]
-    find = kept.get
-    try:
-        parts += [find(pair) or _another(kept, tag, *pair) for pair in attributes.items()]
-    except TypeError:  # a list has no hash
-        parts += [_another(kept, tag, *pair) for pair in attributes.items()]
-
-
-def _another(kept: dict[tuple[str, Any], bytes], tag: int, key: str, value: Any) -> bytes:
-    """A pair that is not kept there, or not yet. Only texts are, as no value of another kind equals one."""
-    kind = type(value)
-    if kind is int:
-        return _integer(tag, key, value)
-    if value is None:
-        return b""
-    if kind is not str:
-        return _pair(tag, key, value)
-    if len(value) > _KEPT:
-        text: bytes = value.encode(*_UTF8)
-        return _head(tag, key, len(text)) + text
-    if len(kept) >= _PAIRS:
-        kept.clear()
-    found = kept[key, value] = _pair(tag, key, value)
-    return found
+    for key, value in attributes.items():
+        kind = type(value)
+        if kind is str and len(value) > _KEPT:
+            text = value.encode() if value.isascii() else value.encode(*_UTF8)
+            parts += (_head(tag, key, len(text)), text)
+        elif kind is str or kind is int:
+            parts.append(_kept_pair(tag, key, value))
+        elif value is not None:
+            parts.append(_pair(tag, key, value))
 
 
 def _pair(tag: int, key: str, value: Any) -> bytes:
@@ -126,7 +110,7 @@ def _pair(tag: int, key: str, value: Any) -> bytes:
         return b""
 
 
-_integer: Final = lru_cache(_PAIRS)(_pair)  # an argument's type is not looked at: only integers are given
+_kept_pair: Final = lru_cache(_PAIRS)(_pair)  # of texts and integers, which no two are equal of but the same
 
 
 @lru_cache(_HEADS)
@@ -196,5 +180,4 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-_kept: Final[defaultdict[int, dict[tuple[str, Any], bytes]]] = defaultdict(dict)  # by tag: each has its own pairs
 _ONE: Final = [bytes((number,)) for number in range(128)]

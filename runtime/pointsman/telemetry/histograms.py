@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -24,7 +23,7 @@ from pointsman.telemetry.names import Value
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, MetricReader, MetricsData
 
-__all__ = ["MOST", "OVERFLOW", "Histograms", "Labels", "Series"]
+__all__ = ["MOST", "OVERFLOW", "Histograms", "Labels"]
 
 Labels: TypeAlias = frozenset[tuple[str, Value]]
 """What a series is known by, in whatever order it is given."""
@@ -34,7 +33,6 @@ MOST: Final = 2000  # series of one metric: the standard's limit
 OVERFLOW: Final[Labels] = frozenset({("otel.metric.overflow", True)})
 """The series that those beyond it share."""
 _INFINITE: Final = float("inf")
-_RUN: Final = 64  # values that are added up in a row
 _PLACE: Final = "pointsman.histograms"
 _Reader = TypeVar("_Reader", bound="MetricReader")
 
@@ -44,24 +42,27 @@ class Histograms:
 
     def __init__(self, described: Described) -> None:
         self._described: Final = described
-        self._series: dict[str, dict[Labels, Series]] = {}
+        self._series: dict[str, dict[Labels, _Series]] = {}
         self._lock = threading.RLock()  # a collected generator may measure what it leaves while it is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
-        self.series(name, labels).add(value)
-
-    def series(self, name: str, labels: Labels) -> Series:
-        """The one with these labels, or the one that those beyond the limit share."""
+        if not 0 <= value < _INFINITE:  # as after a clock was set back: the SDK leaves it out, too
+            return
         with self._lock:
             found = self._series.get(name)
             if found is None:
                 found = self._series[name] = {}
-            if (series := found.get(labels)) is None:
-                if len(found) >= MOST:
-                    labels = OVERFLOW
-                if (series := found.get(labels)) is None:
-                    series = found[labels] = Series(self._lock, self._described[name][2])
-            return series
+            series = found.get(labels)
+            if series is None:
+                series = self._another(found, labels, self._described[name][2])
+            series.add(value)
+
+    def _another(self, series: dict[Labels, _Series], labels: Labels, bounds: tuple[float, ...]) -> _Series:
+        if len(series) >= MOST:
+            labels = OVERFLOW
+        if (found := series.get(labels)) is None:
+            found = series[labels] = _Series(bounds)
+        return found
 
     def join(self, meter: Meter) -> None:
         """Be read as if they were that meter's. The SDK has nothing for a reader that it has added up nothing for, so
@@ -105,25 +106,20 @@ class Histograms:
 
         with self._lock:
             points = {
-                name: [one.point(labels) for labels, one in series.items() if one.count]
-                for name, series in self._series.items()
+                name: [one.point(labels) for labels, one in series.items()] for name, series in self._series.items()
             }
         return [
             Metric(name, self._described[name][1], self._described[name][0],
                    Histogram(of, AggregationTemporality.CUMULATIVE))
-            for name, of in points.items() if of
+            for name, of in points.items()
         ]  # fmt: skip
 
 
-class Series:
-    """What was measured for one set of labels."""
+class _Series:
+    __slots__ = ("_bounds", "_counts", "_exemplars", "_greatest", "_least", "_started", "_sum")
 
-    __slots__ = ("_bounds", "_counts", "_exemplars", "_greatest", "_least", "_lock", "_new", "_started", "_sum")
-
-    def __init__(self, lock: threading.RLock, bounds: tuple[float, ...]) -> None:
-        self._lock = lock
+    def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
-        self._new: list[float] = []
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self._least = float("inf")
@@ -132,39 +128,25 @@ class Series:
         self._started = time_ns()
 
     def add(self, value: float) -> None:
-        """Kept as it is, until there are some to add up in a row."""
-        self._new.append(value)
-        if get_current() and 0 <= value < _INFINITE:  # empty where no span is open: that is cheaper to see
-            within = get_current_span().get_span_context()
-            if within.trace_flags & 1:
-                with self._lock:
-                    bucket = bisect_left(self._bounds, value)
-                    self._exemplars[bucket] = (value, time_ns(), within.span_id, within.trace_id)
-        if len(self._new) >= _RUN:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        # Taken one at a time: another thread may append one meanwhile, and a collected generator even add up.
-        with self._lock, suppress(IndexError):
-            while True:
-                value = self._new.pop(0)
-                if not 0 <= value < _INFINITE:  # as after a clock was set back: the SDK leaves it out, too
-                    continue
-                self._counts[bisect_left(self._bounds, value)] += 1
-                self._sum += value
-                if value < self._least:
-                    self._least = value
-                if value > self._greatest:
-                    self._greatest = value
+        bucket = bisect_left(self._bounds, value)
+        self._counts[bucket] += 1
+        self._sum += value
+        if value < self._least:
+            self._least = value
+        if value > self._greatest:
+            self._greatest = value
+        if not get_current():  # no span is open, nor anything else: that is cheaper to see
+            return
+        within = get_current_span().get_span_context()
+        if within.trace_flags & 1:
+            self._exemplars[bucket] = (value, time_ns(), within.span_id, within.trace_id)
 
     @property
     def count(self) -> int:
-        self._add_up()
         return sum(self._counts)
 
     def point(self, labels: Labels) -> HistogramDataPoint:
         """What there is so far. Exemplars are told once."""
-        self._add_up()
         from opentelemetry.sdk.metrics import Exemplar
         from opentelemetry.sdk.metrics.export import HistogramDataPoint
 

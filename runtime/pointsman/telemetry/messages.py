@@ -5,8 +5,6 @@ Off, nobody watches the bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pointsman.ports import Hop, Server, Watcher
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.histograms import Labels
@@ -24,22 +22,20 @@ class _Watching:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
     def __init__(self) -> None:
-        self._measuring = metrics.measuring()
-        self._sent: dict[tuple[str, Server | None, str | None], Callable[[float], None]] = {}
+        self._sent: dict[tuple[str, Server | None, str | None], Labels] = {}
         self._taken: dict[tuple[str, Server | None, str], Labels] = {}
         """As many as there are destinations and errors, or queues: it is the template that names one."""
 
     def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
-        if not self._measuring:
+        if not metrics.measuring():
             return
         key = (names.destination(subject), server, error)
-        if (add := self._sent.get(key)) is None:
-            of = metrics.labels(names.sent_message(subject, server, error))
-            add = self._sent[key] = metrics.series(names.OPERATION_DURATION, of)
-        add(seconds)
+        if (of := self._sent.get(key)) is None:
+            of = self._sent[key] = metrics.labels(names.sent_message(subject, server, error))
+        metrics.measure(names.OPERATION_DURATION, seconds, of)
 
     def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
-        if not self._measuring:
+        if not metrics.measuring():
             return
         key = (subject, server, consumer)
         if (of := self._taken.get(key)) is None:

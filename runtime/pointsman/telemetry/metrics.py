@@ -8,7 +8,6 @@ histograms, where the readers are ours (`histograms`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from pointsman.telemetry.histograms import MOST, OVERFLOW, Histograms, Labels
 from pointsman.telemetry.names import Attributes, Value
 
 __all__ = ["NAMES", "Labels", "add", "change", "count", "hide", "histograms", "labels", "measure", "measuring",
-           "observe", "of_agent", "series", "show", "use"]  # fmt: skip
+           "observe", "of_agent", "show", "use"]  # fmt: skip
 
 # From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
 _LONG: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -88,13 +87,6 @@ def measure(name: str, value: float, of: Labels) -> None:
         _instrument(_meter, name).record(value, dict(of))
         if name in _COUNTED:
             _add(_meter, _COUNTED[name], 1, of)
-
-
-def series(name: str, of: Labels) -> Callable[[float], None]:
-    """`measure` of that series, for whoever does so with each message. It goes on with what is in use now."""
-    if _histograms is not None:
-        return _histograms.series(name, of).add
-    return partial(measure, name, of=of)
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:

@@ -10,7 +10,6 @@ attributes only, never in a name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from pointsman.ports import Server
@@ -399,19 +398,14 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 def destination(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
-    tokens = subject.split(".", 3)
-    count = len(tokens)
-    return (count > 2 and _template(tokens[0], tokens[1], tokens[2], count)) or subject
-
-
-@lru_cache(1024)  # each message is asked for, and most are of few teams and agents
-def _template(first: str, second: str, third: str, count: int) -> str:
-    """Of subjects that begin so, and have so many tokens, from the fourth on as one; empty where there is none."""
-    if first in _KEYS:
-        return f"{first}.{second}.{third}.{_KEYS[first]}" if count == 4 else ""
-    has_third, rest = _DESTINATIONS.get(second, (False, ""))
-    named = f"{first}.{second}.{third}" if has_third else f"{first}.{second}"
-    return f"{named}{rest}" if has_third or rest else ""
+    match subject.split(".", 3):
+        case "$O" | "$KV" as store, bucket, kind, _:
+            return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
+        case namespace, kind, third, *_ if kind in _DESTINATIONS:
+            of_third, rest = _DESTINATIONS[kind]
+            return f"{namespace}.{kind}.{third}{rest}" if of_third else f"{namespace}.{kind}{rest}"
+        case _:
+            return subject
 
 
 def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:

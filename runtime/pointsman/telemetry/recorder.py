@@ -92,7 +92,8 @@ class Recorder:
     ) -> LeanSpan:
         """A span below `parent`, which is sampled; `remote` when that was made in another process."""
         place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
-        return LeanSpan(self, name, kind, place, parent.span_id, remote, dict(attributes or ()), links)
+        said = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
+        return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
 
     def write(
         self,
@@ -175,7 +176,7 @@ class LeanSpan(otel.Span):
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        return {key: value for key, value in self._attributes.items() if value is not None}
+        return self._attributes
 
     def get_span_context(self) -> SpanContext:
         if self._context is None:

@@ -16,7 +16,7 @@ from support.prometheus import measure
 
 from pointsman.telemetry import metrics, names
 from pointsman.telemetry.environment import has_plain_histograms
-from pointsman.telemetry.histograms import OVERFLOW, Series
+from pointsman.telemetry.histograms import OVERFLOW, _Series
 
 NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does what is below 0
 
@@ -159,23 +159,22 @@ class TestHistogramsThatAreKeptHere:
 
         assert made == [[(3, 8, 7)]] * 2
 
-    def test_what_is_measured_while_values_are_added_up_counts_once(self) -> None:
+    def test_what_is_measured_while_a_value_is_added_counts_once(self) -> None:
         """A generator that is collected meanwhile measures in the same thread, wherever that is."""
-        series = metrics.histograms().series(names.TASK_DURATION, metrics.labels({}))
-        added = 0
+        kept, labels, added = metrics.histograms(), metrics.labels({}), 0
 
         def collect(frame: FrameType, event: str, _: object) -> None:
             nonlocal added
-            if event == "c_call" and frame.f_code is Series._add_up.__code__:
+            if event == "c_call" and frame.f_code is _Series.add.__code__:
                 added += 1
-                series.add(1)
+                kept.add(names.TASK_DURATION, 1, labels)
 
         sys.setprofile(collect)
         for _ in range(100):
-            series.add(1)
+            kept.add(names.TASK_DURATION, 1, labels)
         sys.setprofile(None)
 
-        point = series.point(metrics.labels({}))
+        point = kept._series[names.TASK_DURATION][labels].point(labels)
         assert added
         assert (point.count, point.sum) == (100 + added, 100 + added)
 
