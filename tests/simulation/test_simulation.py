@@ -17,7 +17,7 @@ from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit
 from pointsman_schemas.strict_json import parse
-from simulation.audit import differences
+from simulation.one_log import differences
 from simulation.world import World
 
 pytestmark = pytest.mark.timeout(180)  # worlds are all CPU, and a machine may be busy

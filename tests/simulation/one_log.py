@@ -1,0 +1,209 @@
+"""What must hold of one log, whatever else there is: it folds, and the story that it tells keeps every promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from pointsman.core.evolve import apply
+from pointsman.core.rehearsal import rehearse
+from pointsman.core.state import State, from_snapshot
+from pointsman.errors import InvariantError
+from pointsman.ports import Stored
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Control
+from pointsman_schemas.log import (
+    AllowanceAwaited,
+    ApprovalDecided,
+    ApprovalRequested,
+    AttemptFailed,
+    Commit,
+    Entry,
+    PlanAccepted,
+    RetryScheduled,
+    ReviewAsked,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskReopened,
+    TaskSucceeded,
+)
+from pointsman_schemas.strict_json import dump
+
+__all__ = ["differences", "problems_of"]
+
+_LARGE = 1_040_000  # bytes of a commit that its grounds may have had no room in: no world's bound is below 1,048,576
+
+
+def problems_of(commits: Sequence[tuple[Stored, Commit]], answers: Mapping[str, Control]) -> Iterator[str]:
+    """Every promise that it has broken, as sentences; `answers` are what people have said of its questions."""
+    entries = [entry for _, commit in commits for entry in commit.entries]
+    yield from _log(commits)
+    yield from _story(entries)
+    yield from _spending(entries)
+    yield from _approvals(entries, answers)
+    yield from differences([commit for _, commit in commits])
+
+
+def differences(commits: Sequence[Commit]) -> list[str]:
+    """Where the present code decides otherwise: nowhere, for it has decided."""
+    found = [
+        f"commit {commit.number} does not say what it was decided upon"
+        for commit in commits
+        if not commit.grounds and len(dump(commit)) < _LARGE
+    ]
+    with suppress(InvariantError):  # which is a problem of its own
+        found += [
+            f"commit {each.commit} is decided otherwise again: {each.got} in the place of {each.expected}"
+            for each in rehearse(commits)
+        ]
+    return found
+
+
+def _log(commits: Sequence[tuple[Stored, Commit]]) -> Iterator[str]:
+    """Numbers without gaps, entries that fold, snapshots that are what they stand for."""
+    state: State | None = None
+    newest: int | None = None
+    for place, (stored, commit) in enumerate(commits, 1):
+        if commit.number != place:
+            yield f"commit {place} has number {commit.number}"
+            return
+        try:
+            state = apply(state, commit)
+        except InvariantError as error:
+            yield f"commit {place} does not follow: {error}"
+            return
+        if commit.snapshot_sequence != newest:
+            yield f"commit {place} says the newest snapshot is {commit.snapshot_sequence}; it is {newest}"
+        if commit.snapshot is not None:
+            newest = stored.sequence
+            if (kept := from_snapshot(commit.snapshot)) != state or list(kept.tasks) != list(state.tasks):
+                yield f"the snapshot of commit {place} is not the state there"
+
+
+def _story(entries: Sequence[Entry]) -> Iterator[str]:
+    """The life of each task, followed without the help of the core."""
+    started = entries[0]
+    limit = started.limits.attempts if started.kind == "workflow_started" else 0
+    current: dict[str, tuple[int, str]] = {}
+    succeeded: set[str] = set()
+    failed: set[str] = set()
+    needs: dict[str, tuple[str, ...]] = {}
+    reopened: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    judges: dict[str, object] = {}
+    in_review: set[object] = set()
+    for entry in entries:
+        match entry:
+            case TaskAdded(role=Role.JUDGE, input=dict() as given) if "task_id" in given:
+                judges[entry.task_id] = given["task_id"]
+            case ReviewAsked():
+                in_review.add(entry.task_id)
+            case PlanAccepted():
+                for planned in entry.plan.tasks:
+                    needs[planned.id] = planned.depends_on
+            case TaskDispatched() | RetryScheduled():
+                before = current.get(entry.task_id, (0, ""))[0]
+                current[entry.task_id] = entry.attempt, entry.agent
+                if entry.attempt != before + 1:
+                    yield f"attempt {entry.attempt} of {entry.task_id} follows attempt {before}"
+                if entry.attempt > limit + 1 + 2 * reopened[entry.task_id] + asked[entry.task_id]:
+                    yield f"{entry.task_id} had {entry.attempt} attempts; its limit is {limit}"
+                if entry.task_id in succeeded | failed:
+                    yield f"{entry.task_id} was dispatched after it was settled"
+                if isinstance(entry, TaskDispatched) and (gap := set(needs.get(entry.task_id, ())) - succeeded):
+                    yield f"{entry.task_id} was dispatched before {sorted(gap)}"
+            case TaskSucceeded():
+                said = (entry.attempt, entry.result.agent)
+                if entry.task_id in in_review:
+                    yield f"{entry.task_id} was accepted before its judge has let it pass"
+                if isinstance(entry.result.output, dict) and entry.result.output.get("verdict") == "pass":
+                    in_review.discard(judges.get(entry.task_id))
+                if entry.task_id in succeeded | failed:
+                    yield f"a second result of {entry.task_id} was accepted"
+                if said != current.get(entry.task_id) or entry.result.attempt != entry.attempt:
+                    yield f"the result {said} of {entry.task_id} was accepted; it is with {current.get(entry.task_id)}"
+                succeeded.add(entry.task_id)
+            case TaskFailed():
+                if entry.task_id in failed or (entry.task_id in succeeded and entry.task_id in needs):
+                    yield f"{entry.task_id} failed after it was settled"  # a planner's answer may be refused
+                failed.add(entry.task_id)
+            case TaskReopened():
+                reopened[entry.task_id] += 1
+                failed.discard(entry.task_id)
+            case ApprovalRequested() if entry.task_id is not None and entry.about == "tool":
+                asked[entry.task_id] += 1  # the attempt that asked has ended
+            case _:
+                pass
+
+
+def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iterator[str]:
+    """What is asked is decided once, as somebody said or by time, and nothing begins that nobody has allowed."""
+    asked: dict[str, ApprovalRequested] = {}
+    open_: dict[str, ApprovalRequested] = {}
+    refused, begun = set[str](), set[str | None]()
+    for entry in entries:
+        match entry:
+            case ApprovalRequested():
+                if entry.approval in asked:
+                    yield f"{entry.approval} was asked twice"
+                asked[entry.approval] = open_[entry.approval] = entry
+            case ApprovalDecided():
+                if (question := open_.pop(entry.approval, None)) is None:
+                    yield f"{entry.approval} was decided, and was not open"
+                    continue
+                said = answers.get(entry.event_id)
+                if entry.verdict == "expired":
+                    if entry.at < question.expires_at:
+                        yield f"{entry.approval} expired at {entry.at}, before {question.expires_at}"
+                elif said is None or (said.approval, f"{said.action}d"[:6]) != (entry.approval, entry.verdict[:6]):
+                    yield f"{entry.approval} was {entry.verdict}, which nobody said"
+                if question.about == "task" and entry.verdict != "approved" and question.task_id is not None:
+                    refused.add(question.task_id)
+            case TaskDispatched() | RetryScheduled():
+                begun.add(entry.task_id)
+                if any(question.task_id == entry.task_id for question in open_.values()):
+                    yield f"{entry.task_id} was dispatched while a person was asked about it"
+                if entry.task_id in refused:
+                    yield f"{entry.task_id} was dispatched though it was not allowed"
+            case PlanAccepted():
+                if any(question.about == "plan" for question in open_.values()):
+                    yield f"the plan {entry.revision} was accepted while a person was asked about it"
+                # What has not begun gives way to the new plan, and what was asked about it with it.
+                open_ = {name: each for name, each in open_.items() if each.task_id in begun}
+            case TaskReopened():
+                refused.discard(entry.task_id)
+            case _:
+                pass
+
+
+def _spending(entries: Sequence[Entry]) -> Iterator[str]:
+    """What is used and what is set aside are never more calls than there may be; each agent here makes one."""
+    started = entries[0]
+    if started.kind != "workflow_started":
+        return
+    given = [started.limits.calls, started.budget.calls if started.budget else None]
+    bound = min((calls for calls in given if calls is not None), default=None)
+    used, aside, judged = 0, dict[str, int](), set[str]()
+    for entry in entries:
+        match entry:
+            case TaskDispatched() | RetryScheduled():
+                aside[entry.task_id] = (entry.allowance.calls or 0) if entry.allowance else 0
+                if bound is not None and not aside[entry.task_id]:
+                    yield f"{entry.task_id} was dispatched with nothing to use"
+            case ReviewAsked():
+                judged.add(entry.event_id)
+                aside.pop(entry.task_id, None)
+                used += entry.result.usage.calls
+            case TaskSucceeded() | AttemptFailed():
+                aside.pop(entry.task_id, None)
+                used += entry.result.usage.calls if entry.result and entry.event_id not in judged else 0
+            case TaskAbandoned() | AllowanceAwaited():
+                aside.pop(entry.task_id, None)
+            case _:
+                pass
+        if bound is not None and used + sum(aside.values()) > bound:
+            yield f"{used} calls used and {sum(aside.values())} set aside of {bound} there may be"
+            return
