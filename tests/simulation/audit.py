@@ -275,14 +275,20 @@ def _cancellations(rest: Rest) -> Iterator[str]:
     asked: dict[str, int] = {}
     for stored, workflow in rest.world.requests():
         asked.setdefault(workflow, stored.sequence)
+    said = {stored.sequence: stored for stored in broker.held("work", "sim.inbox.*.*.control.>")}
     for buried, letter in zip(rest.dead, rest.letters, strict=True):
         workflow, sequence = letter.workflow_id or "", letter.sequence or 0
         if letter.cause.kind != "unknown_workflow" or ".control.cancel-" not in letter.subject:
             continue
-        # It may have been heard while the log was there, and come again as its acknowledgement was lost.
         log = [stored for stored in broker.held("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
         gone = broker.removed_at(log[-1]) if log else None
-        over = gone and gone <= buried.at and isinstance(commit_of(log[-1]).entries[-1], WorkflowEnded)
+        entries = [entry for stored in log for entry in commit_of(stored).entries]
+        # It was heard while the log was there, and came again as its acknowledgement was lost; or it had come too late, as
+        # it had where the workflow ended as it began.
+        id = letter.subject.rpartition(".")[2]
+        heard = any(getattr(entry, "event_id", None) == id for entry in entries)
+        too_late = len(log) == 1 or (log and said[sequence].at > log[-1].at)
+        over = gone and gone <= buried.at and (heard or too_late) and isinstance(entries[-1], WorkflowEnded)
         if not over and asked.get(workflow, sequence) < sequence:
             yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
 
