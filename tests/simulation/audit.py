@@ -283,8 +283,8 @@ def _cancellations(rest: Rest) -> Iterator[str]:
         log = [stored for stored in broker.held("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
         gone = broker.removed_at(log[-1]) if log else None
         entries = [entry for stored in log for entry in commit_of(stored).entries]
-        # It was heard while the log was there, and came again as its acknowledgement was lost; or it had come too late, as
-        # it had where the workflow ended as it began.
+        # It was heard while the log was there, and came again as its acknowledgement was lost; or it had come too late,
+        # as it had where the workflow ended as it began.
         id = letter.subject.rpartition(".")[2]
         heard = any(getattr(entry, "event_id", None) == id for entry in entries)
         too_late = len(log) == 1 or (log and said[sequence].at > log[-1].at)
