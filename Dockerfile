@@ -4,7 +4,7 @@ FROM python:3.13.14-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/pointsman
 # The dependencies first: they change less often than the code, and this layer is the slow one.
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir -p schemas/pointsman_schemas runtime/pointsman agents/pointsman_agents \
     && /opt/pointsman/bin/pip install --no-cache-dir --only-binary :all: --constraint constraints.txt '.[dashboard]' \
     && /opt/pointsman/bin/pip uninstall --yes pointsman
