@@ -11,7 +11,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos cases bench bench-smoke constraints pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos cases bench bench-smoke constraints dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -74,6 +74,9 @@ constraints: $(STAMP)  ## resolve constraints.txt anew, to the newest versions p
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
 		--only-binary :all: --no-annotate --no-header --quiet \
 		--output-file constraints.txt
+
+dist: $(STAMP)  ## build the source archive and the wheel into dist/
+	$(BIN)/python -m hatchling build --clean
 
 pictures: $(STAMP)  ## take the pictures of docs/dashboard.md anew; needs a chromium
 	$(BIN)/python docs/images/make.py
