@@ -1,0 +1,94 @@
+"""The pages of the repository are linked, listed and in one form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+RECORDS = sorted((DOCS / "decisions").glob("0*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+STATUSES = {"proposed", "accepted", "superseded", "rejected"}
+
+
+def links_of(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path and the heading of each link in `page` that leads to a file of this repository."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:", target):
+            path, _, heading = target.partition("#")
+            yield path, heading
+
+
+def headings_of(page: Path) -> set[str]:
+    """Return the anchors that the headings of `page` have."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for path, heading in links_of(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        if heading:
+            assert heading in headings_of(target), f"{path}#{heading}"
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = {path for path, _ in links_of(DOCS / "README.md")}
+
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
+
+
+def test_the_readme_links_the_index_the_glossary_and_the_rules_of_the_repository() -> None:
+    linked = {path for path, _ in links_of(ROOT / "README.md")}
+
+    assert {"docs/README.md", "docs/glossary.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"} <= linked
+
+
+def test_the_index_of_decisions_has_each_record_with_its_title_and_status() -> None:
+    rows = re.findall(
+        r"^\| \[(\d{4})\]\((\S+)\) \| (.+) \| (\w+) \|$", (RECORDS[0].parent / "README.md").read_text(), re.M
+    )
+    expected = []
+    for record in RECORDS:
+        title, status = re.match(r"# \d{4} (.+)\n\nStatus: (\w+)\n", record.read_text()).groups()  # type: ignore[union-attr]
+        expected.append((record.name[:4], record.name, title, status))
+
+    assert rows == expected
+    assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
+def test_a_decision_record_has_a_status_and_its_parts_in_order(record: Path) -> None:
+    text = record.read_text()
+    status = re.search(r"^Status: (.+)$", text, re.MULTILINE)
+    parts = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    _, _, revisions = text.partition("\n## Revisions\n")
+
+    assert text.startswith(f"# {record.name[:4]} ")
+    assert status
+    assert status[1] in STATUSES
+    assert parts[:3] == ["Context", "Decision", "Consequences"]
+    assert parts[3:] in ([], ["Revisions"])
+    assert all(re.match(r"- \d{4}-\d\d-\d\d: ", line) for line in revisions.splitlines() if line.startswith("- "))
+
+
+def test_the_changelog_begins_with_unreleased_and_has_the_version_of_the_project() -> None:
+    versions = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    current = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert current
+    assert versions[:2] == ["Unreleased", current[1]]
+
+
+def test_the_compose_file_builds_the_version_of_the_project() -> None:
+    current = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert current
+    assert f"image: pointsman:{current[1]}\n" in (ROOT / "docker-compose.yml").read_text()
