@@ -1,4 +1,7 @@
-"""An agent that translates word by word from a glossary. Run it with: pointsman worker examples/translator.py"""
+"""An agent that translates word by word from a glossary.
+
+Run it with `pointsman worker examples/translator.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ GLOSSARY = {
 
 
 class Passage(BaseModel):
+    """A text in `language`, such as `german`."""
+
     text: str
     language: str
 
 
 @agent(name="translator", description="Translates a passage into another language", skills=["translation"])
 async def translate(passage: Passage, context: Context) -> Passage:
+    """Translate the words of the passage that the glossary has."""
     await context.progress("consulting the glossary")
     glossary = GLOSSARY.get(passage.language.lower())
     if glossary is None:

@@ -1,0 +1,1 @@
+"""The agents and teams that ship with Pointsman."""

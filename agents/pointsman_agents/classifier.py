@@ -1,4 +1,4 @@
-"""The classifier: it says which agents a request is for, and how sure it is."""
+"""The classifier: selects the agents that can serve a request, each with a confidence."""
 
 from __future__ import annotations
 

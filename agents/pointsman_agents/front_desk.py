@@ -1,5 +1,8 @@
-"""Customer service with a router in front: what is for one specialist goes straight to it, what is for several is
-planned and answered as one. The specialists are those of the customer-service team, with one for its policies."""
+"""Customer service behind a router.
+
+A request for one specialist goes directly to that specialist. A request for several specialists is planned, and their
+results become one answer. The specialists are those of the customer-service team and one for policies.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Policies(BaseModel):
 
 @tool(idempotent=True)
 def find_policy(question: str) -> Policies:
-    """Look up what the policies say."""
+    """Look up the policies."""
     found = fitting(_POLICIES, question, least=0.2)
     return Policies(summary=" ".join(found) or "The policies say nothing about this.", policies=found)
 

@@ -1,4 +1,4 @@
-"""The judge: it decides what results that contradict each other come to."""
+"""The judge: decides between results that contradict each other."""
 
 from __future__ import annotations
 

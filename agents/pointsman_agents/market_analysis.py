@@ -1,5 +1,8 @@
-"""Market analysis in one file: pages are gathered side by side, figures computed for the companies they name, a report
-written. No two agents share a tool."""
+"""Market analysis in one file.
+
+Researchers gather pages in parallel, an analyst computes the figures of the companies that the pages name, and a writer
+writes the report. No two agents share a tool.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _HOW: Final = f"{USE_TOOLS} It is sample data: say so."
 
 # Sample data: invented companies; their capitalization this year and last year in billions of dollars.
 _COMPANIES: Final = (("Northwind", 900, 750), ("Contoso", 800, 500), ("Fabrikam", 400, 320), ("Tailspin", 90, 100))
-# By url, whose path says what the page is about: the companies it names, and what it says.
+# By URL, whose path names the subject of the page: the companies on the page, and its text.
 _PAGES: Final = {
     "https://news.example/market-capitalization": (
         ("Northwind", "Contoso", "Fabrikam", "Tailspin"),
@@ -48,7 +51,7 @@ class Links(BaseModel):
 
 
 class Gathered(BaseModel):
-    """`companies` are those that the pages name, `positions` what they say."""
+    """The content of pages: the `companies` that they name, and their texts as `positions`."""
 
     summary: str
     companies: list[str] = []
@@ -56,7 +59,7 @@ class Gathered(BaseModel):
 
 
 class Rows(BaseModel):
-    """`rows` are name, capitalization this year and last year, largest first."""
+    """Rows of name, capitalization this year and last year in billions of dollars, largest first."""
 
     rows: list[tuple[str, int, int]]
 
@@ -91,7 +94,7 @@ def scrape_page(urls: list[str]) -> Gathered:
 @tool(idempotent=True)
 def query_database(
     companies: Annotated[list[str], Field(description="Their names")],
-    top: Annotated[int, Field(ge=1, description="How many, largest first")] = 3,
+    top: Annotated[int, Field(ge=1, description="Number of rows, largest first")] = 3,
 ) -> Rows:
     """Query the database for rows."""
     database = sqlite3.connect(":memory:")

@@ -1,4 +1,4 @@
-"""The planner: it reads a request and the agents alive now, and writes the plan."""
+"""The planner: reads a request and the cards of the live agents, and writes the plan."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ planner = LLMAgent(
     input=PlannerInput,
     output=Plan,
     output_name="plan",
-    turns=2,  # the plan, and one repair of its form; what is wrong with its content the supervisor says
+    turns=2,  # the plan, and one repair of its form; the supervisor checks the content
     concurrency=32,
 )

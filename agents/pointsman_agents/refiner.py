@@ -1,4 +1,4 @@
-"""The refiner: it finds better words for a task that has failed more than once."""
+"""The refiner: rewrites the intent of a task that has failed more than once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reviewer: it looks at what a stage of a pipeline made, and lets it pass, sends it back, or stops the pipeline."""
+"""The reviewer: accepts the result of a pipeline stage, returns it for another attempt, or stops the pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shipped teams share: each answers from small tables of sample data, by tools."""
+"""Shared helpers of the shipped teams. Their tools answer from small tables of sample data."""
 
 from __future__ import annotations
 
@@ -16,24 +16,44 @@ USE_TOOLS: Final = (
     "Use your tools before you answer. Say only what they say, in two to four sentences, with names, ids, amounts and "
     "dates exactly as they give them."
 )
-"""What every specialist is told, before what is its own."""
+"""Instructions that every specialist has, before its own instructions."""
 
 
 def known(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
-    """What stands in `table` under `key`. Raises `NotFound`, with what there is, when nothing does."""
+    """Return the entry of `table` under `key`.
+
+    Args:
+        table: The sample data.
+        key: The key that a model passed to a tool.
+        what: The kind of entry, for the error message: "patient", "contract".
+
+    Returns:
+        The entry.
+
+    Raises:
+        NotFound: The table has no such key. The message lists the keys.
+    """
     if key not in table:
         raise NotFound(f"there is no {what} {key}; there are {', '.join(table)}")
     return table[key]
 
 
 def fitting(entries: Sequence[str], question: str, *, least: float) -> list[str]:
-    """The entries, "Title: what it says", that fit `question` best, several when they do so equally well. None when
-    even the best says less than the share `least` of what the question means: fewer words in common are chance."""
+    """Return the entries that match `question` best.
+
+    Args:
+        entries: Texts of the form "Title: text".
+        question: The words of the request.
+        least: The smallest accepted share of the question's meaning, from 0 to 1. Fewer words in common are chance.
+
+    Returns:
+        The best entries, several if they match equally well; empty if the best is below `least`.
+    """
     scores = Matcher([Described(entry, entry.partition(":")[0], entry) for entry in entries]).scores(question)
     best = max(scores.values())
     return [entry for entry in entries if best >= least and scores[entry] == best]
 
 
 def money(cents: int) -> str:
-    """An amount in dollars, from its cents."""
+    """Format an amount of US cents in dollars."""
     return f"${cents / 100:,.2f}"

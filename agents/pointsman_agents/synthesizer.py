@@ -1,4 +1,4 @@
-"""The synthesizer: it writes the one answer from what the tasks came to, gaps included."""
+"""The synthesizer: writes the answer of a workflow from the results of its tasks, gaps included."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Technical support in one file: a diagnosis, a guide or a person, and a second of them where a request needs it. What
-is unclear is answered by the guides."""
+"""Technical support in one file.
+
+A request gets a diagnosis, a guide or a person, and a second agent if a part of the request needs one. The agent with
+the guides answers unclear requests.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def diagnose(problem: str) -> Found:
 
 @tool(idempotent=True)
 def find_guide(question: str) -> Found:
-    """Look up the guide for what somebody wants to do."""
+    """Look up the guide for what a user wants to do."""
     return _best(_GUIDES, question, f"No guide fits this. There are guides for: {_titles()}.")
 
 
@@ -73,7 +76,7 @@ documenter = LLMAgent(
 )
 escalator = LLMAgent(
     name="escalator",
-    description="Hands over to a person: complaints, data loss, security incidents, whoever asks for a human",
+    description="Hands over to a person: complaints, data loss, security incidents, users who ask for a human",
     skills=["escalation", "human"],
     examples=["I want to talk to a human", "All our data is lost", "Our account was hacked"],
     instructions=USE_TOOLS,

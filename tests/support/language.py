@@ -39,7 +39,7 @@ TODO_FILE = ROOT / "tests/unit/language_todo.txt"
 SOURCES = ("schemas", "runtime", "agents", "benchmarks", "examples")
 GENERATED = frozenset({"docs/state-machine.md"})
 
-_TEXT_KEYWORDS = frozenset({"help", "description", "epilog", "short_help"})
+_TEXT_KEYWORDS = frozenset({"help", "epilog", "short_help"})
 _SECTION = re.compile(
     r"\s*(Args|Arguments|Attributes|Returns?|Raises|Yields|Notes?|Examples?|Warnings?|See Also|Todo):\s*$"
 )
@@ -149,14 +149,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def files(paths: Sequence[Path] = ()) -> list[Path]:
-    """Return the checked Python and Markdown files under `paths`, or under the whole repository."""
+    """Return the checked files under `paths`, or of the whole repository. Prompts of agents are not prose."""
     found: list[Path] = []
     for path in paths:
         found += [path] if path.is_file() else [*path.rglob("*.py"), *path.rglob("*.md")]
     if not paths:
         found += [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
         found += [file for source in SOURCES for file in (ROOT / source).rglob("*.py")]
-    return sorted({file for file in found if ".venv" not in file.parts and _relative(file) not in GENERATED})
+    return sorted({file for file in found if not _is_excluded(file)})
+
+
+def _is_excluded(file: Path) -> bool:
+    relative = _relative(file)
+    is_prompt = file.suffix == ".md" and relative.startswith("agents/")
+    return ".venv" in file.parts or is_prompt or relative in GENERATED
 
 
 def todo() -> list[str]:
@@ -345,8 +351,11 @@ def _python(tree: ast.Module) -> Iterator[Text]:
                     yield _text(each.value, "attribute")
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             yield from (_text(each, "error") for each in node.exc.args if _is_string(each))
-        elif isinstance(node, ast.keyword) and node.arg in _TEXT_KEYWORDS and _is_string(node.value):
-            yield _text(node.value, "help")
+        elif isinstance(node, ast.Call):
+            names = _TEXT_KEYWORDS | ({"description"} if ast.unparse(node.func) == "Field" else set())
+            for keyword in node.keywords:
+                if keyword.arg in names and _is_string(keyword.value):
+                    yield _text(keyword.value, "help")
 
 
 def _is_string(node: ast.expr) -> bool:

@@ -1,4 +1,4 @@
-"""Accounts: whether a customer can get in, and a link for those who cannot."""
+"""The account specialist: checks the state of an account and sends password reset links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["account", "account_state", "send_reset_link"]
 
 
 class AccountState(BaseModel):
-    """`state` is `active`, `locked` or `suspended`. The address is masked: the answer may be read by anybody."""
+    """The state of an account: `active`, `locked` or `suspended`. The address is masked, because answers are logged."""
 
     summary: str
     customer_id: str
@@ -47,8 +47,7 @@ def account_state(customer_id: CustomerId = DEFAULT_CUSTOMER) -> AccountState:
 
 @tool(idempotent=True, retries=2)
 def send_reset_link(context: Context, customer_id: CustomerId = DEFAULT_CUSTOMER) -> ResetLink:
-    """Send a password reset link to somebody who forgot it, or cannot log in, sign in or get access: it sets a
-    new password and unlocks."""
+    """Send a password reset link to a user who forgot it, or cannot log in, sign in or get access; it unlocks, too."""
     with back_office() as office:
         row = customer(office, customer_id)
         if row["state"] == "suspended":

@@ -1,7 +1,7 @@
 """The systems behind the customer-service tools: charges and accounts in SQLite, the status page in a JSON file.
 
-They live in the directory `POINTSMAN_CUSTOMER_SERVICE_DATA`, shared by whoever is given the same one, or else in a
-temporary one of this process. What is missing there is made from the seed below, which never changes.
+The data is in the directory `POINTSMAN_CUSTOMER_SERVICE_DATA`, which several processes may share. If the variable is
+not set, each process has a temporary directory. Missing data is created from the constant seed below.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pointsman.errors import NotFound
 __all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 
 DEFAULT_CUSTOMER: Final = "C-1001"
-"""Who is asking when neither the request nor its metadata says so: there is no login in front of a demo."""
+"""The customer to use if neither the request nor its metadata names one: a demo has no login."""
 
 CustomerId = Annotated[
     str, Field(pattern=r"^C-\d{4}$", description="The customer's id, such as C-1001", examples=["C-1001"])
 ]
 
 _DIRECTORY: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
-_PATIENCE: Final = 10.0  # seconds one process waits for another's write; a write here takes milliseconds
+_BUSY_TIMEOUT_S: Final = 10.0  # wait for the write of another process; a write takes milliseconds
 
-# The twin of a charge is the first other one for the same thing, of the same amount, on the same day.
+# The twin of a charge is the first other charge of the same amount for the same thing on the same day.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS customers (
     id TEXT PRIMARY KEY, email TEXT NOT NULL, plan TEXT NOT NULL, price INTEGER NOT NULL, renews TEXT NOT NULL,
@@ -90,8 +90,8 @@ _STATUS: Final = {
 
 @contextmanager
 def back_office() -> Iterator[sqlite3.Connection]:
-    """A connection to the database, in a transaction that is committed unless the block raises."""
-    connection = sqlite3.connect(_directory() / "customer_service.db", timeout=_PATIENCE)
+    """Open the database, in a transaction that is committed unless the block raises."""
+    connection = sqlite3.connect(_directory() / "customer_service.db", timeout=_BUSY_TIMEOUT_S)
     connection.row_factory = sqlite3.Row
     try:
         with connection:
@@ -101,7 +101,18 @@ def back_office() -> Iterator[sqlite3.Connection]:
 
 
 def customer(office: sqlite3.Connection, customer_id: str) -> sqlite3.Row:
-    """The customer's row. Raises `NotFound` when there is none."""
+    """Return the row of a customer.
+
+    Args:
+        office: An open database.
+        customer_id: The id, such as C-1001.
+
+    Returns:
+        The row.
+
+    Raises:
+        NotFound: The database has no such customer.
+    """
     row: sqlite3.Row | None = office.execute("SELECT * FROM customers WHERE id = ?", (customer_id,)).fetchone()
     if row is None:
         raise NotFound(f"there is no customer {customer_id}; ask the customer for the id, which looks like C-1001")
@@ -109,7 +120,7 @@ def customer(office: sqlite3.Connection, customer_id: str) -> sqlite3.Row:
 
 
 def status_page() -> dict[str, Any]:
-    """What the public status page says now."""
+    """Return the content of the public status page."""
     page: dict[str, Any] = json.loads((_directory() / "status.json").read_text(encoding="utf-8"))
     return page
 
@@ -119,7 +130,7 @@ def _directory() -> Path:
         return _seeded(os.environ.get(_DIRECTORY) or _of_this_process())
 
 
-_seeding = Lock()  # tools run in threads; other processes are kept apart by SQLite's own lock
+_seeding = Lock()  # tools run in threads; SQLite's own lock separates processes
 
 
 @cache
@@ -128,17 +139,17 @@ def _of_this_process() -> str:
     return _temporary[0].name
 
 
-_temporary: list[tempfile.TemporaryDirectory[str]] = []  # held for the life of the process, then removed with it
+_temporary: list[tempfile.TemporaryDirectory[str]] = []  # kept until the process exits
 
 
 @cache
 def _seeded(directory: str) -> Path:
-    """The directory with everything in it. Several processes may do this at once: each row is put in only once."""
+    """Create the data in `directory` and return its path. Several processes may do so at once."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path / "customer_service.db", timeout=_PATIENCE, isolation_level=None)
+    connection = sqlite3.connect(path / "customer_service.db", timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     try:
-        # Locked from the start: two that begin by reading and go on to write would wait for each other.
+        # Lock at the start: two transactions that first read and then write would deadlock.
         connection.execute("BEGIN IMMEDIATE")
         for table in _SCHEMA.strip().removesuffix(";").split(";"):
             connection.execute(table)
@@ -152,5 +163,5 @@ def _seeded(directory: str) -> Path:
     if not status.exists():
         fresh = path / f"status.{os.getpid()}.json"
         fresh.write_text(json.dumps(_STATUS, indent=2), encoding="utf-8")
-        fresh.replace(status)  # whole or not at all, for whoever reads at this moment
+        fresh.replace(status)  # atomic: another process may be reading the file
     return path

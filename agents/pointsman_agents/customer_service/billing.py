@@ -1,4 +1,4 @@
-"""Billing: what a customer was charged, what was charged twice, and the money back for that."""
+"""The billing specialist: lists charges, finds duplicates, and requests refunds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Charges(BaseModel):
 
 
 class Refund(BaseModel):
-    """`status` is `requested`, `paid`, or `review` when a person has to decide."""
+    """A refund. Its `status` is `requested`, `paid`, or `review` if a person has to decide."""
 
     summary: str
     refund_id: str
@@ -103,7 +103,7 @@ def find_charges(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Charges:
 @tool(idempotent=True, retries=2)
 def request_refund(
     charge_id: ChargeId,
-    reason: Annotated[str, Field(max_length=2000, description="Why, in the customer's words")],
+    reason: Annotated[str, Field(max_length=2000, description="The reason, in the customer's words")],
     context: Context,
 ) -> Refund:
     """Request a refund: the money back for what was charged twice, double or by mistake."""

@@ -1,4 +1,4 @@
-"""The team, its limits, and a request that needs all of it."""
+"""The customer-service team, its limits, and a request that needs all of its agents."""
 
 from __future__ import annotations
 

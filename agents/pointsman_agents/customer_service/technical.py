@@ -1,4 +1,4 @@
-"""Technical support: whether the service has an incident, and whether a customer has reached a rate limit."""
+"""The technical specialist: looks for incidents of the service and for rate limits that a customer has reached."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Status(BaseModel):
 
 
 class RateLimits(BaseModel):
-    """Requests a minute: what the plan allows, and the most that was sent in one within the last hour."""
+    """Requests a minute: the limit of the plan, and the peak of the last hour."""
 
     summary: str
     plan: str
@@ -46,7 +46,7 @@ class RateLimits(BaseModel):
 
 @tool(idempotent=True)
 def service_status() -> Status:
-    """What the status page says: incidents, outages, errors, timeouts; is the service or API down, slow, failing?"""
+    """Read the status page: incidents, outages, errors, timeouts; is the service or API down, slow, failing?"""
     page = status_page()
     incidents = [Incident.model_validate(incident) for incident in page["incidents"]]
     degraded = [name for name, state in page["components"].items() if state != "operational"]
@@ -63,7 +63,7 @@ def service_status() -> Status:
 
 @tool(idempotent=True)
 def rate_limits(customer_id: CustomerId = DEFAULT_CUSTOMER) -> RateLimits:
-    """The rate limit of a customer and how much of it is used: tells why requests get a 429, too many requests."""
+    """Look up the rate limit of a customer and how much of it is used: why requests get a 429, too many requests."""
     with back_office() as office:
         row = customer(office, customer_id)
     allowed, peak = row["requests_per_minute"], row["peak_per_minute"]

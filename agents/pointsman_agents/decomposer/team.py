@@ -1,7 +1,8 @@
-"""The decomposer works on arithmetic, where anybody can see whether what was split was joined rightly.
+"""The decomposer: a team that splits an arithmetic expression and gives the parts to itself.
 
-The splitter is the planner: an operation of two terms that are not plain numbers becomes a task for each term, and the
-team that gets it is this one. Three levels down no team is on the menu, so the solver gets the rest whole.
+Arithmetic makes errors of splitting and joining easy to see. The splitter is the planner: an operation on two terms
+that are not plain numbers becomes one task for each term, and the agent of these tasks is the decomposer team itself.
+At the third level of nesting no team is available to the planner, so the solver gets the rest as a whole.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Sum(BaseModel):
 
 @agent(name="splitter", description="Splits an expression at its outermost operation", role=Role.PLAN)
 async def splitter(asked: PlannerInput) -> Plan:
-    """A part for each side while a team may be nested, and one task for the solver when it is simple or may not."""
+    """Plan one task for each side, or one task for the solver if the expression is simple or nesting has ended."""
     request = {"request": asked.request} if isinstance(asked.request, str) else asked.request
     text = str(request.get("expression") or request.get("request"))
     try:
@@ -71,12 +72,13 @@ async def splitter(asked: PlannerInput) -> Plan:
 
 @agent(name="solver", description="Computes an expression whole", skills=["arithmetic"])
 async def solver(given: Sum) -> str:
+    """Compute the whole expression."""
     return f"{_value(_parsed(given.expression)):.10g}"
 
 
 @agent(name="joiner", description="Joins the two sides of an operation", role=Role.SYNTHESIZE)
 async def joiner(asked: SynthesizerInput, context: Context) -> Synthesis:
-    """The operation applied to what the sides came to, or why it cannot be: a side may have said so, or be missing."""
+    """Apply the operation to the results of the two sides, or answer with the reason of a side that failed."""
     if asked.gaps:
         return Synthesis(answer=f"It cannot be computed: {asked.gaps[0].reason}")
     told = [str(report.output) for report in context.results.values()]

@@ -1,4 +1,4 @@
-"""Engineers whose plan changes with what they find."""
+"""A team of engineers whose plan changes with their findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engineers. Who looks and finds nothing says where to look next."""
+"""The engineers. An engineer that finds nothing suggests another place to look."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["code", "comms", "data", "ops"]
 
 
 class Finding(BaseModel):
-    """`found` is whether the cause is here."""
+    """The result of an inspection. `found` is true if it found the cause."""
 
     found: bool
     summary: str
@@ -37,7 +37,7 @@ def inspect_code(name: ServiceName, context: Context) -> Finding:
 
 @tool(idempotent=True)
 def compare_configuration(name: ServiceName) -> Finding:
-    """Compare the configuration of a service, its timeouts and limits, with what the handbook says."""
+    """Compare the configuration of a service, its timeouts and limits, with the handbook."""
     known = service(name)
     off = [
         f"{key} is {known.configured.get(key):g} and should be {value:g}"

@@ -1,4 +1,4 @@
-"""What is known of each service: a small seeded table of its code, its numbers and its configuration."""
+"""A small seeded table of services: their code, metrics and configuration."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ __all__ = ["Service", "ServiceName", "service"]
 
 
 class Service(BaseModel):
-    """`failing` are tests that fail, `changed` the last commits, `errors` a share of requests, times are in seconds.
-    `configured` and `documented` are the values in use and those of the handbook."""
+    """One service.
+
+    Attributes:
+        tests: Number of tests.
+        failing: Tests that fail.
+        changed: The last commits.
+        errors: Share of failed requests, from 0 to 1.
+        slowest: Slowest answers, in seconds.
+        configured: Settings in use.
+        documented: Settings that the handbook requires.
+    """
 
     tests: int
     failing: tuple[str, ...] = ()
@@ -47,5 +56,5 @@ ServiceName = Annotated[
 
 
 def service(name: str) -> Service:
-    """Raises `NotFound` when nothing is known of it."""
+    """Return the service called `name`. Raise `NotFound` if it is not in the table."""
     return known(_KNOWN, name.lower(), "service")

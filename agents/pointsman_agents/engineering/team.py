@@ -1,4 +1,4 @@
-"""The team, and a request whose first guess is wrong."""
+"""The engineering team, and a request whose first plan is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLE_REQUEST: Final = "Find the bug in checkout, propose a fix, and draft a Sl
 
 team = Team(
     name="engineering",
-    description="Finds what is wrong with a service, and tells those who wait",
+    description="Finds what is wrong with a service, and informs those who wait",
     skills=("bugs", "incidents"),
     agents=("code", "data", "comms", "ops"),
     strategy=Adaptive(

@@ -1,4 +1,4 @@
-"""Four experts with their own notes, and a router in front: a question goes to one of them."""
+"""Four experts with their own notes behind a router that sends a question to one of them."""
 
 from __future__ import annotations
 

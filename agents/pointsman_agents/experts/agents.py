@@ -1,4 +1,4 @@
-"""The experts: each has its own notes, and no way to those of the others."""
+"""The experts. Each can read only its own notes."""
 
 from __future__ import annotations
 

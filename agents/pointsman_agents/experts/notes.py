@@ -1,4 +1,4 @@
-"""What the experts have noted, by field. It is sample data of an invented country: no advice."""
+"""The notes of the experts, by field: sample data of a fictional country, and no advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Notes", "look_up"]
 
 
 class Notes(BaseModel):
-    """`notes` are those that fit best, none when nothing does."""
+    """The notes that match best; empty if none matches."""
 
     summary: str
     notes: list[str]
@@ -43,6 +43,6 @@ _NOTES: Final = {
 
 
 def look_up(field: str, question: str) -> Notes:
-    """The notes of `field` that fit `question` best; when several fit equally well, all of them."""
+    """Return the notes of `field` that match `question` best, several if they match equally well."""
     found = fitting(_NOTES[field], question, least=0.25)
     return Notes(summary=" ".join(found) or f"The {field} notes say nothing about this.", notes=found)

@@ -1,4 +1,4 @@
-"""The team, and a question for one of its experts."""
+"""The team of experts, and a question for one of them."""
 
 from __future__ import annotations
 

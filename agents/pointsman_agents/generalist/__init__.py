@@ -1,4 +1,4 @@
-"""A generalist team: it looks facts up, then writes about them and shows code."""
+"""A generalist team: looks up facts, then writes about them and shows code."""
 
 from __future__ import annotations
 

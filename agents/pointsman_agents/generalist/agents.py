@@ -1,4 +1,4 @@
-"""Who finds facts, who writes about them, and who shows code. The last two work from what the first has found."""
+"""The agents that find facts, write about them and show code. The last two work from the results of the first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROMPTS = Path(__file__).parent
 
 
 class Facts(BaseModel):
-    """`topic` is empty when nothing was found."""
+    """The facts about a topic; `topic` is empty if none was found."""
 
     summary: str
     topic: str

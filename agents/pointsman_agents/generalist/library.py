@@ -1,4 +1,4 @@
-"""What there is to find: a few topics with facts and a piece of code each. All of it is sample data."""
+"""A few topics with facts and a piece of code each. All of it is sample data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["TOPICS", "Topic", "topic_of"]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What is known of one topic: facts, a sentence each, and a piece of code."""
+    """One topic: facts of one sentence each, and a piece of code."""
 
     facts: tuple[str, ...]
     code: str
@@ -45,7 +45,7 @@ TOPICS: Final = {
 
 
 def topic_of(question: str) -> str | None:
-    """The topic that shares the largest part of its name with `question`, at least half of it."""
+    """Return the topic whose name has most words in common with `question`, at least half of them; else None."""
     asked = set(stems(question))
     shares = {name: len(asked & set(stems(name))) / len(stems(name)) for name in TOPICS}
     best = max(shares, key=lambda name: shares[name])

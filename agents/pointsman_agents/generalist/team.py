@@ -1,4 +1,4 @@
-"""The team, and a request of which two parts depend on the third."""
+"""The generalist team, and a request of which two parts depend on the third."""
 
 from __future__ import annotations
 

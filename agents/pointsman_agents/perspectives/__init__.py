@@ -1,4 +1,4 @@
-"""One proposal, several points of view, one answer that names where they disagree."""
+"""A panel: several points of view on one proposal, and one answer that names their disagreements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of each proposal: a small seeded table, and the rule by which each point of view judges it."""
+"""A small seeded table of proposals, and the rule by which each point of view judges them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ProposalId = Annotated[
 
 
 class Proposal(BaseModel):
-    """Money is in thousands of dollars a year, effort in weeks, `asked_for` and `leaving` in customers."""
+    """One proposal: money in thousands of dollars a year, effort in weeks, `asked_for` and `leaving` in customers."""
 
     title: str
     gain: int
@@ -29,7 +29,7 @@ class Proposal(BaseModel):
 
 
 class View(BaseModel):
-    """One point of view. `verdict` is the whole of it in a word, `confidence` from 0 to 1."""
+    """One point of view. `confidence` is from 0 to 1."""
 
     verdict: Literal["go", "wait"]
     confidence: float
@@ -55,12 +55,12 @@ _KNOWN: Final = {
 
 
 def proposal(proposal_id: str) -> Proposal:
-    """Raises `NotFound` when there is none of that id."""
+    """Return a proposal by its id. Raise `NotFound` if the table does not have it."""
     return known(_KNOWN, proposal_id, "proposal")
 
 
 def judged(against: float, in_favour: float, summary: str) -> View:
-    """`go` when more speaks for it than against it, surer the further apart the two are."""
+    """Return `go` if `in_favour` outweighs `against`. The confidence grows with the difference."""
     whole = against + in_favour
     share = in_favour / whole if whole else 0.5
     return View(verdict="go" if share > 0.5 else "wait", confidence=round(0.5 + abs(share - 0.5), 2), summary=summary)

@@ -1,4 +1,4 @@
-"""The panel, and a question for it."""
+"""The panel, and a question for the panel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLE_REQUEST: Final = "Should we do P-101, the move of the Pro plan to a price
 
 team = Team(
     name="perspectives",
-    description="Looks at a proposal from several sides at once, and says where they disagree",
+    description="Looks at a proposal from several sides at once, and names where they disagree",
     skills=("proposals", "decisions"),
     agents=("finance", "demand", "operations", "risk"),
     strategy=FanOut(minimum=0.5, intent="Say from your own point of view whether the proposal should be done"),

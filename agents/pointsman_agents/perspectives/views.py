@@ -1,4 +1,4 @@
-"""The members of the panel. Each has a tool of its own, and none sees what the others say."""
+"""The members of the panel. Each has its own tool, and none receives the results of the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def weigh_money(proposal_id: ProposalId) -> View:
 def weigh_demand(proposal_id: ProposalId) -> View:
     """Weigh how many customers ask for a proposal against how many would leave."""
     known = proposal(proposal_id)
-    # One who leaves takes the income of three with him: that is what winning a new customer costs.
+    # Weight 3: winning a new customer costs the income of three.
     return judged(
         3 * known.leaving, known.asked_for, f"{known.asked_for} customers ask for it, {known.leaving} may leave."
     )
@@ -39,7 +39,7 @@ def weigh_effort(proposal_id: ProposalId) -> View:
 
 @tool(idempotent=True)
 def weigh_risk(proposal_id: ProposalId) -> View:
-    """Weigh the findings about a proposal that nobody has closed."""
+    """Weigh the open findings about a proposal."""
     findings = proposal(proposal_id).open_findings
     return judged(len(findings), 0.0 if findings else 1.0, "; ".join(findings) or "There is no open finding.")
 

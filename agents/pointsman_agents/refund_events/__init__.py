@@ -1,4 +1,4 @@
-"""A refund without a plan: agents that react to events, over the customer-service team's back office."""
+"""A refund as a choreography: agents react to events and use the back office of the customer-service team."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reacts to what.
+"""The agents of the choreography, and the events between them.
 
 refund_asked ─► verification ─► charge_verified ─► policy ─► refund_eligible ─┬► fraud
                                                                               └► notification
@@ -20,7 +20,7 @@ from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["fraud", "notification", "policy", "verification"]
 
-_MANY = 2  # refunds within the books from which a person should look: a second one is no accident any more
+_MANY_REFUNDS = 2  # from this number on a person should check: a second refund is no accident
 
 
 class Asked(BaseModel):
@@ -28,7 +28,7 @@ class Asked(BaseModel):
 
 
 class Verified(BaseModel):
-    """A charge that exists. `duplicate_of` is empty for one that stands alone."""
+    """A charge that exists. `duplicate_of` is empty unless the charge is a duplicate."""
 
     charge_id: str
     customer_id: str
@@ -45,6 +45,7 @@ class Eligible(BaseModel):
 
 @agent(description="Looks a charge up in the books", skills=["charges"], reacts_to=["refund_asked"])
 async def verification(asked: Asked, context: Context) -> str:
+    """Look the charge up and emit `charge_verified`."""
     named = re.search(r"\bch-\d{4}\b", asked.request)
     if named is None:
         raise Refused("the request names no charge; one looks like ch-5003")
@@ -65,6 +66,7 @@ async def verification(asked: Asked, context: Context) -> str:
 
 @agent(description="Decides by the refund policy", skills=["policy"], reacts_to=["charge_verified"])
 async def policy(charge: Verified, context: Context) -> str:
+    """Apply the refund policy and emit `refund_eligible` if it approves."""
     decision = refund_policy(customer_id=charge.customer_id, charge_id=charge.charge_id)
     if decision.decision == "approved":
         eligible = Eligible(**charge.model_dump(exclude={"duplicate_of"}), rule=decision.rule)
@@ -74,17 +76,19 @@ async def policy(charge: Verified, context: Context) -> str:
 
 @agent(description="Looks for refunds that come too often", skills=["fraud"], reacts_to=["refund_eligible"])
 async def fraud(refund: Eligible, context: Context) -> str:
+    """Count the earlier refunds of the customer."""
     with back_office() as office:
         (before,) = office.execute(
             "SELECT COUNT(*) FROM refunds JOIN charges ON charges.id = refunds.charge WHERE customer = ?",
             (refund.customer_id,),
         ).fetchone()
-    verdict = "a person should look at it" if before >= _MANY else "nothing speaks against it"
+    verdict = "a person should look at it" if before >= _MANY_REFUNDS else "nothing speaks against it"
     return f"{refund.customer_id} had {before} refunds before this one: {verdict}."
 
 
-@agent(description="Tells the customer", skills=["notification"], reacts_to=["refund_eligible"])
+@agent(description="Informs the customer", skills=["notification"], reacts_to=["refund_eligible"])
 async def notification(refund: Eligible, context: Context) -> str:
+    """Write the message to the customer."""
     return (
         f"To {refund.customer_id}: your refund of {refund.amount} for charge {refund.charge_id} is on its way, because "
         f"{refund.rule}."

@@ -1,4 +1,4 @@
-"""The choreography, and a request that sets it going."""
+"""The choreography, and a request that starts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLE_REQUEST: Final = "Customer C-1001 says that ch-5003 was charged twice."
 
 team = Team(
     name="refund-events",
-    description="Refunds duplicate charges: whoever knows something says so, and whoever cares reacts",
+    description="Refunds duplicate charges: each agent emits events, and others react to them",
     agents=("verification", "policy", "fraud", "notification"),
     strategy=Choreography(begins="refund_asked"),
     limits=Limits(deadline=120.0, task_timeout=60.0, tasks=20),

@@ -1,4 +1,4 @@
-"""A refund in four checked stages, the last of them judged, too, over the customer-service team's back office."""
+"""A refund as a pipeline of four checked stages. A judge reviews the last stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The refund policy, in code: no model decides about money."""
+"""The refund policy as code: no model decides about money."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pointsman_agents.samples import money
 __all__ = ["Decision", "refund_policy"]
 
 TODAY: Final = date(2026, 11, 27)
-"""When the seeded back office was written: its charges are as old as they were then."""
+"""The date of the seeded data. The age of a charge is computed from it, so that examples do not change."""
 
-_OPEN_DAYS: Final = 14  # days after which a charge that is nobody's mistake stays: the usual right of withdrawal
+_OPEN_DAYS: Final = 14  # days in which a charge may be returned without a mistake: the usual right of withdrawal
 
 _CHARGES: Final = """
 SELECT found.*, refunds.status AS refund FROM charges_and_twins AS found
 LEFT JOIN refunds ON refunds.charge = found.id WHERE customer = ? ORDER BY twin IS NULL, found.id DESC
 """
-"""Duplicates first, then the newest: what somebody who names no charge means."""
+"""Duplicates first, then the newest: the order in which an unnamed charge is looked up."""
 
 
 class Decision(BaseModel):
-    """`charge_id` is the charge it is about, and `rule` the part of the policy that decides."""
+    """A decision about the charge `charge_id`, by the part `rule` of the policy."""
 
     summary: str
     decision: Literal["approved", "denied"]

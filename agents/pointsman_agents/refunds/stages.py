@@ -15,7 +15,7 @@ __all__ = ["check_policy", "compose_response", "extract_details", "verify_charge
 
 
 class Details(BaseModel):
-    """What a customer wants back, in one sentence, and what of it is named."""
+    """The details of a request for a refund; `summary` is one sentence."""
 
     customer_id: Annotated[str, Field(pattern=r"^C-\d{4}$")] = DEFAULT_CUSTOMER
     charge_id: Annotated[str, Field(pattern=r"^ch-\d{4}$")] | None = None
@@ -29,7 +29,7 @@ class Verified(BaseModel):
 
 extract_details = LLMAgent(
     name="extract_details",
-    description="Finds out of a request for a refund who asks, for which charge, and why",
+    description="Finds out of a request for a refund which customer asks, for which charge, and why",
     instructions="Take from the input the customer's id, the charge's id if one is named, and in `summary`, in one "
     f"sentence, what is asked for and why. Invent nothing. Without an id of a customer it is {DEFAULT_CUSTOMER}.",
     output=Details,

@@ -1,4 +1,4 @@
-"""The pipeline, what each stage must deliver, and a request for it."""
+"""The pipeline, the checks of its stages, and a request."""
 
 from __future__ import annotations
 

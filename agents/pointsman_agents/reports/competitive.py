@@ -1,4 +1,4 @@
-"""Competitive intelligence: one agent compares features with a rival's, another compares prices, side by side."""
+"""Competitive intelligence: one agent compares features with a rival's, another compares prices, in parallel."""
 
 from __future__ import annotations
 

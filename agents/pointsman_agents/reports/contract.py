@@ -1,5 +1,8 @@
-"""Contract review: one agent finds the clauses of a contract, another what is risky in them. The contract is a sample,
-by its id, or comes with the request: `{"request": "Assess the risks", "text": "Liability: unlimited. Term: ..."}`."""
+"""Contract review: one agent finds the clauses of a contract, another assesses their risks.
+
+The contract is a sample, named by its id, or part of the request:
+`{"request": "Assess the risks", "text": "Liability: unlimited. Term: ..."}`.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ team = Team(
 
 
 def _clauses(contract_id: str | None, text: str | None) -> tuple[str, dict[str, str]]:
-    """What the contract is called here, and what each of its clauses says."""
+    """Return the name of the contract, and the text of each of its clauses."""
     if not text and contract_id is None:
         raise Refused("no contract was given; name one, such as CT-1, or give its words in the `text` of the request")
     found = dict(re.findall(r"([A-Z][a-z ]+): ([^.]+)", text or known(_CONTRACTS, str(contract_id), "contract")))

@@ -1,4 +1,4 @@
-"""Curriculum: one agent orders the modules of a subject by what they require, another spreads them over weeks."""
+"""Curriculum: one agent orders the modules of a subject by their prerequisites, another spreads them over weeks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ schedule = LLMAgent(
 
 team = Team(
     name="curriculum",
-    description="Orders what is to be learned, and schedules it",
+    description="Orders what students learn, and schedules it",
     agents=("sequence", "schedule"),
     strategy=Supervisor(instructions="Schedule needs sequence."),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),

@@ -1,4 +1,4 @@
-"""Product launch: one agent dates the checklist back from the day of the launch, another says what cannot be late."""
+"""Product launch: one agent dates the checklist back from the launch, another finds the steps that cannot be late."""
 
 from __future__ import annotations
 
@@ -102,6 +102,6 @@ def _day(launch: str) -> date:
 
 @cache
 def _days_before(step: str) -> int:
-    """Days before the launch on which `step` starts at the latest."""
+    """Return the number of days before the launch at which `step` must start."""
     days, following = _STEPS[step]
     return days + max((_days_before(each) for each in following), default=0)

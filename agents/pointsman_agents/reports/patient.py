@@ -1,4 +1,4 @@
-"""Patient case summary: one agent sums up a case, another looks for interactions among its drugs. All is fictional."""
+"""Patient case summary: one agent summarizes a case, another looks for drug interactions. All data is fictional."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Portfolio rebalancing: one agent values what is held, another computes the trades that reach the targets."""
+"""Portfolio rebalancing: one agent values the positions, another computes the trades that reach the targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOW: Final = f"{USE_TOOLS} This is a computation, no advice."
 
 PortfolioId = Annotated[str, Field(pattern=r"^PF-\d+$", description="The portfolio's id, such as PF-1")]
 
-# Sample data: units held, price in cents, and the share of the whole, in percent, that is wanted.
+# Sample data: units held, price in cents, and target share in percent.
 _PORTFOLIOS: Final = {
     "PF-1": {"bonds": (100, 10_000, 40), "stocks": (300, 5_000, 50), "gold": (10, 50_000, 10)},
     "PF-2": {"bonds": (200, 10_000, 50), "stocks": (400, 5_000, 50)},

@@ -1,4 +1,4 @@
-"""A desk above two teams: who asks it need not know who answers."""
+"""A service desk above two teams: callers send every request to the desk."""
 
 from __future__ import annotations
 

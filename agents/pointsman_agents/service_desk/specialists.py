@@ -1,4 +1,4 @@
-"""The specialists, with the tools of the customer-service team and one of their own."""
+"""The specialists, with the tools of the customer-service team and one additional tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three teams: the desk hands to the other two, and each of them to its own specialists."""
+"""Three teams: the desk gives tasks to the other two, and these to their own specialists."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ technical_team = Team(
 
 team = Team(
     name="service-desk",
-    description="One desk for whatever a customer asks",
+    description="One desk for all questions of customers",
     agents=("billing-team", "technical-team"),
     strategy=Supervisor(
         instructions="Each agent is a team with specialists of its own: give it everything that is its part in one "
