@@ -44,7 +44,7 @@ format: $(STAMP)  ## repair what ruff can repair
 
 schemas: $(STAMP)  ## write anew what is generated: schemas/json and docs/state-machine.md
 	$(BIN)/python -m pointsman_schemas.generate schemas/json
-	$(BIN)/python -m pointsman.core.diagram > docs/state-machine.md
+	$(BIN)/python -m pointsman.core.model.diagram > docs/state-machine.md
 
 SEEDS ?= 1000
 FIRST ?= 1

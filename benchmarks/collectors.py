@@ -21,7 +21,7 @@ from benchmarks.machine import Children, cpu_seconds, memory
 from benchmarks.measure import collector, together
 from benchmarks.real import RealSystem
 from pointsman.app import run
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["main"]
 

@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic, process_time
 from typing import Any
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import connect
-from pointsman.client import Client
-from pointsman.ports import Bus
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import connect
+from pointsman.client.client import Client
+from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
-from pointsman.web.index import WorkflowIndex
-from pointsman.web.rows import Search
+from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.projections.rows import Search
 from pointsman.web.server import serve
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode

@@ -32,8 +32,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 from benchmarks.machine import Children
 from benchmarks.team import AGENTS, PLANS
 from pointsman.app import run
-from pointsman.ports import Bus, Stored
-from pointsman.processes import end_with_parent
+from pointsman.ports.bus import Bus, Stored
+from pointsman.util.child_processes import end_with_parent
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Floor", "record", "round_trips"]

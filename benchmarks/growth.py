@@ -19,7 +19,7 @@ from benchmarks.measure import together
 from benchmarks.real import RealSystem
 from benchmarks.team import WIDTHS
 from pointsman.app import run
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["main"]
 

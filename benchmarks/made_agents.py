@@ -14,11 +14,11 @@ from uuid import uuid4
 from pydantic import BaseModel, JsonValue
 
 from benchmarks.tool_loop import ROUNDS, Prompt, look, measure
-from pointsman.agent import Agent
-from pointsman.agent_factory import AgentFactory
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelReply, ModelRequest
+from pointsman.authoring.agent import Agent
+from pointsman.authoring.agent_factory import AgentFactory
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.models import saying
 

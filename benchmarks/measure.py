@@ -18,7 +18,7 @@ from benchmarks.floor import Floor, record, round_trips
 from benchmarks.machine import Children, cpu_seconds, machine_seconds, memory
 from benchmarks.real import RealSystem
 from benchmarks.results import APART, FLOOR, LOGGED_FLOOR, REAL, SYNCED_FLOOR, TRACED, Amount, Measured, Row
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["collector", "measure", "together"]
 

@@ -9,11 +9,11 @@ import asyncio
 import time
 from uuid import uuid4
 
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import connect
-from pointsman.core.metering import ModelLimits
-from pointsman.engine.meters import BusMeters
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import connect
+from pointsman.clock import SystemClock
+from pointsman.core.budget.token_bucket import ModelLimits
+from pointsman.engine.worker.rate_limiter import BusMeters
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel
 from pointsman_schemas.subjects import Subjects

@@ -10,9 +10,9 @@ from time import monotonic
 
 from benchmarks.machine import Children
 from benchmarks.team import AGENTS, TEAM
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.client import Client
-from pointsman.ports import Stored
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.client.client import Client
+from pointsman.ports.bus import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse

@@ -20,7 +20,7 @@ from benchmarks.machine import Children
 from benchmarks.real import RealSystem
 from benchmarks.team import TEAM
 from pointsman.app import run
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["main"]
 

@@ -10,7 +10,7 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from pointsman.processes import end_with_parent
+from pointsman.util.child_processes import end_with_parent
 
 __all__ = ["main"]
 

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.machine import Children, cpu_seconds
 from pointsman.app import run
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import connect
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import connect
 from pointsman.settings import Settings
 
 __all__ = ["main"]

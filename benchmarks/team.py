@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pointsman.agent import agent
+from pointsman.authoring.agent import agent
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Team
 
 __all__ = ["AGENTS", "PLANS", "TEAM", "WIDTHS", "a", "b", "planner", "synthesizer"]

@@ -13,15 +13,15 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from pointsman.agent import Agent
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.engine.worker import Worker
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelReply, ModelRequest
+from pointsman.authoring.agent import Agent
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.engine.worker.engine import Worker
+from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.models import calling, saying
-from pointsman.tools import tool
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.strict_json import dump

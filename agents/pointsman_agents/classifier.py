@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Selection
-from pointsman_schemas.roles import ClassifierInput
+from pointsman_schemas.role_io import ClassifierInput
 
 __all__ = ["classifier"]
 

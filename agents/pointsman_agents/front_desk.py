@@ -11,15 +11,15 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 from pointsman_agents.customer_service.account import account
 from pointsman_agents.customer_service.billing import billing
 from pointsman_agents.customer_service.technical import technical
 from pointsman_agents.samples import USE_TOOLS, fitting
 from pointsman_schemas.card import Role
-from pointsman_schemas.roles import Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Router, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "account", "billing", "policy", "response", "team", "technical"]

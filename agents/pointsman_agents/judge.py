@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
-from pointsman_schemas.roles import JudgeInput, Ruling
+from pointsman_schemas.role_io import JudgeInput, Ruling
 
 __all__ = ["judge"]
 

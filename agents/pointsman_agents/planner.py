@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput
+from pointsman_schemas.role_io import PlannerInput
 
 __all__ = ["planner"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
-from pointsman_schemas.roles import Review, ReviewInput
+from pointsman_schemas.role_io import Review, ReviewInput
 
 __all__ = ["reviewer"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from pointsman.errors import NotFound
-from pointsman.llm.matching import Described, Matcher
+from pointsman.llm.offline.keyword_matching import Described, Matcher
 
 __all__ = ["USE_TOOLS", "fitting", "known", "money"]
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.context import Context
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS, fitting
 from pointsman_schemas.ids import derived_id
 from pointsman_schemas.team import Limits, Supervisor, Team

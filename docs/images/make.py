@@ -15,19 +15,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pointsman import Context, agent, telemetry
-from pointsman.agent import Agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
-from pointsman.client import Client
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import Agent
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.server import serve
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Team
 
 HERE = Path(__file__).parent

@@ -41,10 +41,10 @@ async def supervise(target: str, settings: Settings) -> int:
     teams = load_teams(target)
 
     from pointsman import telemetry
-    from pointsman.bus import jetstream
-    from pointsman.bus.clock import SystemClock
-    from pointsman.engine.signals import run_until_signal
-    from pointsman.engine.supervisor import SupervisorEngine
+    from pointsman.bus.jetstream import bus as jetstream
+    from pointsman.clock import SystemClock
+    from pointsman.engine.process.signals import run_until_signal
+    from pointsman.engine.supervisor.engine import SupervisorEngine
 
     name = f"supervisor-{teams[0].name}"
     engines: list[SupervisorEngine] = []
@@ -72,14 +72,14 @@ async def supervise(target: str, settings: Settings) -> int:
 
 async def work(targets: Sequence[str], settings: Settings) -> int:
     """Run the agents that `targets` name in this process until a signal; the exit code."""
-    from pointsman.engine.loading import load_agents
+    from pointsman.engine.process.discovery import load_agents
 
     agents = load_agents(targets)
 
     from pointsman import telemetry
-    from pointsman.bus import jetstream
-    from pointsman.engine.signals import run_until_signal
-    from pointsman.engine.worker import Worker
+    from pointsman.bus.jetstream import bus as jetstream
+    from pointsman.engine.process.signals import run_until_signal
+    from pointsman.engine.worker.engine import Worker
 
     name = "-".join(agent.card.name for agent in agents)
     worker: Worker | None = None
@@ -105,9 +105,9 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     if not has_dashboard():
         raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
     from pointsman import telemetry
-    from pointsman.bus import jetstream
-    from pointsman.client import Client
-    from pointsman.engine.signals import run_until_signal
+    from pointsman.bus.jetstream import bus as jetstream
+    from pointsman.client.client import Client
+    from pointsman.engine.process.signals import run_until_signal
     from pointsman.web.server import check_access, serve
 
     check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
@@ -143,7 +143,7 @@ def _health(
 ) -> AbstractAsyncContextManager[object]:
     if settings.health_port is None:
         return nullcontext()
-    from pointsman.engine.health import serve_health
+    from pointsman.engine.process.health import serve_health
 
     return serve_health(settings.health_host, settings.health_port, waiting_for, observed.exposition)
 
@@ -178,7 +178,7 @@ def load_team(target: str) -> Team:
     teams = load_teams(target)
     if len(teams) == 1:
         return teams[0]
-    from pointsman.engine.loading import load
+    from pointsman.engine.process.discovery import load
     from pointsman_schemas.team import Team
 
     try:
@@ -193,7 +193,7 @@ def load_team(target: str) -> Team:
 
 def load_teams(target: str) -> tuple[Team, ...]:
     """All teams that `target` names. Raises `ConfigurationError` when there is none, or two have the same name."""
-    from pointsman.engine.loading import load
+    from pointsman.engine.process.discovery import load
     from pointsman_schemas.team import Team
 
     teams = load(target, Team)

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pointsman.core.metering import ModelLimits
+from pointsman.core.budget.token_bucket import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
-from pointsman_schemas.claim import MAX_BODY
+from pointsman_schemas.base import Options, nearest
+from pointsman_schemas.claim_check import MAX_BODY
 from pointsman_schemas.ids import Token
-from pointsman_schemas.options import Options, nearest
 from pointsman_schemas.strict_json import parse_json
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from pointsman_schemas.frozen import Frozen
+from pointsman_schemas.base import Frozen
 from pointsman_schemas.ids import AgentName, Token
 from pointsman_schemas.strict_json import JsonValue
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from pydantic import JsonValue
 
-from pointsman_schemas.claim import DATAREF
+from pointsman_schemas.claim_check import DATAREF
 from pointsman_schemas.errors import LostBody, UndecodableEvent
 from pointsman_schemas.strict_json import compact, parse_json
 

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from pointsman_schemas.base import Options
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import AgentName, MaybeAgent, TaskId, TeamName, Token, WorkflowId
-from pointsman_schemas.options import Options
 from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [

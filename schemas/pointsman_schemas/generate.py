@@ -20,7 +20,7 @@ from pointsman_schemas.asyncapi import EVENTS, document
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Event
 from pointsman_schemas.plan import Plan, Selection
-from pointsman_schemas.roles import (
+from pointsman_schemas.role_io import (
     ClassifierInput,
     JudgeInput,
     PlannerInput,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from pointsman_schemas.frozen import Frozen
+from pointsman_schemas.base import Frozen
 from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pointsman_schemas.frozen import Frozen
+from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
-from pointsman_schemas.options import Options
 
 __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
 

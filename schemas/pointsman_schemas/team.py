@@ -8,9 +8,8 @@ from typing import Annotated, Literal, assert_never
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from pointsman_schemas.frozen import Frozen
+from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import AgentName, TeamName, is_token
-from pointsman_schemas.options import Options
 from pointsman_schemas.strategies import (
     Adaptive,
     Check,

@@ -14,16 +14,16 @@ from support.adapters import anthropic, both, closing, openai
 from support.providers import Answer, Call, FakeProvider
 from support.system import running
 
-from pointsman.client import Client
-from pointsman.context import Context
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Model
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
+from pointsman.client.client import Client
+from pointsman.ports.model import Model
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
-from pointsman.tools import tool
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import Synthesis
+from pointsman_schemas.role_io import Synthesis
 from pointsman_schemas.team import Supervisor, Team
 
 pytestmark = pytest.mark.timeout(120)

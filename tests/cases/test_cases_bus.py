@@ -29,11 +29,11 @@ from support.waiting import until
 from support.workers import Desk
 
 from pointsman import agent
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.bus.nats_client import _Tcp
-from pointsman.client import Client, Workflow
-from pointsman.ports import Consumer
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.client import _Tcp
+from pointsman.client.client import Client, Workflow
+from pointsman.ports.bus import Consumer
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.team import Limits, Supervisor, Team
@@ -46,8 +46,8 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
 ) -> None:
     """Messages at every moment before, at and after the expiry of the request that waits for them."""
     expires, chance, waits = 1.0, Random(1), list[float]()
-    monkeypatch.setattr("pointsman.bus.pull._EXPIRES", expires)
-    monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.3)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._EXPIRES", expires)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HEARTBEAT", 0.3)
     names = [f"w{number}" for number in range(50)]
     consumers = [
         await bus.consumer(name, "work", f"{namespace}.handoff.{name}.>", ack_wait=30, max_in_flight=8)

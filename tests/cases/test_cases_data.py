@@ -29,16 +29,16 @@ from support.spans import exporting
 from support.system import running
 from support.waiting import until
 
-from pointsman.agent import agent
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.bus.streams import stream_configs
-from pointsman.cli.tree import tree
-from pointsman.client import Client
-from pointsman.context import Context
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
+from pointsman.authoring.tools import tool
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.bus.jetstream.stream_config import stream_configs
+from pointsman.cli.render.tree import tree
+from pointsman.client.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
-from pointsman.tools import tool
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Result
 from pointsman_schemas.strict_json import as_json_value, dump

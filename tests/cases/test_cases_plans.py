@@ -14,14 +14,14 @@ from support.crew import planner, steps, synthesizer, team, worker
 from support.providers import Answer, Call, FakeProvider
 from support.system import running
 
-from pointsman.agent import agent
-from pointsman.client import Client
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.agent import agent
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.client.client import Client
 from pointsman.settings import Settings
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import AttemptFailed, PlanAccepted, PlanRejected, TaskDispatched
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput
+from pointsman_schemas.role_io import PlannerInput
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,11 +16,11 @@ from support.crew import CREW, steps
 from support.processes import System, found
 from support.providers import Answer, Call, FakeProvider, unpaired
 
-from pointsman.context import Context
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Model
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
+from pointsman.ports.model import Model
 from pointsman.settings import Settings
-from pointsman.tools import tool
 from pointsman_schemas.subjects import Subjects
 
 pytestmark = pytest.mark.timeout(120)

@@ -26,19 +26,19 @@ from support.providers import Answer, FakeProvider
 from support.sizes import SIZE, sized
 from support.system import running
 
-from pointsman.agent import agent
-from pointsman.client import Client
+from pointsman.authoring.agent import agent
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.client.client import Client
 from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Model, ModelRequest, Turn
+from pointsman.ports.model import Model, ModelRequest, Turn
 from pointsman.settings import Settings
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import AttemptFailed, TaskDispatched, WorkflowEnded
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 pytestmark = pytest.mark.timeout(max(120, SIZE.patience))

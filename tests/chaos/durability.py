@@ -17,8 +17,8 @@ from pathlib import Path
 
 from support.cluster import CONFIGURATION, NatsCluster
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.settings import Settings
 
 _ROUNDS, _SINGLE, _MANY, _AT_ONCE = 7, 60, 400, 64

@@ -23,11 +23,11 @@ from support.processes import Service, System, found
 from support.proxy import Proxy
 
 from chaos.load import TEAM, Load, Report
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.engine import trimming as engine_trimming
-from pointsman.engine.trimming import Trimmer, oldest_of
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor import retention as engine_trimming
+from pointsman.engine.supervisor.retention import Trimmer, oldest_of
 from pointsman.errors import BusUnavailable
 from pointsman.settings import Settings
 

@@ -17,8 +17,8 @@ from support.checker import problems
 from support.crew import steps
 from support.processes import System
 
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.client import Client
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.client.client import Client
 from pointsman.errors import BusUnavailable
 from pointsman_schemas.ids import workflow_id_for
 

@@ -8,7 +8,7 @@ import pytest
 from support.place import Place, depth_is, take, take_all, until
 
 from pointsman.errors import BusUnavailable, InvalidToken
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 
 
 async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.place import Place, depth_is, take, until
 
-from pointsman.ports import Bus, Consumer, Delivery
+from pointsman.ports.bus import Bus, Consumer, Delivery
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 from support.place import SOON, Place, take_all
 
-from pointsman.bus.checks import header_size
+from pointsman.bus.validation import header_size
 from pointsman.errors import Conflict, LostBody
-from pointsman.ports import Bus, Stored
+from pointsman.ports.bus import Bus, Stored
 from pointsman_schemas.envelope import decode
 
 LARGE = b"".join(b"%08d" % number for number in range(150_000))

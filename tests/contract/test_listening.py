@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from support.place import Place, until
 
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Bus, Service, Stored
+from pointsman.ports.bus import Bus, Service, Stored
 
 
 async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place: Place, bus: Bus) -> None:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.place import Place
 
-from pointsman.bus.checks import header_size
+from pointsman.bus.validation import header_size
 from pointsman.errors import BusUnavailable, Conflict, ContractError, InvalidToken, OversizeEvent
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 
 
 async def test_a_published_message_comes_back_as_it_was_sent(place: Place, bus: Bus) -> None:

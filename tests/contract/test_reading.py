@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from support.place import SOON, Place, take_all
 
-from pointsman.ports import Bus, Stored
+from pointsman.ports.bus import Bus, Stored
 
 
 async def test_last_and_get_give_none_where_nothing_is(place: Place, bus: Bus) -> None:

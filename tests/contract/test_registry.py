@@ -8,7 +8,7 @@ import pytest
 from support.place import HEARTBEAT, Place, until
 
 from pointsman.errors import InvalidToken
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 from pointsman_schemas.card import AgentCard
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.place import Place, take, until
 
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 
 
 async def test_a_scheduled_message_comes_when_it_is_due_and_as_it_was_given(place: Place, bus: Bus) -> None:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from support.place import SOON, Place, take
 
-from pointsman.bus.clock import SystemClock
-from pointsman.engine.trimming import Trimmer
-from pointsman.ports import Bus
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.retention import Trimmer
+from pointsman.ports.bus import Bus
 from pointsman_schemas.subjects import Subjects
 
 

@@ -20,7 +20,7 @@ from support.otlp import OtlpCollector, ReceivedSpan
 from support.phoenix import Phoenix, SeenSpan
 from support.processes import System
 
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 

@@ -10,7 +10,7 @@ from support.doctor import doctor
 from support.proxy import Proxy
 from support.waiting import until
 
-from pointsman.bus.jetstream import connect
+from pointsman.bus.jetstream.bus import connect
 from pointsman.errors import UnknownOutcome
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
@@ -26,7 +26,7 @@ def port(settings: Settings) -> int:
 async def test_a_broker_that_never_introduces_itself_costs_no_sockets(
     settings: Settings, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.connection._PING", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.connection._PING", 0.2)
     async with Proxy("127.0.0.1", port) as proxy:
         bus = await connect(settings.model_copy(update={"url": proxy.url}), name="patient", wait=5)
 

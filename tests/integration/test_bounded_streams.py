@@ -13,8 +13,8 @@ from support.doctor import doctor
 from support.system import running
 from support.waiting import until
 
-from pointsman.agent import Agent
-from pointsman.bus.jetstream import JetStreamBus
+from pointsman.authoring.agent import Agent
+from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 

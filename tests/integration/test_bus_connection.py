@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from support.broker import SOON, again, own_settings
 from support.waiting import until
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.bus.streams import stream_configs
-from pointsman.bus.wire import Arrival
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.protocol import Arrival
+from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects

@@ -10,11 +10,11 @@ import pytest
 from support.broker import SOON
 from support.waiting import until
 
-from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Delivery
+from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
-from pointsman_schemas.claim import Claim
+from pointsman_schemas.claim_check import Claim
 
 
 async def test_a_message_after_idling_is_delivered_at_once(bus: JetStreamBus, namespace: str) -> None:
@@ -54,8 +54,8 @@ async def test_a_consumer_that_somebody_deleted_is_made_again(
 async def test_an_expired_pull_is_asked_for_again(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.pull._EXPIRES", 0.5)
-    monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._EXPIRES", 0.5)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HEARTBEAT", 0.2)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     taking = asyncio.create_task(consumer.take(3))
     await until(lambda: _waits(bus, namespace))
@@ -78,7 +78,7 @@ async def _waits(bus: JetStreamBus, namespace: str, number: int = 1) -> bool:
 async def test_a_silent_pull_is_given_up_for_a_new_one(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.pull._HEARTBEAT", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HEARTBEAT", 0.2)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     send, deaf = bus.send, [True]
 
@@ -98,7 +98,7 @@ async def test_a_silent_pull_is_given_up_for_a_new_one(
 async def test_what_nobody_takes_is_handed_back(
     settings: Settings, bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.pull._HOLD", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HOLD", 0.2)
     other = await connect(settings, name="other", wait=SOON)
     idle = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=60)
     with pytest.raises(TimeoutError):

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from support.broker import SOON, no_consumers, own_settings
 from support.waiting import until
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.bus.reading import StreamReader
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.reader import StreamReader
 
 
 async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: str) -> None:

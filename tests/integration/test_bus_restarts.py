@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from support.broker import SOON, again, no_consumers, own_settings
 from support.waiting import until
 
-from pointsman.bus import connection, pull
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream import connection, pull_consumer
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import BusUnavailable, UnknownOutcome
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard
@@ -25,7 +25,7 @@ def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lines of level `info` are logged, which telemetry leaves out until it is set up, whoever imported it first."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("info"))
-    for module in (connection, pull):  # a logger keeps the level at which it was used first: these are new
+    for module in (connection, pull_consumer):  # a logger keeps the level at which it was used first: these are new
         monkeypatch.setattr(module, "_log", structlog.get_logger(module.__name__))
     yield
     structlog.configure(**before)

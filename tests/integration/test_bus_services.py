@@ -9,8 +9,8 @@ import nats.errors
 import pytest
 from support.broker import SOON
 
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.ports import Service
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.ports.bus import Service
 from pointsman.settings import Settings
 
 

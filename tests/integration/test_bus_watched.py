@@ -10,9 +10,9 @@ from support.broker import SOON
 from support.spans import exporting
 from support.waiting import until
 
-from pointsman.bus.jetstream import JetStreamBus, connect
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import Conflict
-from pointsman.ports import Hop, Server
+from pointsman.ports.bus import Hop, Server
 from pointsman.settings import Settings
 from pointsman.telemetry import traces, watcher
 

@@ -19,9 +19,9 @@ from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 from typer.testing import CliRunner
 
-from pointsman.agent import Agent, agent
+from pointsman.authoring.agent import Agent, agent
 from pointsman.cli.declared import app
-from pointsman.client import Client
+from pointsman.client.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode

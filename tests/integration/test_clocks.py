@@ -9,13 +9,13 @@ from support.broker import remove_streams
 from support.system import planner_of
 from support.waiting import until
 
-from pointsman.agent import agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.jetstream import connect
-from pointsman.client import Client
-from pointsman.context import Context
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
+from pointsman.bus.jetstream.bus import connect
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome

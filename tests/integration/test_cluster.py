@@ -10,7 +10,7 @@ import pytest
 from support.cluster import NatsCluster
 from support.processes import System, found
 
-from pointsman.bus.jetstream import JetStreamBus
+from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.errors import BusUnavailable
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support.cluster import CONFIGURATION, NatsCluster
 
-from pointsman.agent import Agent
+from pointsman.authoring.agent import Agent
 from pointsman_schemas.team import Team
 
 _ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import System
 from support.system import running
 
-from pointsman.engine.fault_points import FAULT_POINTS
+from pointsman.engine.process.fault_injection import FAULT_POINTS
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 

@@ -21,11 +21,11 @@ from support.browser import page_of, served, shown
 from support.proxy import Proxy
 from support.system import planner_of, running, synthesizer
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import connect
-from pointsman.client import Client
-from pointsman.engine.archive import Archive, read
+from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import connect
+from pointsman.client.client import Client
+from pointsman.engine.operations.archive import Archive, read
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard

@@ -11,8 +11,8 @@ from playwright.async_api import Browser, Page, expect
 from support.browser import page_of, served, shown
 from support.history import WORKFLOW, at, completed, dispatched, ended, planned, started, store, succeeded, tool
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.client import Client
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import BEGUN, Progress, Usage

@@ -14,10 +14,10 @@ from support.memory import on_memory
 from support.system import planner_of
 from support.waiting import until
 
-from pointsman.agent import agent
-from pointsman.bus.memory import MemoryBus
-from pointsman.client import Client
-from pointsman.engine.dead_letters import DeadLetters
+from pointsman.authoring.agent import agent
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.errors import TaskError
 from pointsman_schemas.team import Limits, Supervisor, Team
 

@@ -14,11 +14,11 @@ from support.doctor import doctor
 from support.system import running
 from support.waiting import until
 
-from pointsman.agent import Agent
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.client import Client, Workflow
-from pointsman.engine import settling
-from pointsman.engine.dead_letters import DeadLetters, Letter
+from pointsman.authoring.agent import Agent
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.client.client import Client, Workflow
+from pointsman.engine.operations.dead_letters import DeadLetters, Letter
+from pointsman.engine.supervisor import acknowledger
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -30,7 +30,7 @@ DURABLES = ("request-crew", "inbox-crew", "agent-worker")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "_LETTER_AGAIN", 0.2)
+    monkeypatch.setattr(acknowledger, "_LETTER_AGAIN", 0.2)
 
 
 async def bound(bus: JetStreamBus, **limits: Any) -> None:
@@ -102,7 +102,7 @@ async def check_replays(client: Client, request: Workflow, task: Workflow, open_
     await asyncio.to_thread(mended.touch)
     again = await store.replay(by_subject["request"])
     renewed = await store.replay(failed, as_new=True)
-    outcome = await Workflow(client, renewed.workflow, "crew").outcome(20)
+    outcome = await Workflow(client.bus, client.subjects, renewed.workflow, "crew", source=client.source).outcome(20)
     untouched = await open_ended.outcome(10)
 
     assert kept == sorted(

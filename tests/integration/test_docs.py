@@ -25,10 +25,10 @@ from support.waiting import until
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from pointsman.agent import agent
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.authoring.agent import agent
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.cli.declared import app
-from pointsman.client import Client, connect
+from pointsman.client.client import Client, connect
 from pointsman.settings import Settings
 from pointsman_schemas.team import Limits, Team
 

@@ -13,7 +13,7 @@ import pytest
 from support.broker import SOON
 from support.waiting import until
 
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.errors import ConfigurationError
 
 
@@ -52,7 +52,7 @@ async def test_the_broker_ends_when_its_parent_is_killed() -> None:
 
 _PARENT = """
 import asyncio
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 
 async def main():
     async with EmbeddedBroker() as broker:

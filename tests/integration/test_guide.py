@@ -8,7 +8,7 @@ import pytest
 from support.docs import ROOT, background, blocks_of, end, run, run_python
 from support.ready import Ready
 
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
 
 GUIDE = (ROOT / "docs" / "guide.md").read_text()

@@ -15,8 +15,8 @@ from support.health import ask
 from support.processes import Service, System, found
 from support.proxy import Proxy
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.engine.health import serve_health
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.engine.process.health import serve_health
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 

@@ -12,8 +12,8 @@ from support.broker import remove_streams
 from support.system import echo, planner_of, running
 
 from pointsman import agent
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.client import Client
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.client.client import Client
 from pointsman.errors import BusUnavailable
 from pointsman.settings import Settings
 from pointsman_schemas.events import DeadLetter, Outcome

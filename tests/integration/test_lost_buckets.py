@@ -11,9 +11,9 @@ from support.crew import planner, steps, synthesizer, team, worker
 from support.system import running
 from support.waiting import until
 
-from pointsman.agent import Agent
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.ports import Bus
+from pointsman.authoring.agent import Agent
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)

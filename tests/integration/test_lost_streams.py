@@ -14,15 +14,15 @@ from support.system import running
 from support.waiting import until
 from support.workers import Desk
 
-from pointsman.agent import Agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.jetstream import connect
-from pointsman.client import Workflow
-from pointsman.engine import supervisor
-from pointsman.engine.continuity import lost_log, lost_work
-from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.authoring.agent import Agent
+from pointsman.bus.jetstream.bus import connect
+from pointsman.client.client import Workflow
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor import engine
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.stream_integrity import lost_log, lost_work
 from pointsman.errors import BusUnavailable, Conflict, StreamLost
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.events import Handoff, Request
 
@@ -36,7 +36,7 @@ NOON = "2026-01-31T12:00:00Z"
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The errors that supervisors log from now on."""
     said: list[str] = []
-    monkeypatch.setattr(supervisor._log, "error", lambda event, **more: said.append(event))
+    monkeypatch.setattr(engine._log, "error", lambda event, **more: said.append(event))
     return said
 
 
@@ -104,7 +104,7 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
             (loss,) = await lost_work(client.bus, client.subjects, "crew", SystemClock(), 30)
         released.touch()
         async with running(settings, team, CREW) as client:
-            outcome = await Workflow(client, work.id, "crew").outcome(20)
+            outcome = await Workflow(client.bus, client.subjects, work.id, "crew", source=client.source).outcome(20)
     finally:
         await store.stop()
 

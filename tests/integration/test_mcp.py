@@ -13,10 +13,10 @@ from support.processes import found
 from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.mcp import McpTools, mcp_tools
 from pointsman.errors import NeedsApproval, TaskError
-from pointsman.llm_agent import LLMAgent
-from pointsman.mcp import McpTools, mcp_tools
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman_schemas.events import Verdict
@@ -123,7 +123,7 @@ async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: 
 async def test_a_connection_that_is_closed_while_it_starts_is_over_at_once(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.mcp._END", 60.0)  # as long as the server would take to be there
+    monkeypatch.setattr("pointsman.authoring.mcp._END", 60.0)  # as long as the server would take to be there
     source = mcp_tools(command, env={"SLOW": "60"})
     asking = asyncio.create_task(source.tools())
 

@@ -17,8 +17,8 @@ from support.otlp import OtlpCollector, ReceivedSpan, orphans, roots
 from support.processes import System
 from support.system import running
 
-from pointsman.agent import Agent
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.authoring.agent import Agent
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 from pointsman_schemas.events import Outcome

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from support.adapters import LIMITS, Connect, anthropic, every, openai, responses, talking
 from support.providers import Answer, Call, FakeProvider
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError, Refused, TaskError
-from pointsman.llm_agent import LLMAgent
 from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
-from pointsman.tools import tool
 from pointsman_schemas.events import Budget
 
 
@@ -42,7 +42,7 @@ async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_in
 ) -> None:
     budget, usual, estimate, taken = 4_000, 1_000, 500, int(500 * factor)
     allowed: list[int] = []
-    monkeypatch.setattr("pointsman.model_calls.estimated_input", lambda _: estimate)
+    monkeypatch.setattr("pointsman.authoring.model_calls.estimated_input", lambda _: estimate)
 
     def using_all(call: Call) -> Answer:
         most = next(call.body[name] for name in LIMITS if name in call.body)

@@ -12,7 +12,7 @@ from support.providers import Answer, Call, FakeProvider, stream_of
 from pointsman.errors import ModelError
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.llm.prices import PRICES
-from pointsman.ports import ToolCall, Turn
+from pointsman.ports.model import ToolCall, Turn
 from pointsman_schemas.events import Usage
 
 

@@ -16,10 +16,10 @@ from support.providers import Answer, FakeProvider
 
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.llm.anthropic import AnthropicModel
-from pointsman.llm.failures import from_connection
+from pointsman.llm.errors import from_connection
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
-from pointsman.ports import Model
+from pointsman.ports.model import Model
 from pointsman_schemas.events import Usage
 
 

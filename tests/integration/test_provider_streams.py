@@ -10,11 +10,11 @@ import pytest
 from support.adapters import SCHEMA, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError
-from pointsman.llm.reading import strict_json
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
+from pointsman.llm.json_extraction import strict_json
 from pointsman_schemas.events import Usage
 
 
@@ -121,7 +121,7 @@ async def test_keep_alives_hold_a_call_no_longer_than_its_timeout(connect: Conne
 async def test_a_call_of_a_stream_that_broke_off_is_not_run_and_the_stream_is_asked_for_again(
     connect: Connect, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.model_calls._backoff", lambda _: 0.0)
+    monkeypatch.setattr("pointsman.authoring.model_calls._backoff", lambda _: 0.0)
     ran: list[str] = []
 
     @tool

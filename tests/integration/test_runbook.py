@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from pointsman import agent
 from pointsman.cli.declared import app
-from pointsman.engine.dead_letters import DeadLetters
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
-from pointsman.telemetry import names
+from pointsman.telemetry import semconv
 from pointsman_schemas.team import Limits, Team
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_every_metric_and_label_of_a_panel_or_an_alert_exists(where: str, query:
     labels = set(re.findall(r"(\w+)\s*!?=~?", plain))
     for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", plain):
         labels |= {label.strip() for label in grouped.split(",")}
-    attributes = {getattr(names, name).replace(".", "_") for name in names.__all__ if name.isupper()}
+    attributes = {getattr(semconv, name).replace(".", "_") for name in semconv.__all__ if name.isupper()}
 
     assert words - labels <= every_name(), where
     assert labels - {"le"} <= attributes, where

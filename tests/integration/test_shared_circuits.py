@@ -10,7 +10,7 @@ import pytest
 from support.broker import remove_streams
 from support.processes import System, found
 
-from pointsman.client import Workflow
+from pointsman.client.client import Workflow
 from pointsman.errors import NotFound
 from pointsman.settings import Settings
 from pointsman_schemas.log import TaskDispatched, TaskHeld

@@ -14,13 +14,13 @@ import pytest
 from support.processes import System, found
 from support.workers import Desk, running
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.jetstream import JetStreamBus
-from pointsman.bus.memory import MemoryBus
-from pointsman.context import Context
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
-from pointsman.subprocesses import settled
+from pointsman.util.process_groups import settled
 from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import dump
 

@@ -12,16 +12,16 @@ import pytest
 from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 
-from pointsman.agent import agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.jetstream import JetStreamBus
+from pointsman.authoring.agent import agent
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.clock import SystemClock
 from pointsman.core.evolve import apply
-from pointsman.core.state import State
-from pointsman.engine import workflow_log
-from pointsman.engine.sending import Ready, Sender
-from pointsman.engine.sharing import Sharing
+from pointsman.core.model.state import State
+from pointsman.engine.log import workflow_log
+from pointsman.engine.supervisor.outbox_publisher import Ready, Sender
+from pointsman.engine.supervisor.ownership import Sharing
 from pointsman.errors import BusUnavailable, TaskError
-from pointsman.ports import Stored
+from pointsman.ports.bus import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
 from pointsman_schemas.events import DeadLetter, Outcome, Result

@@ -20,11 +20,11 @@ from support.processes import System, found
 from support.sizes import SIZE, sized
 from support.system import running
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.client import Client, Workflow
-from pointsman.engine.history import commit_of
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.client.client import Client, Workflow
+from pointsman.engine.log.reader import commit_of
 from pointsman.errors import BusUnavailable, NotFound
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Entry, PlanAccepted, TaskDispatched, TaskSucceeded, WorkflowEnded, WorkflowStarted

@@ -14,13 +14,13 @@ from support.system import echo, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman import telemetry
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
-from pointsman.telemetry.door import Door
+from pointsman.telemetry.fast.export_gate import Door
 from pointsman_schemas.team import Team
 
 _TASKS: list[dict[str, Any]] = [

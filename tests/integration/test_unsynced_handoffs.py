@@ -17,10 +17,10 @@ from support.store import Store
 from support.system import running
 from support.waiting import until
 
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.client import Client
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.client.client import Client
 from pointsman.errors import BusUnavailable, ConfigurationError
-from pointsman.ports import Delivery
+from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.log import TaskDispatched
 

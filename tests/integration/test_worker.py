@@ -16,16 +16,16 @@ import pytest
 from support.waiting import until
 from support.workers import Desk
 
-from pointsman.bus.jetstream import JetStreamBus
+from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.settings import Settings
 
 PROGRAM = """
 import asyncio, os, sys, time
-from pointsman.agent import agent
-from pointsman.bus.jetstream import connect
-from pointsman.context import Context
-from pointsman.engine.signals import run_until_signal
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import agent
+from pointsman.bus.jetstream.bus import connect
+from pointsman.authoring.context import Context
+from pointsman.engine.process.signals import run_until_signal
+from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 
 def note(what, context):

@@ -1,5 +1,7 @@
 """What is planted: a mechanism of docs/patterns.md or a promise of the protocol broken, and who notices."""
 
+# ruff: noqa: E501  # texts of the source stand in one line each
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,15 +33,15 @@ def _runtime(what: str, file: str, text: str, instead: str, *tests: str) -> Muta
 MUTANTS = (
     # Mechanisms
     _runtime(
-        "M1", "engine/handoffs.py", "    if said != (address.agent, address.workflow, address.task, address.attempt):",
+        "M1", "engine/process/handoff_codec.py", "    if said != (address.agent, address.workflow, address.task, address.attempt):",
         "    if False:", "unit/engine/test_worker_arrivals.py::test_bad_handoffs_are_dead_lettered_and_good_ones_go_on",
     ),
     _runtime(
-        "M1", "engine/intake.py", "            if said != addressed:", "            if False:",
-        "unit/engine/test_intake.py::test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused",
+        "M1", "engine/log/requests.py", "            if said != addressed:", "            if False:",
+        "unit/engine/log/test_requests.py::test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused",
     ),
     _core(
-        "M2", "planning.py", "PlanAccepted(at=draft.now, revision=number, plan=plan)",
+        "M2", "planning/acceptance.py", "PlanAccepted(at=draft.now, revision=number, plan=plan)",
         "PlanAccepted(at=draft.now, revision=1, plan=plan)",
         "../test_mechanisms.py::test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run",
     ),
@@ -57,24 +59,24 @@ MUTANTS = (
         "test_tasks.py::test_a_failure_skips_the_whole_chain_behind_it_at_once",
     ),
     _core(
-        "M4", "answers.py", "        gaps=gaps(state),", "        gaps=(),",
+        "M4", "completion/synthesis.py", "        gaps=gaps(state),", "        gaps=(),",
         "test_tasks.py::test_the_synthesizer_is_told_of_the_gaps",
     ),
     _core(
-        "M5", "planning.py", "    return check_plan(plan, names, limits, started, skills)", "    return ()",
-        "test_planning.py::test_a_refused_plan_goes_back_with_every_reason",
+        "M5", "planning/planner.py", "    return check_plan(plan, names, limits, started, skills)", "    return ()",
+        "planning/test_planner.py::test_a_refused_plan_goes_back_with_every_reason",
     ),
     _core(
-        "M5", "plans.py", "    elif task.agent not in agents:", "    elif False:",
-        "test_plans.py::test_each_fault_is_named",
+        "M5", "planning/validation.py", "    elif task.agent not in agents:", "    elif False:",
+        "planning/test_validation.py::test_each_fault_is_named",
     ),
     _core(
-        "M5", "plans.py", "    if stuck := [task_id for task_id in needs if open_needs[task_id]]:",
-        "    if stuck := []:", "test_plans.py::test_each_fault_is_named",
+        "M5", "planning/validation.py", "    if stuck := [task_id for task_id in needs if open_needs[task_id]]:",
+        "    if stuck := []:", "planning/test_validation.py::test_each_fault_is_named",
     ),
     _core(
-        "M5", "planning.py", "    if state.rejections <= state.limits.plan_repairs:", "    if state.rejections < 99:",
-        "test_planning.py::test_plans_are_sent_back_a_bounded_number_of_times",
+        "M5", "planning/acceptance.py", "    if state.rejections <= state.limits.plan_repairs:", "    if state.rejections < 99:",
+        "planning/test_planner.py::test_plans_are_sent_back_a_bounded_number_of_times",
     ),
     Mutant(
         "M6", "agents/pointsman_agents/synthesizer.py", 'Path(__file__).with_suffix(".md")',
@@ -83,82 +85,82 @@ MUTANTS = (
     ),
     _core(
         "M7", "decide.py", "            if hint := received.result.replan_hint:", '            if hint := "":',
-        "test_planning.py::test_a_hint_changes_the_plan_while_other_tasks_run_on",
+        "planning/test_planner.py::test_a_hint_changes_the_plan_while_other_tasks_run_on",
     ),
     _core(
         "M7", "decide.py", "        if failed and not state.limit and plan_again(", "        if False and plan_again(",
-        "test_planning.py::test_a_failure_asks_for_another_plan_once_the_rest_is_done",
+        "planning/test_planner.py::test_a_failure_asks_for_another_plan_once_the_rest_is_done",
     ),
     _core(
-        "M7", "planning.py", "is Phase.RUNNING and replans_left(state) and tasks_left(state)):",
+        "M7", "planning/acceptance.py", "is Phase.RUNNING and replans_left(state) and tasks_left(state)):",
         "is Phase.RUNNING):",
-        "test_planning.py::test_replans_are_bounded",
+        "planning/test_planner.py::test_replans_are_bounded",
     ),
     _core(
-        "M7", "planning.py", "        if not problems and _same_again(plan, state):", "        if False:",
-        "test_planning.py::test_the_same_plan_again_is_refused",
+        "M7", "planning/planner.py", "        if not problems and _same_again(plan, state):", "        if False:",
+        "planning/test_planner.py::test_the_same_plan_again_is_refused",
     ),
     _core(
-        "M8", "planning.py", "tuple(dict.fromkeys(task.agent for task in work if task.attempt)),", "(),",
-        "test_adaptive.py::test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains",
+        "M8", "planning/role_tasks.py", "tuple(dict.fromkeys(task.agent for task in work if task.attempt)),", "(),",
+        "strategies/test_adaptive.py::test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains",
     ),
     _core(
-        "M8", "planning.py", "                input_schema=card.input_schema,\n", "",
-        "test_planning.py::test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes",
+        "M8", "planning/role_tasks.py", "                input_schema=card.input_schema,\n", "",
+        "planning/test_planner.py::test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes",
     ),
     _core(
-        "M9", "retry.py", "limits.backoff * 2 ** (task.attempt - 1)", "limits.backoff",
-        "test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",
+        "M9", "attempts/retry.py", "limits.backoff * 2 ** (task.attempt - 1)", "limits.backoff",
+        "attempts/test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",
     ),
     _core(
-        "M9", "retry.py", "(1 - _JITTER + 2 * _JITTER * draw)", "(1 + 0 * draw)",
-        "test_retry.py::test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again",
+        "M9", "attempts/retry.py", "(1 - _JITTER + 2 * _JITTER * draw)", "(1 + 0 * draw)",
+        "attempts/test_retry.py::test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again",
     ),
     _core(
         "M9", "outbox.py", "        schedule=retry_schedule(state, task, subjects) if waits else None,", "",
-        "test_retry.py::test_the_next_attempt_waits_in_a_schedule_of_the_broker",
+        "attempts/test_retry.py::test_the_next_attempt_waits_in_a_schedule_of_the_broker",
     ),
     _core(
-        "M10", "refining.py", "        and task.attempt >= _AFTER", "        and task.attempt > 99",
-        "test_refining.py::test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error",
+        "M10", "attempts/refinement.py", "        and task.attempt >= _AFTER", "        and task.attempt > 99",
+        "attempts/test_refinement.py::test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error",
         "../agents/test_helping_roles.py::test_a_task_that_failed_twice_succeeds_in_better_words",
     ),
     _core(
-        "M11", "retry.py", "    if error.retryable and task.attempt < task.cap:", "    if error.retryable:",
-        "test_retry.py::test_attempts_are_capped",
+        "M11", "attempts/retry.py", "    if error.retryable and task.attempt < task.cap:", "    if error.retryable:",
+        "attempts/test_retry.py::test_attempts_are_capped",
     ),
     _runtime(
-        "M11", "engine/circuits.py", "            if len(failing) == self._failures:", "            if False:",
-        "unit/engine/test_circuits.py::"
+        "M11", "engine/supervisor/circuit_breaker.py", "            if len(failing) == self._failures:", "            if False:",
+        "unit/engine/supervisor/test_circuit_breaker.py::"
         "test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again",
     ),
     _core(
-        "M11", "routing.py", "    return draft.now >= circuit.until and agent not in draft.probes",
+        "M11", "tasks/agent_selection.py", "    return draft.now >= circuit.until and agent not in draft.probes",
         "    return draft.now >= circuit.until",
-        "test_circuits.py::test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows",
+        "model/test_agent_health.py::test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows",
     ),
     _runtime(
-        "M11", "engine/committing.py",
+        "M11", "engine/supervisor/committer.py",
         "            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):",
-        "            if False:", "unit/engine/test_circuits.py::test_three_supervisors_send_one_probe_between_them",
+        "            if False:", "unit/engine/supervisor/test_circuit_breaker.py::test_three_supervisors_send_one_probe_between_them",
     ),
     _core(
-        "M12", "retry.py", "        return Retry(task.fallback, timedelta(), reason)", "        return None",
-        "test_retry.py::test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted",
-        "test_retry.py::test_the_fallback_gets_the_task_of_an_agent_that_is_gone",
+        "M12", "attempts/retry.py", "        return Retry(task.fallback, timedelta(), reason)", "        return None",
+        "attempts/test_retry.py::test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted",
+        "attempts/test_retry.py::test_the_fallback_gets_the_task_of_an_agent_that_is_gone",
     ),
     _core(
-        "M12", "retry.py", "    if task.fallback and falls_back and around.card(task.fallback):",
+        "M12", "attempts/retry.py", "    if task.fallback and falls_back and around.card(task.fallback):",
         "    if task.fallback and falls_back:",
-        "test_retry.py::test_a_fallback_that_is_not_alive_gets_nothing",
+        "attempts/test_retry.py::test_a_fallback_that_is_not_alive_gets_nothing",
     ),
     _core(
-        "M13", "answers.py", "        return end(draft, Phase.FAILED, no_answer(state), reason)",
+        "M13", "completion/synthesis.py", "        return end(draft, Phase.FAILED, no_answer(state), reason)",
         "        return end(draft, Phase.FAILED, None, reason)",
         "test_tasks.py::test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why",
     ),
     _core(
-        "M13", "attempts.py", "Phase.PARTIAL, bare_results(draft), reason)", "Phase.PARTIAL, None, reason)",
+        "M13", "attempts/failures.py", "Phase.PARTIAL, bare_results(draft), reason)", "Phase.PARTIAL, None, reason)",
         "test_tasks.py::test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer",
     ),
     _core(
@@ -168,67 +170,67 @@ MUTANTS = (
     _core(
         "M14", "limits.py", "        if task.live and task.deadline and draft.now >= task.deadline + LATE",
         "        if False",
-        "test_retry.py::test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again",
+        "attempts/test_retry.py::test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again",
     ),
     _runtime(
-        "M14", "engine/attempt.py", "        limit = min(left, self._agent.card.timeout)", "        limit = left",
+        "M14", "engine/worker/attempt.py", "        limit = min(left, self._agent.card.timeout)", "        limit = left",
         "unit/engine/test_worker_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
     ),
     _runtime(
-        "M14", "engine/attempt.py", "        limit = min(left, self._agent.card.timeout)",
+        "M14", "engine/worker/attempt.py", "        limit = min(left, self._agent.card.timeout)",
         "        limit = self._agent.card.timeout",
         "unit/engine/test_worker_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
     ),
     _runtime(
-        "M14", "engine/attempt.py", "                self._context.cancel()", "                pass",
+        "M14", "engine/worker/attempt.py", "                self._context.cancel()", "                pass",
         "unit/engine/test_worker_slots.py::test_the_hard_deadline_ends_an_attempt_and_frees_its_slot",
     ),
     _runtime(
-        "M14", "engine/attempt.py", "            execution.cancel()\n            await asyncio.wait(",
+        "M14", "engine/worker/attempt.py", "            execution.cancel()\n            await asyncio.wait(",
         "            await asyncio.wait(",
         "unit/engine/test_worker_slots.py::test_a_handler_that_could_not_be_stopped_is_said_to_run_on",
     ),
     _core(
-        "M15", "metering.py", "    if wait > 0:", "    if False:",
-        "test_metering.py::test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused",
+        "M15", "budget/token_bucket.py", "    if wait > 0:", "    if False:",
+        "budget/test_token_bucket.py::test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused",
     ),
     _core(
-        "M15", "metering.py", '        update["tokens"] = there.tokens + tokens', "        pass",
-        "test_metering.py::test_tokens_are_guessed_before_and_set_right_after",
+        "M15", "budget/token_bucket.py", '        update["tokens"] = there.tokens + tokens', "        pass",
+        "budget/test_token_bucket.py::test_tokens_are_guessed_before_and_set_right_after",
     ),
     _core(
-        "M15", "metering.py", "    if there.closed_until is not None and there.closed_until > now:", "    if False:",
-        "../engine/test_meters.py::test_a_provider_s_pause_holds_back_every_worker",
+        "M15", "budget/token_bucket.py", "    if there.closed_until is not None and there.closed_until > now:", "    if False:",
+        "../engine/worker/test_rate_limiter.py::test_a_provider_s_pause_holds_back_every_worker",
     ),
     _runtime(
-        "M15", "engine/worker.py", "                    max_in_flight=desk.agent.card.max_in_flight,\n", "",
+        "M15", "engine/worker/engine.py", "                    max_in_flight=desk.agent.card.max_in_flight,\n", "",
         "unit/engine/test_worker_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
     ),
     _core(
-        "M16", "load.py", "(self.ahead + more) / slots", "more / slots",
+        "M16", "model/agent_health.py", "(self.ahead + more) / slots", "more / slots",
         "test_skills.py::test_the_idle_agent_gets_the_work",
     ),
     _core(
-        "M16", "load.py", "(usual if self.seconds is None else self.seconds)", "usual",
+        "M16", "model/agent_health.py", "(usual if self.seconds is None else self.seconds)", "usual",
         "test_skills.py::test_the_slower_of_two_gets_less",
     ),
-    _core("M16", "load.py", "/ slots", "/ 1", "test_skills.py::test_more_hands_take_more"),
+    _core("M16", "model/agent_health.py", "/ slots", "/ 1", "test_skills.py::test_more_hands_take_more"),
     _core(
-        "M17", "answers.py", "    if not (found := found_disagreements(state)):", "    if not (found := ()):",
+        "M17", "completion/synthesis.py", "    if not (found := found_disagreements(state)):", "    if not (found := ()):",
         "test_judging.py::test_a_contradiction_is_decided_before_the_answer_is_written",
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
-        "M17", "outcome.py", '            "conflicts": decisions(state),', "",
+        "M17", "completion/outcome.py", '            "conflicts": decisions(state),', "",
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
         "M17", "decide.py", "        if (judge := judge_of(state, task)) is not None:",
         "        if (judge := None) is not None:",
-        "test_reviewing.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
+        "attempts/test_review.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
     ),
     _runtime(
-        "M18", "tool_turns.py", '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
+        "M18", "authoring/tool_turns.py", '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
         "        others = {\n"
         '            each.name: each for each in __import__("gc").get_objects() if type(each) is Tool\n'
         "        }\n"
@@ -237,49 +239,49 @@ MUTANTS = (
         "unit/llm/test_tool_loop.py::test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for",
     ),
     _runtime(
-        "M19", "llm_agent.py", "range(1, self._turns + 1)", "range(1, self._turns + 2)",
+        "M19", "authoring/llm_agent.py", "range(1, self._turns + 1)", "range(1, self._turns + 2)",
         "unit/llm/test_tool_loop.py::test_the_loop_ends_after_its_turns_with_a_reason",
     ),
     _runtime(
-        "M19", "tools.py", "        except (Exception, SystemExit) as error:",
+        "M19", "authoring/tools.py", "        except (Exception, SystemExit) as error:",
         "        except ZeroDivisionError as error:",
         "unit/llm/test_tool_loop.py::test_what_a_model_gets_wrong_is_told_to_it",
-        "unit/test_tools.py::test_exceptions_and_values_that_are_no_json_are_results",
+        "unit/authoring/test_tools.py::test_exceptions_and_values_that_are_no_json_are_results",
     ),
     _core(
-        "M20", "trace.py", "            children=tuple(calls),", "            children=(),",
-        "test_trace.py::test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other",
+        "M20", "views/trace.py", "            children=tuple(calls),", "            children=(),",
+        "views/test_trace.py::test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other",
     ),
     _runtime(
-        "M20", "engine/spans.py", '            case "task_succeeded" | "task_failed" | "task_abandoned":\n'
+        "M20", "engine/supervisor/spans.py", '            case "task_succeeded" | "task_failed" | "task_abandoned":\n'
         "                task = state.tasks[entry.task_id]\n                if task.started_at",
         '            case "task_failed" | "task_abandoned":\n'
         "                task = state.tasks[entry.task_id]\n                if task.started_at",
         "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
     ),
     _runtime(
-        "M20", "engine/spans.py", "        context=trace_context(trace, task.span_id),",
+        "M20", "engine/supervisor/spans.py", "        context=trace_context(trace, task.span_id),",
         '        context=trace_context(trace, "0123456789abcdef"),',
         "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
     ),
     _runtime(
-        "M20", "engine/spans.py", "                _workflow_ended(state, entry.at, _of_workflow(history))",
+        "M20", "engine/supervisor/spans.py", "                _workflow_ended(state, entry.at, _of_workflow(history))",
         "                pass",
         "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
     ),
     _runtime(
-        "M20", "engine/spans.py",
-        "                yield Happening(names.RETRIED, entry.at, retry)", "                pass",
+        "M20", "engine/supervisor/spans.py",
+        "                yield Happening(semconv.RETRIED, entry.at, retry)", "                pass",
         "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
     ),
     _runtime(
-        "M20", "engine/spans.py", "if any(cause is not None and cause in event_ids for cause in causes):",
+        "M20", "engine/supervisor/spans.py", "if any(cause is not None and cause in event_ids for cause in causes):",
         "if False:",
         "unit/telemetry/test_conformance.py::"
         "test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_none_twice",
     ),
     _core(
-        "M21", "outcome.py", "sum(task.busy for task in state.tasks.values()),", "0.0,",
+        "M21", "completion/outcome.py", "sum(task.busy for task in state.tasks.values()),", "0.0,",
         "test_tasks.py::test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other",
     ),
     _core(
@@ -287,94 +289,94 @@ MUTANTS = (
         "test_tasks.py::test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow",
     ),
     _core(
-        "M22", "answers.py", "    if not (found := found_disagreements(state)):",
+        "M22", "completion/synthesis.py", "    if not (found := found_disagreements(state)):",
         "    found = found_disagreements(state)\n    if False:",
         "../test_mechanisms.py::test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more",
     ),
     _runtime(
-        "M23", "evaluation.py",
+        "M23", "evaluation/runner.py",
         "    cells += [(name, other) for name in missing for other in (beside or {NOBODY})]\n", "",
-        "unit/test_evaluation.py::test_routing_is_measured_and_confusion_says_who_was_used_instead",
+        "unit/evaluation/test_runner.py::test_routing_is_measured_and_confusion_says_who_was_used_instead",
     ),
     _runtime(
-        "M23", "evaluation.py", "            if there.get(name) != value", "            if False",
-        "unit/test_evaluation.py::test_an_agent_s_fields_are_compared_and_its_result_can_be_checked",
+        "M23", "evaluation/runner.py", "            if there.get(name) != value", "            if False",
+        "unit/evaluation/test_runner.py::test_an_agent_s_fields_are_compared_and_its_result_can_be_checked",
     ),
     _runtime(
-        "M23", "evaluation.py", "asyncio.Semaphore(parallel)", "asyncio.Semaphore(1)",
-        "unit/test_evaluation.py::test_as_many_cases_as_may_be_are_under_way_together_and_no_more",
+        "M23", "evaluation/runner.py", "asyncio.Semaphore(parallel)", "asyncio.Semaphore(1)",
+        "unit/evaluation/test_runner.py::test_as_many_cases_as_may_be_are_under_way_together_and_no_more",
     ),
     _runtime(
-        "M24", "agent_factory.py", "            tools=[self._tools[name] for name in wanted],",
+        "M24", "authoring/agent_factory.py", "            tools=[self._tools[name] for name in wanted],",
         "            tools=list(self._tools.values()),",
         "unit/llm/test_agent_factory.py::test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach",
     ),
     _runtime(
-        "M24", "agent_factory.py", "            instructions=need.instructions,", '            instructions="Help.",',
+        "M24", "authoring/agent_factory.py", "            instructions=need.instructions,", '            instructions="Help.",',
         "unit/llm/test_agent_factory.py::test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need",
     ),
     _runtime(
-        "M24", "agent_factory.py", "            model=self._standing.models,\n            **self._limits,",
+        "M24", "authoring/agent_factory.py", "            model=self._standing.models,\n            **self._limits,",
         "            model=self._standing.models,",
         "unit/llm/test_agent_factory.py::test_what_is_made_has_the_bounds_of_its_factory",
     ),
     # The protocol
     _runtime(
-        "commit before acknowledgement", "engine/supervisor.py",
+        "commit before acknowledgement", "engine/supervisor/engine.py",
         "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
         "        for arrival in arrivals:\n            await arrival.delivery.ack()\n"
         "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
         "unit/engine/test_order.py::test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_sent",
     ),
     _runtime(
-        "commits by compare-and-set", "engine/workflow_log.py",
+        "commits by compare-and-set", "engine/log/workflow_log.py",
         "            storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)",
         "            storing = self._bus.publish(subject, dump(commit), headers)",
         "unit/engine/test_foundations.py::"
         "test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stores_nothing",
     ),
     _runtime(
-        "idempotent emission", "engine/sending.py",
+        "idempotent emission", "engine/supervisor/outbox_publisher.py",
         "        return self._bus.publish(message.subject, body, headers, expect=0)",
         "        return self._bus.publish(message.subject, body, headers)",
         "unit/engine/test_foundations.py::test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once",
     ),
     _runtime(
-        "recovery sends all that is owed", "engine/supervisor.py",
+        "recovery sends all that is owed", "engine/supervisor/engine.py",
         "            await self._sender.send_all(head.state, entries)\n            others = False",
         "            await self._sender.send_new(head.state, entries)\n            others = False",
         "unit/engine/test_order.py::test_whoever_dies_anywhere_leaves_nothing_undone",
     ),
     _runtime(
-        "what comes again of what has ended is recovered from", "engine/supervisor.py",
+        "what comes again of what has ended is recovered from", "engine/supervisor/engine.py",
         "if workflow in self._ended and not again and", "if workflow in self._ended and",
         "unit/engine/test_order.py::"
         "test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its_end_is_known",
     ),
     _runtime(
-        "agents after a gap in a log are not those before it", "engine/workflow_log.py",
+        "agents after a gap in a log are not those before it", "engine/log/workflow_log.py",
         "                agents = _agents(Head(), commit)", "                agents = _agents(head, commit)",
         "unit/engine/test_foundations.py::"
         "test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it",
     ),
     _runtime(
-        "result before acknowledgement", "engine/answering.py", '        passed("worker.ran")',
+        "result before acknowledgement", "engine/worker/handoff_processor.py", '        passed("worker.ran")',
         '        await job.delivery.ack()\n        passed("worker.ran")',
         "unit/engine/test_worker_answers.py::test_nothing_is_acknowledged_before_the_result_is_stored",
     ),
     _runtime(
-        "one result an attempt", "engine/insisting.py",
+        "one result an attempt", "engine/process/retrying.py",
         "            await bus.publish(subject, body, headers, expect=0)",
         "            await bus.publish(subject, body, headers)",
         "unit/engine/test_worker_answers.py::test_the_first_answer_stands",
     ),
     _runtime(
-        "an answered handoff is not run again", "engine/answering.py",
+        "an answered handoff is not run again", "engine/worker/handoff_processor.py",
         "        if maybe_known and await self._has_result(handoff):", "        if False:",
         "unit/engine/test_worker_arrivals.py::test_a_redelivered_handoff_with_a_result_is_not_run_again",
     ),
     _runtime(
-        "a handoff that kills its workers is given up", "engine/answering.py",
+        "a handoff that kills its workers is given up", "engine/worker/handoff_processor.py",
         "        if job.delivery.delivered > most:", "        if False:",
         "unit/engine/test_worker_arrivals.py::test_a_handoff_that_kills_its_workers_is_given_up",
     ),
@@ -400,91 +402,91 @@ MUTANTS = (
         "test_tasks.py::test_nothing_is_recorded_after_the_end",
     ),
     _core(
-        "a plan gives no way to what a person is asked about", "tree.py",
+        "a plan gives no way to what a person is asked about", "budget/team_quota.py",
         "    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)", "    staying = (TaskStatus.FAILED,)",
-        "test_tree.py::test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it",
+        "budget/test_team_quota.py::test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it",
     ),
     _core(
-        "what runs is set aside of a budget", "budget.py", "        room = bound - used - aside[name] - kept",
+        "what runs is set aside of a budget", "budget/reservation.py", "        room = bound - used - aside[name] - kept",
         "        room = bound - used - kept",
-        "test_budget.py::test_however_results_interleave_what_is_used_and_set_aside_stays_within_every_limit",
+        "budget/test_reservation.py::test_however_results_interleave_what_is_used_and_set_aside_stays_within_every_limit",
     ),
     _core(
-        "silence means no", "verdicts.py",
+        "silence means no", "approvals/responses.py",
         "        if draft.now >= pending.expires_at and pending.id in draft.open().approvals:", "        if False:",
-        "test_approvals.py::test_silence_means_no",
+        "tasks/test_approval_requests.py::test_silence_means_no",
     ),
     _runtime(
-        "a yes is for one call", "tools.py",
+        "a yes is for one call", "authoring/tools.py",
         "        context.kept.begin_allowed(key, said.tool, said.arguments)", "        pass",
-        "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
+        "unit/engine/operations/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
-        "a yes is for one call", "tool_turns.py",
+        "a yes is for one call", "authoring/tool_turns.py",
         "                    allowed.append((said.tool, said.arguments))", "                    pass",
-        "unit/engine/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
+        "unit/engine/operations/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
-        "a yes is for one call, also one of code", "kept.py",
+        "a yes is for one call, also one of code", "authoring/attempt_record.py",
         "            self.begin_allowed(call.id, call.name, arguments)", "            pass",
         "unit/engine/test_allowed_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
     ),
     _runtime(
-        "a yes is for one call, also one of code", "tools.py",
+        "a yes is for one call, also one of code", "authoring/tools.py",
         "            kept = self.approval and from_code", "            kept = False",
         "unit/engine/test_allowed_calls.py::"
         "test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next",
     ),
     _runtime(
-        "an answer is kept before it is acted on", "journal.py",
+        "an answer is kept before it is acted on", "authoring/durable_steps.py",
         "            kept = await self._context.kept.keep(step)\n        except OversizeEvent as error:\n",
         "            kept = step\n        except OversizeEvent as error:\n",
-        "unit/engine/test_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
+        "unit/engine/worker/test_step_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
     ),
     _runtime(
-        "a finished tool is not run twice", "tool_turns.py",
+        "a finished tool is not run twice", "authoring/tool_turns.py",
         "        if (kept := done.result(*place)) is not None:", "        if (kept := None) is not None:",
-        "unit/engine/test_journal.py::test_a_continued_attempt_asks_and_runs_only_what_was_not_done",
+        "unit/engine/worker/test_step_journal.py::test_a_continued_attempt_asks_and_runs_only_what_was_not_done",
     ),
     _runtime(
-        "what a finished tool told is told by whoever goes on", "kept.py",
+        "what a finished tool told is told by whoever goes on", "authoring/attempt_record.py",
         "                self._ledger.use(step.usage)", "                pass",
-        "unit/engine/test_journal.py::"
+        "unit/engine/worker/test_step_journal.py::"
         "test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on",
     ),
     _runtime(
-        "a tool that was under way is not run twice", "tool_turns.py",
+        "a tool that was under way is not run twice", "authoring/tool_turns.py",
         "and not self.tools[call.name].idempotent:", "and False:",
-        "unit/engine/test_journal.py::test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown",
+        "unit/engine/worker/test_step_journal.py::test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown",
     ),
     _runtime(
-        "what an attempt used that nobody takes up again counts", "engine/attempt.py",
+        "what an attempt used that nobody takes up again counts", "engine/worker/attempt.py",
         "if step.attempt == self.handoff.attempt", "if False",
-        "unit/engine/test_journal.py::test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say",
+        "unit/engine/worker/test_step_journal.py::test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say",
     ),
     _runtime(
-        "a model call that was lost counts", "journal.py",
+        "a model call that was lost counts", "authoring/durable_steps.py",
         "        self._lost = self._context.deliveries - 1", "        self._lost = 0",
-        "unit/engine/test_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
+        "unit/engine/worker/test_step_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
     ),
     _runtime(
-        "what nobody has settled is not removed", "engine/trimming.py",
+        "what nobody has settled is not removed", "engine/supervisor/retention.py",
         "since = _NEVER if stored.sequence >= untaken else", "since = _NEVER if False else",
-        "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
+        "unit/engine/supervisor/test_retention.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
     ),
     _runtime(
-        "what is of a workflow that runs is not removed", "engine/trimming.py",
+        "what is of a workflow that runs is not removed", "engine/supervisor/retention.py",
         "else await self._over_since(stored.subject)", "else _LONG_AGO",
-        "unit/engine/test_trimming.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
+        "unit/engine/supervisor/test_retention.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
     ),
     _runtime(
-        "a log is kept for as long as its request may come again", "engine/trimming.py",
+        "a log is kept for as long as its request may come again", "engine/supervisor/retention.py",
         "self._over[workflow_of(stored)] = _NEVER", "pass",
-        "unit/engine/test_trimming.py::test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of",
+        "unit/engine/supervisor/test_retention.py::test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of",
     ),
     _runtime(
-        "a body is kept for as long as what refers to it", "engine/trimming.py",
+        "a body is kept for as long as what refers to it", "engine/supervisor/retention.py",
         "until = min((self._began, *oldest)) - _REFERRED", "until = self._began - _REFERRED",
-        "unit/engine/test_trimming.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
+        "unit/engine/supervisor/test_retention.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
     ),
 )  # fmt: skip

@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pointsman.cli.declared import app
+from pointsman.core.completion.outcome import outcome_of
 from pointsman.core.evolve import apply, fold
-from pointsman.core.outcome import outcome_of
-from pointsman.core.state import State, from_snapshot, to_snapshot
-from pointsman.core.transitions import Phase
+from pointsman.core.model.lifecycle import Phase
+from pointsman.core.model.state import State, from_snapshot, to_snapshot
 from pointsman.errors import InvariantError
 from pointsman_schemas.log import Commit, WorkflowEnded
 from pointsman_schemas.strict_json import compact, dump, parse_json

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pointsman.core.evolve import apply
-from pointsman.core.inputs import RequestRefused
-from pointsman.engine.burial import letter_id
-from pointsman.engine.history import commit_of
-from pointsman.engine.intake import read_inbox, read_request
-from pointsman.engine.workflow_log import Head
+from pointsman.core.model.inputs import RequestRefused
+from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.requests import read_inbox, read_request
+from pointsman.engine.log.workflow_log import Head
+from pointsman.engine.process.dead_lettering import letter_id
 from pointsman.errors import ContractError
-from pointsman.ports import Stored
+from pointsman.ports.bus import Stored
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
 from pointsman_schemas.ids import child_id_for, dead_letter_id

@@ -6,9 +6,9 @@ from collections.abc import Coroutine, Mapping
 from datetime import datetime
 from typing import Any, cast
 
-from pointsman.bus.checks import matches
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.ports import Stored, StreamKind
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.bus.validation import matches
+from pointsman.ports.bus import Stored, StreamKind
 from pointsman.testing.simulation import SimulatedClock
 
 __all__ = ["Outside", "SimulatedBroker"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from pointsman.agent import Agent
-from pointsman.context import Context
+from pointsman.authoring.agent import Agent
+from pointsman.authoring.context import Context
 from pointsman.errors import NeedsApproval, Refused, TaskError
 from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard, Role

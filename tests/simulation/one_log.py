@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from pointsman.core.evolve import apply
-from pointsman.core.rehearsal import rehearse
-from pointsman.core.state import State, from_snapshot
+from pointsman.core.model.state import State, from_snapshot
+from pointsman.core.replay.replayer import rehearse
 from pointsman.errors import InvariantError
-from pointsman.ports import Stored
+from pointsman.ports.bus import Stored
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control
 from pointsman_schemas.log import (

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pointsman.engine.dead_letters import DeadLetters, NotReplayable
-from pointsman.engine.history import commit_of
+from pointsman.engine.log.reader import commit_of
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
 from pointsman.errors import BusUnavailable, NotFound
 from pointsman.testing.faults import FaultyBus
 from pointsman.testing.simulation import Process

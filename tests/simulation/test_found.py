@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pointsman.bus.memory import MemoryBroker, MemoryBus
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.core.evolve import fold
-from pointsman.engine.dead_letters import DeadLetters, NotReplayable
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.workflow_log import WorkflowLog
+from pointsman.engine.log.workflow_log import WorkflowLog
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
+from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Stored, StreamKind
+from pointsman.ports.bus import Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, simulate
 from pointsman_schemas.card import AgentCard
@@ -195,7 +195,7 @@ def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> Non
 
 
 def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.engine.intake._WINDOW", 2)
+    monkeypatch.setattr("pointsman.engine.log.requests._WINDOW", 2)
     broker = MemoryBroker("sim", SimulatedClock())
     bus = broker.connect()
     waiting = workflow_id_for("sim.request.team", "r2")

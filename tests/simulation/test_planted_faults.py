@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from pointsman.core import budget, decide
-from pointsman.core.draft import Draft
-from pointsman.core.inputs import ResultReceived
-from pointsman.core.state import State, Task
-from pointsman.core.tree import may_plan
-from pointsman.engine.answering import Answerer
-from pointsman.engine.sending import Sender
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.trimming import Trimmer
+from pointsman.core import decide
+from pointsman.core.budget import reservation
+from pointsman.core.budget.team_quota import may_plan
+from pointsman.core.decision import Draft
+from pointsman.core.model.inputs import ResultReceived
+from pointsman.core.model.state import State, Task
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.outbox_publisher import Sender
+from pointsman.engine.supervisor.retention import Trimmer
+from pointsman.engine.worker.handoff_processor import Answerer
 from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.events import Planned
 from pointsman_schemas.log import Entry
@@ -89,21 +90,21 @@ def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
     def generous(state: State, asking: Task | None = None) -> dict[str, float]:
         return {"calls": 0, "tokens": 0, "cost": 0.0}
 
-    patch.setattr(budget, "set_aside", generous)
+    patch.setattr(reservation, "set_aside", generous)
 
 
 def _all_that_is_left_for_each_team(patch: pytest.MonkeyPatch) -> None:
     def generous(state: State, task: Task, teams: object) -> Planned:
         return may_plan(state)
 
-    patch.setattr(budget, "share", generous)
+    patch.setattr(reservation, "share", generous)
 
 
 def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
     async def blind(*_: object, **__: object) -> None:
         return None
 
-    patch.setattr("pointsman.engine.receiving.request_for", blind)
+    patch.setattr("pointsman.engine.supervisor.decoder.request_for", blind)
 
 
 def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:

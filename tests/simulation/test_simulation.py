@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.core import retry
-from pointsman.engine.history import commit_of
+from pointsman.core.attempts import retry
+from pointsman.engine.log.reader import commit_of
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit

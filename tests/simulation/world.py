@@ -21,13 +21,15 @@ from uuid import UUID
 
 import structlog
 
-from pointsman.engine import ends, reports, sharing, trimming, workflow_log
-from pointsman.engine.handoffs import consumer_name
-from pointsman.engine.intake import read_request
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.engine.log import workflow_log
+from pointsman.engine.log.requests import read_request
+from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.supervisor import ended_cache, ownership, retention
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker import progress_publisher
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Stored, StreamKind
+from pointsman.ports.bus import Stored, StreamKind
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
 from pointsman.testing.faults import RATES, Faults, FaultyBus
@@ -143,15 +145,17 @@ class World:
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
-            stack.enter_context(mock.patch.object(reports, "uuid4", side_effect=drawn))
+            stack.enter_context(mock.patch.object(progress_publisher, "uuid4", side_effect=drawn))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
-            stack.enter_context(mock.patch.object(sharing, "process_time", cpu.__next__))
+            stack.enter_context(mock.patch.object(ownership, "process_time", cpu.__next__))
             # In some worlds what was done leaves the work stream almost as soon as it is over. Not where the power
             # fails: then numbers that are a moment old are given again, and only those.
             pause = 3600.0 if self.cuts else trims.choice([3600.0, 1.0, 1.0])
-            stack.enter_context(mock.patch.object(trimming, "_PAUSE", pause))
-            stack.enter_context(mock.patch.object(trimming, "_WORK", timedelta(seconds=trims.choice([3.0, 5.0, 15.0]))))
-            stack.enter_context(mock.patch.object(ends, "_KEPT", self.chance.choice([1, 1000])))
+            stack.enter_context(mock.patch.object(retention, "_PAUSE", pause))
+            stack.enter_context(
+                mock.patch.object(retention, "_WORK", timedelta(seconds=trims.choice([3.0, 5.0, 15.0])))
+            )
+            stack.enter_context(mock.patch.object(ended_cache, "_KEPT", self.chance.choice([1, 1000])))
             stack.enter_context(self._heard_logs())
             try:
                 simulate(self._play, steps=_STEPS)

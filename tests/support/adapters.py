@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
-from pointsman.ports import Model, ModelRequest, ToolSpec, Turn
+from pointsman.ports.model import Model, ModelRequest, ToolSpec, Turn
 from support.providers import Answer, FakeProvider
 
 __all__ = [

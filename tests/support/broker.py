@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import JetStreamBus, connect
-from pointsman.bus.streams import stream_configs
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 

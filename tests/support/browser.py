@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from pointsman.client import Client
+from pointsman.client.client import Client
 from pointsman.web.server import serve
 
 __all__ = ["found_or_skipped", "page_of", "served", "shown"]

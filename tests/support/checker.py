@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from pointsman.bus.clock import SystemClock
+from pointsman.clock import SystemClock
 from pointsman.core.evolve import apply
+from pointsman.core.model.state import State, from_snapshot
 from pointsman.core.outbox import outbox
-from pointsman.core.state import State, from_snapshot
-from pointsman.engine.history import commit_of
-from pointsman.engine.workflow_log import WorkflowLog
+from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.workflow_log import WorkflowLog
 from pointsman.errors import InvariantError
-from pointsman.ports import Bus, Stored, StreamKind
+from pointsman.ports.bus import Bus, Stored, StreamKind
 from pointsman_schemas.events import Handoff, Outcome
 from pointsman_schemas.log import AttemptFailed, Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import parse

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from pointsman.core.circuits import Circuit
 from pointsman.core.decide import consider
-from pointsman.core.draft import LATE
 from pointsman.core.evolve import apply
-from pointsman.core.grounds import grounds, kept
-from pointsman.core.inputs import (
+from pointsman.core.model.agent_health import Circuit, Load
+from pointsman.core.model.inputs import (
     Admission,
     Circumstances,
     ControlReceived,
@@ -25,11 +23,12 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.load import Load
-from pointsman.core.message import Message
+from pointsman.core.model.lifecycle import Phase, TaskStatus
+from pointsman.core.model.messages import Message
+from pointsman.core.model.state import State, Task, from_snapshot, to_snapshot
 from pointsman.core.outbox import outbox
-from pointsman.core.state import State, Task, from_snapshot, to_snapshot
-from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.replay.decision_context import grounds, kept
+from pointsman.core.tasks.dispatch import LATE
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Request, Result, Usage
 from pointsman_schemas.log import Commit, Entry, TraceOrigin

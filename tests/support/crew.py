@@ -18,7 +18,7 @@ from pointsman import Context, agent
 from pointsman.errors import TaskError
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Team
 
 __all__ = ["CREW", "Work", "planner", "steps", "synthesizer", "team", "worker"]

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.client import Client
-from pointsman.ports import Bus
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
+from pointsman.ports.bus import Bus
 from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Event

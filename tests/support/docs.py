@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from pointsman.client import Client
+from pointsman.client.client import Client
 from pointsman.settings import Settings
 from support import ready
 from support.ready import Ready

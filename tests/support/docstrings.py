@@ -29,11 +29,14 @@ __all__ = ["PUBLIC", "documented", "incomplete_docstrings", "missing"]
 PUBLIC = (
     "pointsman",
     "pointsman.errors",
-    "pointsman.ports",
+    "pointsman.ports.bus",
+    "pointsman.ports.clock",
+    "pointsman.ports.model",
     "pointsman.settings",
-    "pointsman.client",
-    "pointsman.workflow",
-    "pointsman.evaluation",
+    "pointsman.client.client",
+    "pointsman.client.workflow",
+    "pointsman.evaluation.runner",
+    "pointsman.evaluation.suite",
     "pointsman.testing",
     *(f"pointsman_schemas.{module.name}" for module in pkgutil.iter_modules(pointsman_schemas.__path__)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Outcome, Progress, Result, Usage

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, JsonValue
 
-from pointsman.llm.offline import OfflineModel
+from pointsman.llm.offline.model import OfflineModel
 from pointsman.llm.prompt import write_task
-from pointsman.ports import ModelReply, ModelRequest, Turn
+from pointsman.ports.model import ModelReply, ModelRequest, Turn
 from pointsman_schemas.events import TaskReport
-from pointsman_schemas.roles import MenuItem
+from pointsman_schemas.role_io import MenuItem
 
 KITCHEN = MenuItem(name="kitchen", description="Cooks meals: soup, bread, dinner", skills=("cooking", "recipes"))
 GARDEN = MenuItem(

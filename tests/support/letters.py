@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime
 
-from pointsman.client import Client
+from pointsman.client.client import Client
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump

@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.ports import RecordingReporter
+from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelRequest
-from pointsman.reporting import RecordingReporter
+from pointsman.ports.model import ModelRequest
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel
-from pointsman.tools import Tool, tool
 from pointsman_schemas.events import Budget, TaskReport
 
 

@@ -9,7 +9,7 @@ import pytest
 from mcp.types import CallToolResult, ListToolsResult, TextContent
 from mcp.types import Tool as Offered
 
-from pointsman.mcp import McpTools
+from pointsman.authoring.mcp import McpTools
 
 __all__ = ["ADD", "Client", "Server", "serving", "source"]
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from pointsman.agent import Agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
-from pointsman.client import Client
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import Agent
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team
 from support.waiting import until

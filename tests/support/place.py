@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from pointsman.bus.embedded import EmbeddedBroker
-from pointsman.bus.jetstream import connect
-from pointsman.bus.memory import MemoryBroker
-from pointsman.ports import Bus, Delivery
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream.bus import connect
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.ports.bus import Bus, Delivery
 from pointsman.settings import Settings
 from support import waiting
 from support.broker import remove_streams

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
-from pointsman.bus.jetstream import connect
-from pointsman.client import Client
+from pointsman.bus.jetstream.bus import connect
+from pointsman.client.client import Client
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from support import ready

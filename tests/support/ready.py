@@ -127,14 +127,14 @@ def _interpreter() -> socket.socket:
 
 def _wait_for_requests(control: int) -> None:
     """Serve `start`. Returns in each process that was asked for, when it has run, and in this one when nobody asks."""
-    import pointsman.bus.jetstream  # noqa: F401
+    import pointsman.bus.jetstream.bus  # noqa: F401
+    import pointsman.cli.commands.serve  # noqa: F401
     import pointsman.cli.declared  # noqa: F401
-    import pointsman.cli.serve  # noqa: F401
-    import pointsman.client  # noqa: F401
-    import pointsman.engine.loading  # noqa: F401
-    import pointsman.engine.signals  # noqa: F401
-    import pointsman.engine.supervisor  # noqa: F401
-    import pointsman.engine.worker  # noqa: F401
+    import pointsman.client.client  # noqa: F401
+    import pointsman.engine.process.discovery  # noqa: F401
+    import pointsman.engine.process.signals  # noqa: F401
+    import pointsman.engine.supervisor.engine  # noqa: F401
+    import pointsman.engine.worker.engine  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those who tell how a process ended
     with socket.socket(fileno=control) as requests:

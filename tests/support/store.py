@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pointsman.bus.embedded import EmbeddedBroker
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
 
 __all__ = ["Store"]

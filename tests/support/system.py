@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.jetstream import connect
-from pointsman.bus.memory import MemoryBroker
-from pointsman.client import Client
-from pointsman.context import Context
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.bus.jetstream.bus import connect
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
-from pointsman.ports import Bus
+from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Team
 from support.waiting import until
 

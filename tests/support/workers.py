@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.clock import SystemClock
-from pointsman.engine.worker import Worker
-from pointsman.ports import Bus, Clock
+from pointsman.authoring.agent import Agent, agent
+from pointsman.clock import SystemClock
+from pointsman.engine.worker.engine import Worker
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff, Result

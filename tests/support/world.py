@@ -12,12 +12,11 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from pointsman.core.circuits import Circuit
 from pointsman.core.evolve import apply, evolve
-from pointsman.core.inputs import ControlReceived, Input, ResultReceived, TimerFired
-from pointsman.core.load import Load
-from pointsman.core.state import State, from_snapshot, to_snapshot
-from pointsman.core.transitions import TaskStatus
+from pointsman.core.model.agent_health import Circuit, Load
+from pointsman.core.model.inputs import ControlReceived, Input, ResultReceived, TimerFired
+from pointsman.core.model.lifecycle import TaskStatus
+from pointsman.core.model.state import State, from_snapshot, to_snapshot
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
 from pointsman_schemas.log import (

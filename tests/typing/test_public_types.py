@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 import pointsman
 from pointsman import Client, Context, Limits, Supervisor, Team, agent, tool
-from pointsman.agent import Agent
-from pointsman.client import Workflow
+from pointsman.authoring.agent import Agent
+from pointsman.authoring.tools import Tool
+from pointsman.client.client import Workflow
 from pointsman.testing import RecordingReporter, calling, saying
-from pointsman.tools import Tool
 from pointsman_schemas.events import Outcome
 
 

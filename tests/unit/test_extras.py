@@ -24,7 +24,7 @@ main()
 """
 LIBRARIAN = """
 from pointsman import LLMAgent
-from pointsman.mcp import mcp_tools
+from pointsman.authoring.mcp import mcp_tools
 
 tools = [mcp_tools(["server"])]
 librarian = LLMAgent(name="librarian", description="d", instructions="i", tools=tools)

@@ -81,7 +81,7 @@ async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> No
 async def test_a_connection_is_ended_by_its_own_event_loop_alone(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.mcp._END", 0.1)
+    monkeypatch.setattr("pointsman.authoring.mcp._END", 0.1)
     calc = source(server)
     await calc.tools()
 
@@ -115,7 +115,7 @@ async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
     async def stay(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("pointsman.mcp._END", 0.01)
+    monkeypatch.setattr("pointsman.authoring.mcp._END", 0.01)
     monkeypatch.setattr(Client, "__aexit__", stay)
     calc = source(server)
     await calc.tools()
@@ -158,7 +158,7 @@ async def test_who_cannot_be_connected_to_says_why(
 
 
 async def test_a_server_that_never_begins_is_given_up_and_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.mcp._START", 0.01)
+    monkeypatch.setattr("pointsman.authoring.mcp._START", 0.01)
     calc, server.opening = source(server), asyncio.Event()
 
     with pytest.raises(TaskError, match=r"cannot be reached: no answer within 0\.01 s") as caught:

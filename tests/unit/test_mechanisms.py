@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from pointsman.agent import agent
-from pointsman.context import Context
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.testing import run_team, running_team
 from pointsman.testing.models import ScriptedModel, saying
 from pointsman_agents.judge import judge
@@ -18,7 +18,7 @@ from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import PlanAccepted, TaskDispatched
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.roles import PlannerInput
+from pointsman_schemas.role_io import PlannerInput
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", agents=("tides", "winds", "stars"), limits=Limits(deadline=20))

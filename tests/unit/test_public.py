@@ -36,7 +36,7 @@ def test_everything_that_a_module_exports_says_what_it_is() -> None:
     files = [file for part in ("schemas", "runtime", "agents") for file in sorted((top / part).rglob("*.py"))]
 
     assert len(files) > 200
-    assert [each for file in files if file.parent.name != "cli" for each in undocumented(file)] == []
+    assert [each for file in files if "cli" not in file.parts for each in undocumented(file)] == []
 
 
 def test_these_are_the_public_names() -> None:
@@ -66,10 +66,10 @@ def test_importing_the_package_loads_nothing() -> None:
     "first",
     [
         "",
-        "import pointsman.agent",
-        "from pointsman.agent import Agent",
-        "import pointsman.client",
-        "import pointsman.tools",
+        "import pointsman.authoring.agent",
+        "from pointsman.authoring.agent import Agent",
+        "import pointsman.client.client",
+        "import pointsman.authoring.tools",
     ],
 )
 def test_agent_is_the_decorator_whatever_was_imported_before(first: str) -> None:

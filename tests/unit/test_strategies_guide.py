@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from pointsman.agent import Agent, agent
-from pointsman.client import Client
-from pointsman.context import Context
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.client.client import Client
 from pointsman.errors import TaskError
 from pointsman.testing import running_team
 from pointsman_schemas.card import Role

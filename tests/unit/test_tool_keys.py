@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.ports import RecordingReporter
+from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import ConfigurationError, TaskError
-from pointsman.reporting import RecordingReporter
-from pointsman.tools import Tool, tool
 from pointsman_schemas.events import ApprovalWanted, Progress
 
 

@@ -14,12 +14,12 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.agent import agent
-from pointsman.context import Context
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
 from pointsman.errors import Refused
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.roles import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, Supervisor, Team
 
 __all__ = ["SAMPLE_REQUEST", "joiner", "solver", "splitter", "team"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from pointsman.context import Context
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman_agents.engineering.services import ServiceName, service
 from pointsman_agents.samples import USE_TOOLS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman_agents.experts.notes import Notes, look_up
 from pointsman_agents.samples import USE_TOOLS
 

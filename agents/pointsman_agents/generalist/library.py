@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.llm.matching import stems
+from pointsman.llm.offline.keyword_matching import stems
 
 __all__ = ["TOPICS", "Topic", "topic_of"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import Tool, tool
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import Tool, tool
 from pointsman_agents.perspectives.proposals import ProposalId, View, judged, proposal
 
 __all__ = ["demand", "finance", "operations", "risk"]

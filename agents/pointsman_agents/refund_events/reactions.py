@@ -10,8 +10,8 @@ import re
 
 from pydantic import BaseModel
 
-from pointsman.agent import agent
-from pointsman.context import Context
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
 from pointsman.errors import Refused
 from pointsman_agents.customer_service.back_office import back_office
 from pointsman_agents.refunds.policy import refund_policy

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman.errors import Refused
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
 from pointsman_agents.samples import USE_TOOLS, known
 from pointsman_schemas.team import Limits, Supervisor, Team
 

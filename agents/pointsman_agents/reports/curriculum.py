@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman.llm_agent import LLMAgent
-from pointsman.tools import tool
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS
 from pointsman_schemas.team import Limits, Supervisor, Team
 

@@ -1,10 +1,6 @@
-"""The bus: streams, consumers and a registry behind one port, on NATS JetStream and in memory.
+"""The bus: streams, consumers and a registry behind one port.
 
-To read in this order:
-
-JetStream        jetstream, nats_client, connection, asking, replies, wire
-what is kept     streams, keeping, writing, reading, artifacts, registry
-what is heard    pull, handing, listening, watching, micro, hops
-in memory        memory, memory_broker, memory_streams, memory_consumers, memory_listening, memory_registry
-beside them      checks, clock, embedded
+The folders     jetstream, memory
+Both use        validation, claim_check, observer, stream_names
+For development embedded_server
 """

@@ -9,8 +9,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """The console script."""
-    from pointsman.cli.output import degrade, ending
     from pointsman.cli.plain import service
+    from pointsman.cli.render.output import degrade, ending
 
     degrade()
     if run := service(sys.argv[1:]):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pointsman.cli.output import Code
+    from pointsman.cli.render.output import Code
 
 __all__ = ["service"]
 
@@ -35,7 +35,7 @@ def service(arguments: Sequence[str]) -> Callable[[], Code] | None:
             targets.append(word)
 
     def run() -> Code:
-        from pointsman.cli import serve
+        from pointsman.cli.commands import serve
 
         url, namespace = texts.values()
         if command == "worker":

@@ -12,14 +12,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
-from pointsman.core.adaptive import next_step
-from pointsman.core.answers import synthesized, write_answer
-from pointsman.core.approvals import ask_about_calls, start
-from pointsman.core.attempts import attempt_failed, try_refined
-from pointsman.core.choreography import react
-from pointsman.core.draft import Draft, end
-from pointsman.core.holding import release
-from pointsman.core.inputs import (
+from pointsman.core.approvals.responses import answered
+from pointsman.core.attempts.failures import attempt_failed, try_refined
+from pointsman.core.attempts.held import release
+from pointsman.core.attempts.refinement import refined_task, words_of
+from pointsman.core.attempts.review import ask_for_review, insufficient, judge_of, objection, read_review
+from pointsman.core.completion.caller_messages import could_not
+from pointsman.core.completion.outcome import end
+from pointsman.core.completion.synthesis import synthesized, write_answer
+from pointsman.core.decision import Draft
+from pointsman.core.limits import arm_timer, check_limits, ration
+from pointsman.core.model.inputs import (
     EARLY,
     Circumstances,
     ControlReceived,
@@ -29,16 +32,16 @@ from pointsman.core.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.limits import arm_timer, check_limits, ration
-from pointsman.core.outcome import could_not
-from pointsman.core.pipeline import insufficient
-from pointsman.core.planning import classified, plan_again, planned
-from pointsman.core.refining import refined_task, words_of
-from pointsman.core.reviewing import ask_for_review, judge_of, objection, read_review
-from pointsman.core.state import State, Task, reviewed_by
-from pointsman.core.strategies import begin, finish
-from pointsman.core.transitions import SETTLED, Phase, TaskStatus
-from pointsman.core.verdicts import answered
+from pointsman.core.model.lifecycle import SETTLED, Phase, TaskStatus
+from pointsman.core.model.state import State, Task, reviewed_by
+from pointsman.core.planning.acceptance import plan_again
+from pointsman.core.planning.planner import planned
+from pointsman.core.planning.router import classified
+from pointsman.core.strategies.adaptive import next_step
+from pointsman.core.strategies.choreography import react
+from pointsman.core.strategies.registry import begin, finish
+from pointsman.core.tasks.approval_requests import ask_about_calls
+from pointsman.core.tasks.dispatch import start
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import (

@@ -6,18 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pointsman.core.answers import bare_results, write_answer
-from pointsman.core.attempts import attempt_failed, resume
-from pointsman.core.attendance import missing, next_look
-from pointsman.core.budget import Shortage
-from pointsman.core.draft import LATE, Draft, abandon, end
-from pointsman.core.holding import kept_back
-from pointsman.core.outcome import START_IT, could_not, gone
-from pointsman.core.state import State, Task, bounds
-from pointsman.core.strategies import finish
-from pointsman.core.transitions import Phase, TaskStatus
-from pointsman.core.tree import may_plan, planned_so_far
-from pointsman.core.verdicts import expire_approvals, first_expiry
+from pointsman.core.approvals.responses import expire_approvals, first_expiry
+from pointsman.core.attempts.failures import attempt_failed, resume
+from pointsman.core.attempts.held import kept_back
+from pointsman.core.budget.reservation import Shortage
+from pointsman.core.budget.team_quota import may_plan, planned_so_far
+from pointsman.core.completion.caller_messages import START_IT, could_not, gone
+from pointsman.core.completion.outcome import end
+from pointsman.core.completion.synthesis import bare_results, write_answer
+from pointsman.core.decision import Draft
+from pointsman.core.model.lifecycle import Phase, TaskStatus
+from pointsman.core.model.state import State, Task, bounds
+from pointsman.core.strategies.registry import finish
+from pointsman.core.tasks.availability import missing, next_look
+from pointsman.core.tasks.dispatch import LATE, abandon
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import Entry, LimitReached, TimerArmed

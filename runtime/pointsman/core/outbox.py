@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Set
 
-from pointsman.core.message import Message
-from pointsman.core.nesting import cancellation, result_for
-from pointsman.core.state import Pending, State, Task, asked_about, input_of, report, reviewed_by
-from pointsman.core.transitions import Phase, TaskStatus
+from pointsman.core.model.lifecycle import Phase, TaskStatus
+from pointsman.core.model.messages import Message
+from pointsman.core.model.state import Pending, State, Task, reviewed_by
+from pointsman.core.tasks.child_workflow import cancellation, result_for
+from pointsman.core.tasks.handoff_input import asked_about, input_of, report
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
 from pointsman_schemas.ids import dead_letter_id, derived_id

@@ -1,13 +1,6 @@
-"""The processes: a supervisor is the shell around the core, a worker the shell around agents. Each is asyncio over
-the bus's port, and knows no NATS.
+"""The processes: a supervisor is the shell around the core, a worker the shell around agents.
 
-To read in this order:
+Both run on asyncio over the bus port and import no NATS.
 
-the supervisor       supervisor, receiving, intake, arrivals, committing, workflow_log, sending, strangers,
-                     settling, ends, spans
-several of them      admission, sharing, backlog, mending, trimming, queues, loads, circuits
-the worker           worker, desks, handoffs, attempt, handlers, answering, reports, journal, meters
-both                 announcing, insisting, burial, continuity, steady, deadlines, health, signals,
-                     loading, fault_points
-operators            history, approvals, dead_letters, unadmitted, archive
+The folders     supervisor, worker, operations, log, process
 """

@@ -10,12 +10,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.failures import from_connection, from_event, from_status, from_unreadable, said_in
-from pointsman.llm.guard import check
+from pointsman.llm.errors import from_connection, from_event, from_status, from_unreadable, said_in
+from pointsman.llm.json_extraction import strict_json
+from pointsman.llm.network_guard import check, server_of
 from pointsman.llm.prices import load_sdk, priced
-from pointsman.llm.reading import strict_json
-from pointsman.llm.selection import server_of
-from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derived_id
 

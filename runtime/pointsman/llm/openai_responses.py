@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pointsman.llm.failures import from_event, from_unreadable
+from pointsman.llm.errors import from_event, from_unreadable
+from pointsman.llm.json_extraction import strict_json
 from pointsman.llm.openai import OpenAIServer, reading
 from pointsman.llm.prices import priced
-from pointsman.llm.reading import strict_json
-from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
 
 if TYPE_CHECKING:

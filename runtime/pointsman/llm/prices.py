@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from pointsman.threads import in_thread
+from pointsman.util.threads import in_thread
 from pointsman_schemas.events import Usage
 
 __all__ = ["PRICES", "load_sdk", "priced", "priced_at_once"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from pointsman.llm.reading import strict_json
+from pointsman.llm.json_extraction import strict_json
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.strict_json import as_json_value
 

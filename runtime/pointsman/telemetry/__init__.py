@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from pointsman.settings import Settings
-from pointsman.telemetry import content, logs, metrics, names
+from pointsman.telemetry import content_capture, logs, metrics, semconv
+from pointsman.telemetry.bus_metrics import watcher
 from pointsman.telemetry.export import Measurements, Pipeline, start_logs, start_metrics, start_traces
 from pointsman.telemetry.logs import bind, get_logger
-from pointsman.telemetry.messages import watcher
 from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import (
     Carried,
@@ -32,15 +32,15 @@ __all__ = [
     "Telemetry",
     "TraceContext",
     "bind",
-    "content",
+    "content_capture",
     "current",
     "get_logger",
     "metrics",
-    "names",
     "parse_traceparent",
     "record",
     "reserve",
     "scrub",
+    "semconv",
     "setup",
     "span",
     "tracing",
@@ -88,7 +88,7 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
     give way to what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
     """
     logs.configure(settings)
-    content.use(content.mode_of(settings), emails=settings.redact_emails)
+    content_capture.use(content_capture.mode_of(settings), emails=settings.redact_emails)
     return Telemetry(
         start_traces(service_name, instance),
         start_metrics(service_name, instance, exposed=exposed),

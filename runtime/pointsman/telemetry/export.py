@@ -17,8 +17,11 @@ from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
 from pointsman.telemetry import logs, metrics, traces
-from pointsman.telemetry.door import Door
-from pointsman.telemetry.environment import (
+from pointsman.telemetry.fast.export_gate import Door
+from pointsman.telemetry.fast.lean_spans import Recorder, Written
+from pointsman.telemetry.fast.otlp_exporter import span_exporter, use_written
+from pointsman.telemetry.logs import get_logger
+from pointsman.telemetry.otel_env import (
     has_plain_histograms,
     has_prometheus,
     is_disabled,
@@ -27,9 +30,6 @@ from pointsman.telemetry.environment import (
     variable,
     wanted,
 )
-from pointsman.telemetry.logs import get_logger
-from pointsman.telemetry.recorder import Recorder, Written
-from pointsman.telemetry.span_exporter import span_exporter, use_written
 from pointsman.telemetry.trace_context import context_of
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from pointsman.telemetry import names
-from pointsman.telemetry.histograms import MOST, OVERFLOW, Histograms, Labels
-from pointsman.telemetry.names import Attributes, Value
+from pointsman.telemetry import semconv
+from pointsman.telemetry.fast.histograms import MOST, OVERFLOW, Histograms, Labels
+from pointsman.telemetry.semconv import Attributes, Value
 
 __all__ = ["NAMES", "Labels", "add", "change", "count", "hide", "histograms", "labels", "measure", "measuring",
            "observe", "of_agent", "show", "use"]  # fmt: skip
@@ -27,35 +27,35 @@ _MODEL: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
 _PROCESS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
-    names.OPERATION_DURATION: ("s", "Time the broker took to store one message.", _PROCESS),
-    names.PROCESS_DURATION: ("s", "Time one attempt at a handoff took.", _PROCESS),
-    names.MODEL_DURATION: ("s", "Time one model call took.", _MODEL),
-    names.TOOL_DURATION: ("s", "Time one run of a tool took.", _MODEL),
-    names.TOKEN_USAGE: ("{token}", "Tokens one model call used.", tuple(4.0**power for power in range(14))),
-    names.WORKFLOW_DURATION: ("s", "Time from a request to its outcome.", _LONG),
-    names.TASK_DURATION: ("s", "Time from a task's first dispatch to its end, all attempts together.", _LONG),
-    names.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _LONG),
+    semconv.OPERATION_DURATION: ("s", "Time the broker took to store one message.", _PROCESS),
+    semconv.PROCESS_DURATION: ("s", "Time one attempt at a handoff took.", _PROCESS),
+    semconv.MODEL_DURATION: ("s", "Time one model call took.", _MODEL),
+    semconv.TOOL_DURATION: ("s", "Time one run of a tool took.", _MODEL),
+    semconv.TOKEN_USAGE: ("{token}", "Tokens one model call used.", tuple(4.0**power for power in range(14))),
+    semconv.WORKFLOW_DURATION: ("s", "Time from a request to its outcome.", _LONG),
+    semconv.TASK_DURATION: ("s", "Time from a task's first dispatch to its end, all attempts together.", _LONG),
+    semconv.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _LONG),
 }
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    names.SENT_MESSAGES: ("{message}", "Messages a process tried to store at the broker."),
-    names.CONSUMED_MESSAGES: ("{message}", "Messages a process took from a queue, redeliveries among them."),
-    names.RETRIES: ("{attempt}", "Attempts after the first of a task."),
-    names.DEAD_LETTERS: ("{event}", "Events given up on."),
-    names.COMMIT_CONFLICTS: ("{commit}", "Commits that lost the compare-and-set and were decided again."),
-    names.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
-    names.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
+    semconv.SENT_MESSAGES: ("{message}", "Messages a process tried to store at the broker."),
+    semconv.CONSUMED_MESSAGES: ("{message}", "Messages a process took from a queue, redeliveries among them."),
+    semconv.RETRIES: ("{attempt}", "Attempts after the first of a task."),
+    semconv.DEAD_LETTERS: ("{event}", "Events given up on."),
+    semconv.COMMIT_CONFLICTS: ("{commit}", "Commits that lost the compare-and-set and were decided again."),
+    semconv.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
+    semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
-_COUNTED: Final[dict[str, str]] = {names.OPERATION_DURATION: names.SENT_MESSAGES}
+_COUNTED: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
 """Histograms of which each measurement is one of a counter, of the same series: that need not be added up again."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
-    names.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
+    semconv.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
 _GAUGES: Final[dict[str, tuple[str, str]]] = {
-    names.CIRCUIT_STATE: (
+    semconv.CIRCUIT_STATE: (
         "{state}",
         "Whether an agent is sent work: 0 yes (closed), 1 one task (half open), 2 no (open).",
     ),
-    names.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
+    semconv.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 """Everything that is measured."""
@@ -115,7 +115,7 @@ def change(name: str, amount: int, about: str) -> None:
 @lru_cache(MOST)
 def of_agent(name: str) -> Labels:
     """The series of one agent."""
-    return frozenset(((names.AGENT_NAME, name),))
+    return frozenset(((semconv.AGENT_NAME, name),))
 
 
 def show(name: str, value: float, attributes: Attributes | None = None) -> None:

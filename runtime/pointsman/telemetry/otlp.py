@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
-from pointsman.core.trace import TraceNode
-from pointsman.telemetry import names
-from pointsman.telemetry.names import Attributes
+from pointsman.core.views.trace import TraceNode
+from pointsman.telemetry import semconv
+from pointsman.telemetry.semconv import Attributes
 from pointsman_schemas.ids import derived_id
 
 __all__ = ["to_otlp"]
@@ -47,7 +47,10 @@ class _Writer:
             return
         span_id = self._id(node, parent)
         name, kind, attributes = self._said(node)
-        more: Attributes = {"pointsman.unfinished": None if node.ended_at else True, names.REASON: node.detail or None}
+        more: Attributes = {
+            "pointsman.unfinished": None if node.ended_at else True,
+            semconv.REASON: node.detail or None,
+        }
         ended = node.started_at if node.kind == "publish" else node.ended_at or self.now
         span: dict[str, JsonValue] = {
             "traceId": self.trace_id,
@@ -79,26 +82,26 @@ class _Writer:
         ids: dict[str, Any] = {"workflow_id": self.workflow_id, "task_id": node.task_id or ""}
         match node.kind:
             case "publish":
-                name, said = names.publish_request(self.namespace, what.partition(".")[2])
+                name, said = semconv.publish_request(self.namespace, what.partition(".")[2])
                 return name, _PRODUCER, said
             case "workflow":
-                name, said = names.invoke_workflow(what, workflow_id=self.workflow_id, status=node.status)
+                name, said = semconv.invoke_workflow(what, workflow_id=self.workflow_id, status=node.status)
                 return name, _INTERNAL, said
             case "task":
-                _, said = names.task(str(node.role), what, attempts=node.attempt, status=node.status, **ids)
+                _, said = semconv.task(str(node.role), what, attempts=node.attempt, status=node.status, **ids)
                 return node.name, _INTERNAL if node.role == "plan" else _CLIENT, said
             case "attempt":
                 subject = f"{self.namespace}.handoff.{node.agent}.{self.workflow_id}.{node.task_id}.{node.attempt}"
                 agent, attempt = node.agent or "", node.attempt or 1
-                name, said = names.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
+                name, said = semconv.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
                 return name, _CONSUMER, said
             case "chat":
-                used = names.chat_answer(
+                used = semconv.chat_answer(
                     input_tokens=node.usage.input_tokens, output_tokens=node.usage.output_tokens, cost=node.usage.cost
                 )
-                return node.name, _CLIENT, {names.OPERATION_NAME: "chat", names.REQUEST_MODEL: what, **used}
+                return node.name, _CLIENT, {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: what, **used}
             case "tool":
-                name, said = names.execute_tool(what, call_id="", agent=node.agent)
+                name, said = semconv.execute_tool(what, call_id="", agent=node.agent)
                 return name, _INTERNAL, said
 
 

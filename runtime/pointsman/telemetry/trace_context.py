@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opentelemetry import trace as otel
 from opentelemetry.context import Context
 from opentelemetry.trace.span import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
-__all__ = ["TraceContext", "context_of", "from_otel", "new_id", "parse_traceparent", "to_otel", "under"]
+if TYPE_CHECKING:
+    from pointsman_schemas.log import TraceOrigin
+
+__all__ = [
+    "TraceContext",
+    "context_of",
+    "from_otel",
+    "new_id",
+    "parse_traceparent",
+    "to_otel",
+    "trace_context",
+    "traceparent",
+    "under",
+]
 
 _SAMPLED: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
@@ -95,3 +108,13 @@ def new_id(size: int) -> str:
     while not (drawn := secrets.token_hex(size)).strip("0"):
         pass
     return drawn
+
+
+def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
+    """The context of the workflow's own span, or of one of its other spans."""
+    return TraceContext(trace.trace_id, span_id or trace.span_id, trace.flags, trace.tracestate)
+
+
+def traceparent(trace: TraceOrigin, span_id: str | None = None) -> str:
+    """The same, as a header says it."""
+    return f"00-{trace.trace_id}-{span_id or trace.span_id}-{trace.flags:02x}"

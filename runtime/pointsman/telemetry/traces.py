@@ -20,11 +20,11 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
-from pointsman.telemetry.chosen_ids import ChosenIds, chosen_ids
-from pointsman.telemetry.names import ERROR_TYPE, Attributes
-from pointsman.telemetry.open_span import Passing, Span, note_exception, place_of, set_error, writable_attributes
-from pointsman.telemetry.recorder import Recorder
+from pointsman.telemetry.active_span import Passing, Span, note_exception, place_of, set_error, writable_attributes
+from pointsman.telemetry.fast.lean_spans import Recorder
+from pointsman.telemetry.id_generator import ChosenIds, chosen_ids
 from pointsman.telemetry.scrubber import scrub, writable
+from pointsman.telemetry.semconv import ERROR_TYPE, Attributes
 from pointsman.telemetry.trace_context import TraceContext, new_id, parse_traceparent, to_otel, under
 
 __all__ = [

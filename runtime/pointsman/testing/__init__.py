@@ -16,8 +16,8 @@
 
 from __future__ import annotations
 
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.reporting import RecordingReporter
+from pointsman.authoring.ports import RecordingReporter
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.faults import Faults, FaultyBus
 from pointsman.testing.guard import forbid_real_models

@@ -27,7 +27,17 @@ from random import Random
 from typing import Any, TypeVar
 
 from pointsman.errors import BusUnavailable, PointsmanError, UnknownOutcome
-from pointsman.ports import Bus, Consumer, Delivery, QueueDepth, Registry, Server, Service, Stored, StreamKind
+from pointsman.ports.bus import (
+    Bus,
+    Consumer,
+    Delivery,
+    QueueDepth,
+    Registry,
+    Server,
+    Service,
+    Stored,
+    StreamKind,
+)
 from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pointsman.llm.guard import FORBIDDEN
+from pointsman.llm.network_guard import FORBIDDEN
 
 __all__ = ["forbid_real_models"]
 

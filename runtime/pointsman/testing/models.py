@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from pointsman.errors import ConfigurationError
-from pointsman.ports import ModelReply, ModelRequest, ToolCall
+from pointsman.ports.model import ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import as_json_value, compact
 

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 from pydantic import JsonValue
 
-from pointsman.agent import Agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
-from pointsman.client import Client
-from pointsman.engine.loading import installed_agents
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import Agent
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.process.discovery import installed_agents
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard

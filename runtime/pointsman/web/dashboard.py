@@ -28,16 +28,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from pointsman.client import Client
-from pointsman.engine.archive import export_workflow
-from pointsman.engine.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
+from pointsman.client.client import Client
+from pointsman.engine.operations.archive import export_workflow
+from pointsman.engine.operations.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
 from pointsman.errors import ContractError, NotFound, PointsmanError
-from pointsman.ports import Stored
+from pointsman.ports.bus import Stored
 from pointsman.web import views
-from pointsman.web.answers import answer, asked, explained
-from pointsman.web.guard import COOKIE, Guard, same, session_of
-from pointsman.web.index import WorkflowIndex
-from pointsman.web.letters import LetterIndex
+from pointsman.web.auth import COOKIE, Guard, same, session_of
+from pointsman.web.projections.dead_letters import LetterIndex
+from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.responses import answer, asked, explained
 from pointsman.web.streams import Chunks, Streams
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse_json

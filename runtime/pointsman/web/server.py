@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from pointsman.client import Client
+from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
+from pointsman.web.auth import is_loopback
 from pointsman.web.dashboard import Dashboard
-from pointsman.web.guard import is_loopback
 
 __all__ = ["check_access", "serve"]
 

@@ -16,20 +16,20 @@ from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
-from pointsman.client import Client
-from pointsman.core.circuits import unwell
-from pointsman.engine.history import closeable, commit_of
+from pointsman.client.client import Client
+from pointsman.core.model.agent_health import unwell
+from pointsman.engine.log.reader import closeable, commit_of
 from pointsman.errors import ContractError, PointsmanError
-from pointsman.ports import QueueDepth, Stored
+from pointsman.ports.bus import QueueDepth, Stored
 from pointsman.telemetry import get_logger
 from pointsman.web import views
-from pointsman.web.answers import number
-from pointsman.web.index import WorkflowIndex
-from pointsman.web.letters import LetterIndex
-from pointsman.web.live import IDLE, Polled, batches, sse
-from pointsman.web.rows import Row, Search
-from pointsman.web.story import Line, Story
-from pointsman.web.waiting import look_for_waiting
+from pointsman.web.projections.dead_letters import LetterIndex
+from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.projections.queued import look_for_waiting
+from pointsman.web.projections.rows import Row, Search
+from pointsman.web.projections.timeline import Line, Story
+from pointsman.web.responses import number
+from pointsman.web.sse import IDLE, Polled, batches, sse
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import Entry, WorkflowStarted

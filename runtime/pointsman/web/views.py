@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pointsman.core import trace
-from pointsman.core.awaited import as_of
-from pointsman.core.circuits import Circuit
-from pointsman.core.words import request_text
-from pointsman.engine.dead_letters import Letter
+from pointsman.core.model.agent_health import Circuit
+from pointsman.core.views import trace
+from pointsman.core.views.formatting import request_text
+from pointsman.core.views.trace_status import as_of
+from pointsman.engine.operations.dead_letters import Letter
 from pointsman.errors import ContractError
-from pointsman.ports import QueueDepth
-from pointsman.web.rows import AgentRecord
+from pointsman.ports.bus import QueueDepth
+from pointsman.web.projections.rows import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import DeadLetter, Progress
 from pointsman_schemas.ids import child_id_for

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, JsonValue
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.ports import RecordingReporter
 from pointsman.errors import NotFound, Refused
-from pointsman.llm.offline import OFFLINE_NOTE, OfflineModel
-from pointsman.llm_agent import LLMAgent
-from pointsman.reporting import RecordingReporter
+from pointsman.llm.offline.model import OFFLINE_NOTE, OfflineModel
 from pointsman_agents.classifier import classifier
 from pointsman_agents.customer_service import SAMPLE_REQUEST, team
 from pointsman_agents.customer_service.account import account, account_state, send_reset_link
@@ -26,7 +26,7 @@ from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.plan import Plan, Selection
-from pointsman_schemas.roles import ClassifierInput, MenuItem, PlannerInput, SynthesizerInput
+from pointsman_schemas.role_io import ClassifierInput, MenuItem, PlannerInput, SynthesizerInput
 from pointsman_schemas.strict_json import as_json_value
 
 AGENTS = {agent._card.name: agent for agent in (billing, technical, account)}

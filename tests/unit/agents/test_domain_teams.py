@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pydantic import JsonValue
 
-from pointsman.agent import agent
-from pointsman.core.trace import TraceNode
+from pointsman.authoring.agent import agent
+from pointsman.core.views.trace import TraceNode
 from pointsman.testing import run_team, running_team
 from pointsman_agents import market_analysis, tech_support
 from pointsman_agents.planner import planner

@@ -9,10 +9,10 @@ import pytest
 from support.teams import shipped_teams
 
 from pointsman import app
-from pointsman.cli.cast import cast_of
-from pointsman.engine.loading import load_agents
-from pointsman.evaluation import evaluate, load_suite
-from pointsman.llm_agent import LLMAgent
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.cli.support.topology import cast_of
+from pointsman.engine.process.discovery import load_agents
+from pointsman.evaluation.runner import evaluate, load_suite
 from pointsman.settings import Settings
 from pointsman.testing import running_team
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pointsman.agent import Agent, agent
-from pointsman.context import Context
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
 from pointsman.errors import TaskError
 from pointsman.testing import run_team
 from pointsman_agents.judge import judge

@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 import pointsman_agents
-from pointsman.context import Context
-from pointsman.core.plans import check_plan, read_plan
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.core.planning.validation import check_plan, read_plan
 from pointsman.errors import TaskError
-from pointsman.llm_agent import LLMAgent
 from pointsman.testing.models import ScriptedModel, saying
 from pointsman_agents.classifier import classifier
 from pointsman_agents.judge import judge
@@ -25,7 +25,7 @@ from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.plan import Plan, Selection
-from pointsman_schemas.roles import (
+from pointsman_schemas.role_io import (
     ClassifierInput,
     JudgeInput,
     LimitsLeft,

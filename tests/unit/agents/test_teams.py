@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.memory import on_memory
 
-from pointsman.agent import Agent
-from pointsman.client import Client
-from pointsman.core.trace import TraceNode
+from pointsman.authoring.agent import Agent
+from pointsman.client.client import Client
+from pointsman.core.views.trace import TraceNode
 from pointsman.testing.models import ScriptedModel, saying
 from pointsman_agents import decomposer, engineering, perspectives, refund_events, refunds, service_desk
 from pointsman_agents.planner import planner

@@ -16,7 +16,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import PlanAccepted, TaskAdded, TaskSucceeded
 from pointsman_schemas.plan import Selection
-from pointsman_schemas.roles import PlannerInput
+from pointsman_schemas.role_io import PlannerInput
 
 EXPERTS = (experts.legal, experts.medical, experts.technical, experts.financial, experts.classifier, synthesizer)
 DESK = (

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-_OURS = "from pointsman.bus.nats_client import NatsClient"
+_OURS = "from pointsman.bus.jetstream.client import NatsClient"
 _LOADED = "print(*(name for name in sys.modules if name.startswith('nats.js.')))"
 _COPIES = """print([
     (name, each)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pointsman.bus.replies import Abandoned, Replies
-from pointsman.bus.wire import Arrival
+from pointsman.bus.jetstream.protocol import Arrival
+from pointsman.bus.jetstream.request_reply import Abandoned, Replies
 
 LONG = 60.0
 

@@ -7,9 +7,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pointsman.bus.memory import MemoryBroker
-from pointsman.cli import agents, approvals, archives, doctor, letters, submit, workflows
-from pointsman.client import Client
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.cli.commands import (
+    agents,
+    approvals,
+    archive,
+    dead_letters,
+    doctor,
+    submit,
+    workflows,
+)
+from pointsman.client.client import Client
 
 
 @pytest.fixture
@@ -21,6 +29,6 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (agents, approvals, archives, doctor, letters, submit, workflows):
+    for module in (agents, approvals, archive, doctor, dead_letters, submit, workflows):
         monkeypatch.setattr(module, "session", session)
     return found

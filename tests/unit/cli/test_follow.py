@@ -12,15 +12,15 @@ from support.history import WORKFLOW, dispatched, ended, planned, started, store
 from support.system import echo, in_memory, planner_of, synthesizer
 from support.waiting import until
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.memory import MemoryBus
-from pointsman.cli import workflows
-from pointsman.cli.fitting import within
-from pointsman.cli.following import follow
-from pointsman.cli.growing import Growing
-from pointsman.cli.tree import lines_of
-from pointsman.client import Client, Workflow
-from pointsman.core.trace import TraceNode, build
+from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.cli.commands import workflows
+from pointsman.cli.render.follow import follow
+from pointsman.cli.render.live_trace import Growing
+from pointsman.cli.render.tree import lines_of
+from pointsman.cli.render.viewport import within
+from pointsman.client.client import Client, Workflow
+from pointsman.core.views.trace import TraceNode, build
 from pointsman.errors import BusUnavailable
 from pointsman.testing import running_team
 from pointsman_schemas.plan import PlannedTask
@@ -70,7 +70,9 @@ async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch:
     monkeypatch.setattr(client, "alive", sometimes)
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     drawing = asyncio.ensure_future(
-        workflows._draw_while_it_runs(client, Workflow(client, WORKFLOW, "crew"), screen.console)
+        workflows._draw_while_it_runs(
+            client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source), screen.console
+        )
     )
 
     await until(lambda: screen.shows("invoke_agent fitter"))
@@ -119,7 +121,7 @@ async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> No
 async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it() -> None:
     client, screen = Client(MemoryBus()), Screen()
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
-    workflow = Workflow(client, WORKFLOW, "crew")
+    workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
     drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
 
     await until(lambda: screen.shows("\u00b7 invoke_agent fitter", "waiting for an agent named fitter"))
@@ -132,7 +134,7 @@ async def test_tasks_that_wait_for_agents_share_a_line_where_there_is_no_room_an
     client, screen = Client(MemoryBus()), Screen()
     handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
     await store(client.bus, started(), *handed)
-    workflow = Workflow(client, WORKFLOW, "crew")
+    workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
     drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
 
     await until(lambda: screen.shows("50 tasks waiting for an agent"))
@@ -166,7 +168,7 @@ async def test_a_team_below_it_that_never_begins_does_not_hold_up_its_end() -> N
     handed = dispatched("t1", "desk", 1).model_copy(update={"team": True})
     client = Client(MemoryBus())
     await store(client.bus, started(), handed, ended("cancelled", 3))
-    growing = Growing(client, Workflow(client, WORKFLOW, "crew"))
+    growing = Growing(client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source))
 
     await asyncio.wait_for(growing.follow(), 20)
 

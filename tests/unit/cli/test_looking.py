@@ -15,12 +15,13 @@ from support.letters import bury
 from support.system import echo
 from support.waiting import until
 
-from pointsman.cli import agents, approvals, doctor, letters, waiting, workflows
-from pointsman.cli.following import print_outcome
-from pointsman.client import Answer, Client, Workflow
-from pointsman.engine.announcing import team_card
+from pointsman.cli.commands import agents, approvals, dead_letters, doctor, workflows
+from pointsman.cli.render import wait_notices as waiting
+from pointsman.cli.render.follow import print_outcome
+from pointsman.client.client import Answer, Client, Workflow
+from pointsman.engine.process.heartbeat import team_card
 from pointsman.errors import NotFound
-from pointsman.ports import QueueDepth
+from pointsman.ports.bus import QueueDepth
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import BEGUN, Outcome, Progress
 from pointsman_schemas.log import ApprovalRequested, Entry, PlanAccepted, RetryScheduled
@@ -53,7 +54,7 @@ def test_what_was_given_up_on_is_offered_where_something_was(
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    letters.list_(letters.Choice(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(dead_letters.Choice(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
     return capsys.readouterr().out.strip()
 
 
@@ -343,7 +344,11 @@ async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
 
     monkeypatch.setattr(client, "alive", looked)
 
-    telling = asyncio.create_task(waiting.tell_who_is_awaited(client, Workflow(client, WORKFLOW, "shop")))
+    telling = asyncio.create_task(
+        waiting.tell_who_is_awaited(
+            client, Workflow(client.bus, client.subjects, WORKFLOW, "shop", source=client.source)
+        )
+    )
     await until(lambda: len(looks) > 2)
     telling.cancel()
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pointsman.cli import serve
+from pointsman.cli.commands import serve
 from pointsman.cli.declared import app
-from pointsman.cli.output import Code
 from pointsman.cli.plain import service
+from pointsman.cli.render.output import Code
 
 
 @pytest.fixture

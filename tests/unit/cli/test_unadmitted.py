@@ -12,10 +12,10 @@ import pytest
 from support.core import card
 from support.system import echo, in_memory, planner_of, synthesizer
 
-from pointsman.cli import doctor, submit, workflows
-from pointsman.cli.output import Code
-from pointsman.client import Client, Workflow
-from pointsman.engine.announcing import team_card
+from pointsman.cli.commands import doctor, submit, workflows
+from pointsman.cli.render.output import Code
+from pointsman.client.client import Client, Workflow
+from pointsman.engine.process.heartbeat import team_card
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.team import Limits, Team
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from support import ready
 
-from pointsman.cli.output import Code, console, degrade, emit, ending, write
+from pointsman.cli.render.output import Code, console, degrade, emit, ending, write
 
 NOWHERE = ["--url", "nats://127.0.0.1:1"]
 FULL = Path("/dev/full")
@@ -24,7 +24,8 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device here that i
 
 
 SIGNS = f"""
-from pointsman.cli import main, output, plain
+from pointsman.cli import main, plain
+from pointsman.cli.render import output
 plain.service = lambda _: lambda: output.prose(output.console(), {"✓ └ ✗ 日本"!a})
 main()
 """

@@ -237,15 +237,19 @@ def test_help_loads_nothing_but_what_can_be_typed(arguments: list[str]) -> None:
     loaded = loaded_by(code, "pointsman", "pointsman_schemas", "nats", "opentelemetry", "rich", *checking)
 
     assert [name for name in loaded if not name.startswith("pointsman.cli.declared")] == [
-        "pointsman", "pointsman.cli", "pointsman.cli.output",
+        "pointsman", "pointsman.cli", "pointsman.cli.render", "pointsman.cli.render.output",
     ]  # fmt: skip
 
 
 def test_a_process_of_a_system_loads_nothing_that_only_a_terminal_needs() -> None:
-    loaded = loaded_by("import pointsman.cli.serve", "pointsman", "rich", "nats", "starlette", "openai", "anthropic")
+    loaded = loaded_by(
+        "import pointsman.cli.commands.serve", "pointsman", "rich", "nats", "starlette", "openai", "anthropic"
+    )
 
     assert [name for name in loaded if not name.startswith("pointsman")] == []
-    assert not {"pointsman.client", "pointsman.cli.render", "pointsman.web", "pointsman.core.decide"} & set(loaded)
+    assert not {"pointsman.client", "pointsman.cli.render.outcome", "pointsman.web", "pointsman.core.decide"} & set(
+        loaded
+    )
 
 
 @pytest.mark.parametrize(

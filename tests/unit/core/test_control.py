@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.core import Story, admission, card, cards, failure, messages, task
 
-from pointsman.core.inputs import ControlReceived, RequestReceived
+from pointsman.core.model.inputs import ControlReceived, RequestReceived
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Request, Usage
 from pointsman_schemas.log import TaskAbandoned, WorkflowEnded

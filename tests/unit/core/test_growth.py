@@ -13,9 +13,9 @@ from support.core import Story, task
 
 from pointsman.core.decide import consider
 from pointsman.core.evolve import apply
-from pointsman.core.inputs import Circumstances
-from pointsman.core.state import State, changed
-from pointsman.core.transitions import Phase
+from pointsman.core.model.inputs import Circumstances
+from pointsman.core.model.lifecycle import Phase
+from pointsman.core.model.state import State, changed
 from pointsman_schemas.log import WorkflowStarted
 
 _COMMITS = 8

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.core import Story, card, cards, failure, task
 
-from pointsman.core.rehearsal import rehearse
+from pointsman.core.replay.replayer import rehearse
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Conflict
 from pointsman_schemas.team import Supervisor

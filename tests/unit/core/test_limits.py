@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.core import T0, Story, card, cards, failure, messages, plan, task
 
-from pointsman.core.inputs import TimerFired
+from pointsman.core.model.inputs import TimerFired
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Timer
 from pointsman_schemas.log import AttemptFailed, LimitReached, TimerArmed

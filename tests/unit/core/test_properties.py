@@ -11,7 +11,7 @@ from support.core import Story, messages
 from support.world import AGENTS, World, a_plan, audit, some_limits, some_strategy
 
 from pointsman.core.decide import decide
-from pointsman.core.inputs import Circumstances, Input
+from pointsman.core.model.inputs import Circumstances, Input
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.team import Limits, Supervisor
 

@@ -10,10 +10,9 @@ import pytest
 from pydantic import ValidationError
 from support.core import T0, Story, card, failure, plan, task
 
-from pointsman.core.circuits import Circuit
-from pointsman.core.load import Load
-from pointsman.core.rehearsal import rehearse
-from pointsman.core.trace import build
+from pointsman.core.model.agent_health import Circuit, Load
+from pointsman.core.replay.replayer import rehearse
+from pointsman.core.views.trace import build
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import PlanAccepted, PlanRejected, RetryScheduled, TaskDispatched, TaskHeld
 from pointsman_schemas.plan import SelectedAgent

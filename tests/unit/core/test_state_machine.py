@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.core import T0, Story, failure, task
 
-from pointsman.core.diagram import page
 from pointsman.core.evolve import apply, evolve, fold
-from pointsman.core.state import State
-from pointsman.core.transitions import PHASE_MOVES, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
+from pointsman.core.model.diagram import page
+from pointsman.core.model.lifecycle import PHASE_MOVES, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
+from pointsman.core.model.state import State
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.core import WORKFLOW, Story, failure, messages, plan, task
 
-from pointsman.core.outcome import NOT_SERVED, not_served
+from pointsman.core.completion.caller_messages import NOT_SERVED, not_served
 from pointsman_schemas.events import DeadLetter, Usage
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
 from pointsman_schemas.team import Limits, Pipeline, Stage

@@ -10,15 +10,15 @@ import pytest
 from pydantic import JsonValue
 from support.workers import Desk
 
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBus
-from pointsman.context import Context
-from pointsman.engine.journal import BusJournal
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.ports import RecordingReporter
+from pointsman.authoring.tools import Tool, tool
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
+from pointsman.engine.worker.step_journal import BusJournal
 from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
-from pointsman.llm_agent import LLMAgent
-from pointsman.reporting import RecordingReporter
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
-from pointsman.tools import Tool, tool
 from pointsman_schemas.events import Handoff, Usage, Verdict
 
 

@@ -10,11 +10,11 @@ import pytest
 from support.system import echo
 from support.waiting import until
 
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBus
-from pointsman.bus.memory_consumers import MemoryConsumer
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.bus.memory.consumers import MemoryConsumer
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import BusUnavailable
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team

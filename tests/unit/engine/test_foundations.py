@@ -6,13 +6,13 @@ import pytest
 from support.core import SUBJECTS, WORKFLOW, Story, task
 from support.waiting import until
 
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBus
-from pointsman.core.state import from_snapshot, to_snapshot
-from pointsman.engine.sending import Sender
-from pointsman.engine.workflow_log import WorkflowLog
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
+from pointsman.core.model.state import from_snapshot, to_snapshot
+from pointsman.engine.log.workflow_log import WorkflowLog
+from pointsman.engine.supervisor.outbox_publisher import Sender
 from pointsman.errors import Conflict
-from pointsman.ports import Stored, StreamKind
+from pointsman.ports.bus import Stored, StreamKind
 from pointsman_schemas.log import Commit, Grounds
 from pointsman_schemas.strict_json import dump
 

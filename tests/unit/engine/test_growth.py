@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.system import in_memory, planner_of, synthesizer
 
-from pointsman.agent import agent
+from pointsman.authoring.agent import agent
 from pointsman_schemas.team import Team
 
 

@@ -13,13 +13,13 @@ from support.caches import empty_caches
 from support.system import echo, planner_of, synthesizer
 from support.waiting import until
 
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker
-from pointsman.client import Client
-from pointsman.engine import ends
-from pointsman.engine.continuity import LogWatch
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor import ended_cache
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.stream_integrity import LogWatch
+from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman_schemas.ids import token
 from pointsman_schemas.team import Team
@@ -40,7 +40,7 @@ def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:
 
 
 async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "_KEPT", 5)
+    monkeypatch.setattr(ended_cache, "_KEPT", 5)
     monkeypatch.setattr(LogWatch, "run", _forever)  # the messages are removed under the supervisor, which it would see
     stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=30)
     client = Client(broker.connect())

@@ -10,16 +10,17 @@ import pytest
 from support.spans import exporting
 from support.system import echo, planner_of, synthesizer
 
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.bus.memory_consumers import MemoryDelivery
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.bus.memory.consumers import MemoryDelivery
 from pointsman.core.evolve import apply
+from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
-from pointsman.core.state import State
-from pointsman.engine import answering, committing, sending, supervisor
-from pointsman.engine.fault_points import FAULT_POINTS
-from pointsman.engine.history import commit_of
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
+from pointsman.engine.log.reader import commit_of
+from pointsman.engine.process.fault_injection import FAULT_POINTS
+from pointsman.engine.supervisor import committer, engine, outbox_publisher
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker import handoff_processor
+from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman.testing.simulation import Process, SimulatedClock, simulate
 from pointsman_schemas.envelope import decode
@@ -180,7 +181,7 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
             alive[name.split(".")[0]].kill()
             raise asyncio.CancelledError  # nothing is done after it, not even what needs no waiting
 
-    for module in (answering, committing, sending, supervisor):
+    for module in (handoff_processor, committer, outbox_publisher, engine):
         monkeypatch.setattr(module, "passed", dies)
 
     async def main() -> None:
@@ -232,7 +233,7 @@ def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its
         supervise, work = system(broker.connect, stop)
         working = asyncio.ensure_future(work())
         with monkeypatch.context() as patch:
-            patch.setattr(supervisor, "passed", dies)
+            patch.setattr(engine, "passed", dies)
             first.start(supervise())
             await asyncio.sleep(1)
             await ask(broker)

@@ -11,11 +11,11 @@ import pytest
 from support.system import echo, in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
-from pointsman.client import Client, Workflow
-from pointsman.engine.dead_letters import DeadLetters, Letter
-from pointsman.engine.workflow_log import Head, WorkflowLog
+from pointsman.client.client import Client, Workflow
+from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.engine.operations.dead_letters import DeadLetters, Letter
 from pointsman.errors import ContractError
-from pointsman.ports import StreamKind
+from pointsman.ports.bus import StreamKind
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Request
 from pointsman_schemas.team import Limits, Team
@@ -70,7 +70,7 @@ async def test_another_request_under_a_taken_id_is_a_dead_letter_that_names_the_
         outcome = await first.outcome(10)
         [letter] = await all_settled(client)
         replayed = await DeadLetters(client.bus, client.subjects).replay(letter)
-        again = await Workflow(client, replayed.workflow, "crew").outcome(10)
+        again = await Workflow(client.bus, client.subjects, replayed.workflow, "crew", source=client.source).outcome(10)
 
     assert outcome.status == again.status == "completed"
     assert letter.content.cause.kind == "request_id_taken"

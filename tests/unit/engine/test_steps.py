@@ -13,14 +13,16 @@ import pytest
 from support.loops import Hurried
 from support.workers import Desk
 
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBus
-from pointsman.context import Context
-from pointsman.engine.journal import BusJournal
+from pointsman.authoring.context import Context
+from pointsman.authoring.durable_steps import Steps
+from pointsman.authoring.ports import RecordingReporter
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
+from pointsman.engine.worker.step_journal import BusJournal
 from pointsman.errors import BusUnavailable, ContractError, UnknownOutcome
-from pointsman.journal import Steps
-from pointsman.ports import Clock, ModelReply, Stored
-from pointsman.reporting import RecordingReporter
+from pointsman.ports.bus import Stored
+from pointsman.ports.clock import Clock
+from pointsman.ports.model import ModelReply
 from pointsman.testing.models import calling
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Handoff, Step, Usage

@@ -12,21 +12,21 @@ import pytest
 from support.memory import on_memory
 from support.system import echo, planner_of, synthesizer
 
-from pointsman.agent import agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.client import Client, Workflow
-from pointsman.context import Context
-from pointsman.core.trace import TraceNode
-from pointsman.engine.announcing import team_card
-from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.client.client import Client, Workflow
+from pointsman.clock import SystemClock
+from pointsman.core.views.trace import TraceNode
+from pointsman.engine.process.heartbeat import team_card
+from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.errors import NotFound, TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import TaskDispatched
 from pointsman_schemas.plan import SelectedAgent, Selection
-from pointsman_schemas.roles import ClassifierInput
+from pointsman_schemas.role_io import ClassifierInput
 from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
 
 
@@ -164,7 +164,13 @@ async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytes
         await workflow.cancel("a mistake")
         await workflow.outcome(10)
         async with supervising(broker, refunds):
-            child = Workflow(client, child_id_for("refunds", workflow.id, "refunds", 1), "refunds")
+            child = Workflow(
+                client.bus,
+                client.subjects,
+                child_id_for("refunds", workflow.id, "refunds", 1),
+                "refunds",
+                source=client.source,
+            )
             below = await child.outcome(10)
 
     assert (below.status, ran) == ("cancelled", [])

@@ -14,20 +14,21 @@ from support.core import Story, failure, task
 from support.system import planner_of
 from support.waiting import until
 
-from pointsman.agent import agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.client import Client, Workflow
-from pointsman.core.inputs import ResultReceived, TimerFired
-from pointsman.engine import supervisor
-from pointsman.engine.answering import Answerer, Job
-from pointsman.engine.committing import Committer
-from pointsman.engine.dead_letters import DeadLetters
-from pointsman.engine.receiving import Receiver
-from pointsman.engine.sending import Sender
-from pointsman.engine.supervisor import SupervisorEngine
-from pointsman.engine.worker import Worker
-from pointsman.ports import Clock, Delivery
+from pointsman.authoring.agent import agent
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.client.client import Client, Workflow
+from pointsman.clock import SystemClock
+from pointsman.core.model.inputs import ResultReceived, TimerFired
+from pointsman.engine.operations.dead_letters import DeadLetters
+from pointsman.engine.supervisor import engine as supervisor
+from pointsman.engine.supervisor.committer import Committer
+from pointsman.engine.supervisor.decoder import Receiver
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.outbox_publisher import Sender
+from pointsman.engine.worker.engine import Worker
+from pointsman.engine.worker.handoff_processor import Answerer, Job
+from pointsman.ports.bus import Delivery
+from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import Envelope, encode

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from support.waiting import until
 from support.workers import TRACEPARENT, Desk, echo, running, worker
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.memory import MemoryBus
-from pointsman.context import Context
-from pointsman.engine import answering
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.worker import handoff_processor
 from pointsman.errors import Conflict, ModelError, NeedsApproval, Refused, TaskError, UnknownOutcome
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
@@ -93,7 +93,7 @@ async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_erro
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     level = structlog.make_filtering_bound_logger("info")
-    monkeypatch.setattr(answering, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    monkeypatch.setattr(handoff_processor, "_log", structlog.wrap_logger(None, wrapper_class=level))
     bus = MemoryBus()
     desk = Desk(bus)
 

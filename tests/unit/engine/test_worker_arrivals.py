@@ -13,13 +13,13 @@ import pytest
 from support.waiting import until
 from support.workers import SETTINGS, Desk, running, worker
 
-from pointsman.agent import agent
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.engine import answering
-from pointsman.engine.burial import bury
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import agent
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.engine.process.dead_lettering import bury
+from pointsman.engine.worker import handoff_processor
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Delivery
+from pointsman.ports.bus import Delivery
 from pointsman_schemas.events import DeadLetter
 from pointsman_schemas.strict_json import parse
 
@@ -240,7 +240,7 @@ async def test_a_bad_handoff_whose_dead_letter_cannot_be_stored_is_kept_until_it
             raise BusUnavailable("the stream of dead letters is full or missing")
         return await bury(*given, **more)
 
-    monkeypatch.setattr(answering, "bury", away_at_first)
+    monkeypatch.setattr(handoff_processor, "bury", away_at_first)
     await desk.publish(desk.handoff("echo"), body=b"{")
     async with running(worker(desk.bus)):
         await until(lambda: letters(desk))

@@ -12,10 +12,10 @@ import pytest
 from support.waiting import until
 from support.workers import SETTINGS, Desk, echo, running, worker
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.context import Context
-from pointsman.engine.worker import Worker
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ConfigurationError, UnknownOutcome
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock

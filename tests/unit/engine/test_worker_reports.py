@@ -12,12 +12,12 @@ from support.spans import exporting
 from support.waiting import until
 from support.workers import TRACEPARENT, Desk, running, worker
 
-from pointsman.agent import agent
-from pointsman.bus.memory import MemoryBroker, MemoryBus
-from pointsman.context import Context
-from pointsman.telemetry import names, traces
+from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
+from pointsman.authoring.tools import tool
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.telemetry import semconv, traces
 from pointsman.testing.clock import VirtualClock
-from pointsman.tools import tool
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import BEGUN, Progress, Usage
 from pointsman_schemas.strict_json import parse
@@ -145,7 +145,7 @@ async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made
     (process,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:016x}" for link in process.links] == [TRACEPARENT.split("-")[2]]
     assert [(event.name, dict(event.attributes or {})) for event in process.events] == [
-        (names.REDELIVERED, {names.DELIVERED: 2})
+        (semconv.REDELIVERED, {semconv.DELIVERED: 2})
     ]
 
 

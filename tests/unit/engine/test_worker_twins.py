@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from support.waiting import until
 from support.workers import Desk, running, worker
 
-from pointsman.agent import Agent, agent
-from pointsman.bus.memory import MemoryBus
-from pointsman.engine import worker as module
+from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.worker import engine as module
 from pointsman_schemas.card import AgentCard
 
 

@@ -14,7 +14,7 @@ from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel, _messages
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
-from pointsman.ports import ModelRequest, ToolCall, Turn
+from pointsman.ports.model import ModelRequest, ToolCall, Turn
 
 ADAPTERS = (OpenAIModel, OpenAIResponsesModel, AnthropicModel)
 ASKED = ModelRequest(model="", instructions="i", turns=(Turn("user", "hello"),))

@@ -11,13 +11,13 @@ from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 from support.journals import MemoryJournal
 
-from pointsman.agent_factory import MOST_FIELDS, AgentFactory, Need
-from pointsman.context import Context
+from pointsman.authoring.agent_factory import MOST_FIELDS, AgentFactory, Need
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
 from pointsman.errors import ConfigurationError, TaskError
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Model
+from pointsman.ports.model import Model
 from pointsman.testing import ScriptedModel, calling, run_team, saying
-from pointsman.tools import tool
 from pointsman_agents.planner import planner
 from pointsman_schemas.events import Budget, ErrorKind
 from pointsman_schemas.team import Supervisor, Team

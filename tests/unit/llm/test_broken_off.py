@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.ports import Admission
+from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.fitting import estimated_input
+from pointsman.llm.output_budget import estimated_input
 from pointsman.llm.prices import PRICES
-from pointsman.llm_agent import LLMAgent
-from pointsman.metering import Admission
-from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall
+from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.testing import run_team
 from pointsman.testing.models import Script, ScriptedModel, saying
-from pointsman.tools import tool
 from pointsman_schemas.events import Budget, ErrorKind, Usage
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.loops import Place, double, run
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.llm.prompt import DATA_RULE, write_task
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelRequest, Turn
+from pointsman.ports.model import ModelRequest, Turn
 from pointsman.testing.models import ScriptedModel, saying
-from pointsman.tools import Tool, tool
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import TaskReport, Usage
 

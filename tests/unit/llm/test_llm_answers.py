@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from support.loops import Place, run
 
 from pointsman.errors import Refused, TaskError
-from pointsman.ports import ModelReply, Turn
+from pointsman.ports.model import ModelReply, Turn
 from pointsman.testing.models import Script, saying
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from support.loops import Hurried, Place, double, run
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.model_calls import LONGEST_WAIT, TRIES
+from pointsman.authoring.ports import Admission, RecordingReporter
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm_agent import LLMAgent
-from pointsman.metering import Admission
-from pointsman.model_calls import LONGEST_WAIT, TRIES
-from pointsman.ports import Model, ModelReply, ModelRequest, ToolCall
-from pointsman.reporting import RecordingReporter
-from pointsman.telemetry import names
+from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
+from pointsman.telemetry import semconv as names
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman_schemas.events import Budget, Usage
 
@@ -26,7 +25,7 @@ from pointsman_schemas.events import Budget, Usage
 async def test_transient_failures_are_tried_again_with_growing_pauses(
     of: Callable[[float, float], float], slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.model_calls.random.uniform", of)
+    monkeypatch.setattr("pointsman.authoring.model_calls.random.uniform", of)
     clock = Hurried()
     busy = ModelError("busy", retryable=True, status=503)
     output, model, context = await run(busy, busy, saying("ok"), clock=clock)
@@ -212,8 +211,8 @@ async def test_each_call_is_measured_with_its_time_its_tokens_its_cost_and_its_e
         of = (names.OPERATION_NAME, names.PROVIDER_NAME, names.REQUEST_MODEL, names.AGENT_NAME)
         assert tuple(attributes[each] for each in of) == named
 
-    monkeypatch.setattr("pointsman.model_calls.metrics.observe", note)
-    monkeypatch.setattr("pointsman.model_calls.metrics.count", note)
+    monkeypatch.setattr("pointsman.authoring.model_calls.metrics.observe", note)
+    monkeypatch.setattr("pointsman.authoring.model_calls.metrics.count", note)
     clock = Hurried()
 
     def slow(request: ModelRequest) -> ModelReply:

@@ -16,7 +16,7 @@ from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.llm.prices import PRICES
-from pointsman.ports import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

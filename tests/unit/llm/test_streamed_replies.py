@@ -20,7 +20,7 @@ from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import _Whole, reading
 from pointsman.llm.openai_responses import OpenAIResponsesModel
-from pointsman.ports import ModelRequest, Turn
+from pointsman.ports.model import ModelRequest, Turn
 from pointsman_schemas.events import Usage
 
 

@@ -9,14 +9,14 @@ import pytest
 from pydantic import AfterValidator, JsonValue
 from support.loops import double, results_of, run
 
-from pointsman.context import Context
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.ports import RecordingReporter
+from pointsman.authoring.tool_turns import PARALLEL, REPEATS, RESULT_LENGTH
+from pointsman.authoring.tools import tool
 from pointsman.errors import NeedsApproval, TaskError
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import ModelReply, ToolCall
-from pointsman.reporting import RecordingReporter
+from pointsman.ports.model import ModelReply, ToolCall
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
-from pointsman.tool_turns import PARALLEL, REPEATS, RESULT_LENGTH
-from pointsman.tools import tool
 
 
 async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() -> None:

@@ -9,11 +9,11 @@ import threading
 import pytest
 from pydantic import JsonValue
 
-from pointsman.llm.extraction import Sources, arguments
-from pointsman.llm.matching import Described, Matcher, clauses, stems
+from pointsman.llm.json_extraction import find_json
+from pointsman.llm.offline.arguments import Sources, arguments
+from pointsman.llm.offline.keyword_matching import Described, Matcher, clauses, stems
 from pointsman.llm.prices import PRICES, load_sdk, priced, priced_at_once
 from pointsman.llm.prompt import DATA_RULE, TaskPrompt, read_task, write_task
-from pointsman.llm.reading import find_json
 from pointsman_schemas.events import TaskReport, Usage
 
 

@@ -19,19 +19,20 @@ from support.spans import exporting
 from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import Context, LLMAgent, agent, tool
-from pointsman.agent import Agent
-from pointsman.bus.clock import SystemClock
-from pointsman.bus.memory import MemoryBus
-from pointsman.engine.spans import Spans
+from pointsman.authoring.agent import Agent
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.spans import Spans
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Bus, ModelRequest, Stored
-from pointsman.telemetry import content, traces
+from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.model import ModelRequest
+from pointsman.telemetry import content_capture, traces
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Outcome, Usage
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.roles import PlannerInput
+from pointsman_schemas.role_io import PlannerInput
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
@@ -101,7 +102,7 @@ def thinker(seen: list[object]) -> LLMAgent:
 def exported() -> Iterator[InMemorySpanExporter]:
     with exporting() as exporter:
         yield exporter
-    content.use("none")
+    content_capture.use("none")
 
 
 async def run(*agents: Agent, planner: Agent | None = None, team: Team = TEAM) -> Outcome:
@@ -228,9 +229,9 @@ async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_no
             if len(died) % 2:
                 raise RuntimeError("as good as dead")
 
-    monkeypatch.setattr("pointsman.engine.committing.passed", die_every_other_time)
-    monkeypatch.setattr("pointsman.engine.supervisor.passed", die_every_other_time)
-    monkeypatch.setattr("pointsman.engine.supervisor._log", _Deaf())
+    monkeypatch.setattr("pointsman.engine.supervisor.committer.passed", die_every_other_time)
+    monkeypatch.setattr("pointsman.engine.supervisor.engine.passed", die_every_other_time)
+    monkeypatch.setattr("pointsman.engine.supervisor.engine._log", _Deaf())
 
     outcome = await run(shaky)
 
@@ -302,9 +303,9 @@ async def test_nothing_is_exported_of_a_trace_that_is_not_sampled_but_its_ids_st
 
 @pytest.mark.parametrize("mode", ["redacted", "full"])
 async def test_content_is_on_the_spans_only_as_it_was_asked_for(
-    exported: InMemorySpanExporter, mode: content.Mode
+    exported: InMemorySpanExporter, mode: content_capture.Mode
 ) -> None:
-    content.use(mode)
+    content_capture.use(mode)
 
     await run(thinker([]))
 

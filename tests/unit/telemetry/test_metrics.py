@@ -14,9 +14,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 from support.prometheus import measure
 
-from pointsman.telemetry import metrics, names
-from pointsman.telemetry.environment import has_plain_histograms
-from pointsman.telemetry.histograms import OVERFLOW, _Series
+from pointsman.telemetry import metrics, semconv
+from pointsman.telemetry.fast.histograms import OVERFLOW, _Series
+from pointsman.telemetry.otel_env import has_plain_histograms
 
 NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does what is below 0
 
@@ -41,40 +41,40 @@ def collected(reader: InMemoryMetricReader) -> dict[str, object]:
 
 
 def test_measurements_are_sorted_into_the_conventions_buckets(reader: InMemoryMetricReader) -> None:
-    metrics.observe(names.TOKEN_USAGE, 5, {names.TOKEN_TYPE: "input", "none": None})
-    metrics.observe(names.TOKEN_USAGE, 20, {names.TOKEN_TYPE: "input"})
+    metrics.observe(semconv.TOKEN_USAGE, 5, {semconv.TOKEN_TYPE: "input", "none": None})
+    metrics.observe(semconv.TOKEN_USAGE, 20, {semconv.TOKEN_TYPE: "input"})
 
-    point = collected(reader)[names.TOKEN_USAGE]
+    point = collected(reader)[semconv.TOKEN_USAGE]
     assert (point.count, point.sum) == (2, 25)  # type: ignore[attr-defined]
     assert point.explicit_bounds[:3] == (1, 4, 16)  # type: ignore[attr-defined]
     assert point.explicit_bounds[-1] == 67108864  # type: ignore[attr-defined]
-    assert dict(point.attributes) == {names.TOKEN_TYPE: "input"}  # type: ignore[attr-defined]
+    assert dict(point.attributes) == {semconv.TOKEN_TYPE: "input"}  # type: ignore[attr-defined]
 
 
 def test_counts_add_up(reader: InMemoryMetricReader) -> None:
-    metrics.count(names.RETRIES)
-    metrics.count(names.RETRIES, 2)
+    metrics.count(semconv.RETRIES)
+    metrics.count(semconv.RETRIES, 2)
 
-    assert collected(reader)[names.RETRIES].value == 3  # type: ignore[attr-defined]
+    assert collected(reader)[semconv.RETRIES].value == 3  # type: ignore[attr-defined]
 
 
 def test_a_gauge_tells_its_newest_value_and_nothing_once_it_is_hidden(reader: InMemoryMetricReader) -> None:
     for value in (3, 5):
-        metrics.show(names.QUEUE_DEPTH, value, {names.QUEUE: "a"})
-    metrics.show(names.QUEUE_DEPTH, 1, {names.QUEUE: "b"})
-    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "b"})
-    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "never shown"})
+        metrics.show(semconv.QUEUE_DEPTH, value, {semconv.QUEUE: "a"})
+    metrics.show(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: "b"})
+    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "b"})
+    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "never shown"})
 
-    shown = collected(reader)[names.QUEUE_DEPTH]
-    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "a"})
+    shown = collected(reader)[semconv.QUEUE_DEPTH]
+    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "a"})
 
-    assert (dict(shown.attributes), shown.value) == ({names.QUEUE: "a"}, 5)  # type: ignore[attr-defined]
+    assert (dict(shown.attributes), shown.value) == ({semconv.QUEUE: "a"}, 5)  # type: ignore[attr-defined]
     assert reader.get_metrics_data() is None
 
 
 def test_the_order_of_labels_makes_no_other_series(reader: InMemoryMetricReader) -> None:
-    metrics.show(names.QUEUE_DEPTH, 3, {names.QUEUE: "a", names.QUEUE_STATE: "waiting"})
-    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE_STATE: "waiting", names.QUEUE: "a"})
+    metrics.show(semconv.QUEUE_DEPTH, 3, {semconv.QUEUE: "a", semconv.QUEUE_STATE: "waiting"})
+    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE_STATE: "waiting", semconv.QUEUE: "a"})
 
     assert reader.get_metrics_data() is None
 
@@ -89,30 +89,30 @@ def test_every_name_can_be_measured(reader: InMemoryMetricReader) -> None:
 def test_off_nothing_is_measured_and_nothing_raised() -> None:
     metrics.use(None)
 
-    metrics.observe(names.TASK_DURATION, 1)
-    metrics.count(names.RETRIES)
+    metrics.observe(semconv.TASK_DURATION, 1)
+    metrics.count(semconv.RETRIES)
 
 
 def test_of_a_counter_no_more_series_are_kept_than_the_standard_allows_and_the_rest_share_one(
     reader: InMemoryMetricReader,
 ) -> None:
     for number in range(2100):
-        metrics.count(names.RETRIES, 1, {names.AGENT_NAME: str(number)})
-    metrics.count(names.RETRIES, 1, {names.AGENT_NAME: "7"})
+        metrics.count(semconv.RETRIES, 1, {semconv.AGENT_NAME: str(number)})
+    metrics.count(semconv.RETRIES, 1, {semconv.AGENT_NAME: "7"})
 
-    kept = metrics._kept[names.RETRIES]
+    kept = metrics._kept[semconv.RETRIES]
     assert (len(kept), kept[OVERFLOW], sum(kept.values())) == (2001, 100, 2101)
-    assert kept[metrics.labels({names.AGENT_NAME: "7"})] == 2
+    assert kept[metrics.labels({semconv.AGENT_NAME: "7"})] == 2
 
 
 def test_a_gauge_that_was_hidden_makes_room_for_another(reader: InMemoryMetricReader) -> None:
     for number in range(2000):
-        metrics.show(names.QUEUE_DEPTH, 1, {names.QUEUE: str(number)})
-    metrics.hide(names.QUEUE_DEPTH, {names.QUEUE: "7"})
-    metrics.show(names.QUEUE_DEPTH, 5, {names.QUEUE: "another"})
+        metrics.show(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: str(number)})
+    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "7"})
+    metrics.show(semconv.QUEUE_DEPTH, 5, {semconv.QUEUE: "another"})
 
-    kept = metrics._kept[names.QUEUE_DEPTH]
-    assert (len(kept), kept[metrics.labels({names.QUEUE: "another"})], OVERFLOW in kept) == (2000, 5, False)
+    kept = metrics._kept[semconv.QUEUE_DEPTH]
+    assert (len(kept), kept[metrics.labels({semconv.QUEUE: "another"})], OVERFLOW in kept) == (2000, 5, False)
 
 
 class TestHistogramsThatAreKeptHere:
@@ -122,7 +122,7 @@ class TestHistogramsThatAreKeptHere:
             reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
             metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
             for number in (*range(2100), 7):
-                metrics.observe(names.TASK_DURATION, 1, {names.AGENT_NAME: str(number)})
+                metrics.observe(semconv.TASK_DURATION, 1, {semconv.AGENT_NAME: str(number)})
             made.append(_described(reader))
         metrics.use(None)
 
@@ -136,8 +136,8 @@ class TestHistogramsThatAreKeptHere:
             reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
             metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
             for value in values:
-                metrics.observe(names.TASK_DURATION, value, {names.AGENT_NAME: "a", "none": None})
-            metrics.observe(names.TASK_DURATION, 3, {names.AGENT_NAME: "b"})
+                metrics.observe(semconv.TASK_DURATION, value, {semconv.AGENT_NAME: "a", "none": None})
+            metrics.observe(semconv.TASK_DURATION, 3, {semconv.AGENT_NAME: "b"})
             made.append(_described(reader))
         metrics.use(None)
 
@@ -151,9 +151,9 @@ class TestHistogramsThatAreKeptHere:
             reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
             metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
             token = attach(within)
-            metrics.observe(names.TASK_DURATION, 3)
+            metrics.observe(semconv.TASK_DURATION, 3)
             detach(token)
-            point: Any = collected(reader)[names.TASK_DURATION]
+            point: Any = collected(reader)[semconv.TASK_DURATION]
             made.append([(one.value, one.span_id, one.trace_id) for one in point.exemplars])
         metrics.use(None)
 
@@ -167,14 +167,14 @@ class TestHistogramsThatAreKeptHere:
             nonlocal added
             if event == "c_call" and frame.f_code is _Series.add.__code__:
                 added += 1
-                kept.add(names.TASK_DURATION, 1, labels)
+                kept.add(semconv.TASK_DURATION, 1, labels)
 
         sys.setprofile(collect)
         for _ in range(100):
-            kept.add(names.TASK_DURATION, 1, labels)
+            kept.add(semconv.TASK_DURATION, 1, labels)
         sys.setprofile(None)
 
-        point = kept._series[names.TASK_DURATION][labels].point(labels)
+        point = kept._series[semconv.TASK_DURATION][labels].point(labels)
         assert added
         assert (point.count, point.sum) == (100 + added, 100 + added)
 
@@ -183,9 +183,9 @@ class TestHistogramsThatAreKeptHere:
         reader = kept.read_by(InMemoryMetricReader)()
         metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
 
-        metrics.observe(names.TASK_DURATION, -1)  # the SDK leaves it out
+        metrics.observe(semconv.TASK_DURATION, -1)  # the SDK leaves it out
         nothing = reader.get_metrics_data()
-        metrics.observe(names.TASK_DURATION, 3)
+        metrics.observe(semconv.TASK_DURATION, 3)
         something = reader.get_metrics_data()
         metrics.use(None)
 
@@ -214,7 +214,7 @@ def _described(reader: InMemoryMetricReader) -> list[Any]:
     """Each point of the histogram, without its times, and what is said of it."""
     data: Any = reader.get_metrics_data()
     found = [metric for resource in data.resource_metrics for scope in resource.scope_metrics
-             for metric in scope.metrics if metric.name == names.TASK_DURATION]  # fmt: skip
+             for metric in scope.metrics if metric.name == semconv.TASK_DURATION]  # fmt: skip
     return [
         (metric.unit, metric.description, metric.data.aggregation_temporality, dict(point.attributes), point.count,
          point.sum, list(point.bucket_counts), tuple(point.explicit_bounds), point.min, point.max)

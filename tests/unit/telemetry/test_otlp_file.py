@@ -11,7 +11,7 @@ from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import LLMAgent
 from pointsman import tool as a_tool
-from pointsman.core.trace import build
+from pointsman.core.views.trace import build
 from pointsman.telemetry.otlp import to_otlp
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.log import Entry

@@ -12,10 +12,10 @@ from support.system import in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
 from pointsman import LLMAgent, agent, tool
-from pointsman.engine import queues
+from pointsman.engine.supervisor import queue_metrics
 from pointsman.errors import TaskError
-from pointsman.ports import ModelReply
-from pointsman.telemetry import metrics, names
+from pointsman.ports.model import ModelReply
+from pointsman.telemetry import metrics, semconv
 from pointsman.telemetry.export import start_metrics
 from pointsman.testing import ScriptedModel, calling
 from pointsman_schemas.events import Usage
@@ -32,7 +32,7 @@ def look_up(word: str) -> str:
 
 
 async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "_EVERY", 0.02)
+    monkeypatch.setattr(queue_metrics, "_EVERY", 0.02)
     answer = ModelReply(text="done", usage=Usage(calls=1, input_tokens=10, output_tokens=5, cost=0.25), model="m")
     model = ScriptedModel(calling(("look_up", {"word": "bolt"})), answer)
     thinker = LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
@@ -75,7 +75,7 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
 async def test_what_is_being_worked_on_and_what_was_given_up_on_are_told_by_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queues, "_EVERY", 0.02)
+    monkeypatch.setattr(queue_metrics, "_EVERY", 0.02)
     go = asyncio.Event()
 
     @agent(name="slow", description="Waits until it may, and fails")
@@ -115,12 +115,12 @@ def test_everything_that_is_measured_is_told_and_described() -> None:
 
 
 def test_everything_that_has_a_name_is_measured_somewhere() -> None:
-    telling = {"names.py", "metrics.py"}
+    telling = {"semconv.py", "metrics.py"}
     code = "".join(f.read_text() for f in (ROOT / "runtime").rglob("*.py") if f.name not in telling)
-    constants = {getattr(names, name): name for name in names.__all__ if name.isupper()}
+    constants = {getattr(semconv, name): name for name in semconv.__all__ if name.isupper()}
 
     told = set(metrics.NAMES) - set(metrics._COUNTED.values())  # those are counted with what is measured
-    assert [name for name in told if f"names.{constants[name]}" not in code] == []
+    assert [name for name in told if f"semconv.{constants[name]}" not in code] == []
 
 
 @pytest.mark.parametrize(

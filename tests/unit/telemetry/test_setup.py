@@ -20,7 +20,7 @@ from support.system import echo, in_memory, planner_of, synthesizer
 
 from pointsman import telemetry
 from pointsman.settings import Settings
-from pointsman.telemetry import content, environment, export, traces
+from pointsman.telemetry import content_capture, export, otel_env, traces
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30))
@@ -92,7 +92,7 @@ def test_the_standard_variables_choose_the_exporters(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert environment.wanted("TRACES") == expected
+    assert otel_env.wanted("TRACES") == expected
 
 
 @pytest.mark.parametrize("start", [export.start_traces, export.start_metrics, export.start_logs])
@@ -139,7 +139,7 @@ def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", standard)
 
-    assert content.mode_of(Settings(capture_content=ours)) == mode
+    assert content_capture.mode_of(Settings(capture_content=ours)) == mode
 
 
 class TestLost:
@@ -222,7 +222,7 @@ class TestLost:
     def test_a_forked_process_begins_with_an_empty_queue(self) -> None:
         script = (
             "import os\n"
-            "from pointsman.telemetry.door import Door\n"
+            "from pointsman.telemetry.fast.export_gate import Door\n"
             "door = Door('spans', None, 1)\n"
             "assert door.admits() and not door.admits()\n"
             "door._lock.acquire()\n"

@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from support.spans import NOON, REMOTE, SPAN, TRACE, ids
 
 from pointsman.errors import ModelError
-from pointsman.telemetry import open_span, traces
-from pointsman.telemetry.recorder import Recorder, Written
+from pointsman.telemetry import active_span, traces
+from pointsman.telemetry.fast.lean_spans import Recorder, Written
 from pointsman.telemetry.traces import (
     Carried,
     Happening,
@@ -31,7 +31,7 @@ from pointsman.telemetry.traces import (
     reserve,
     span,
 )
-from pointsman.threads import in_thread
+from pointsman.util.threads import in_thread
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ class TestSpan:
     def test_a_traceback_is_recorded_without_the_literals_in_it_also_where_it_is_cut(
         self, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(open_span, "_STACK_LENGTH", 30)
+        monkeypatch.setattr(active_span, "_STACK_LENGTH", 30)
 
         with pytest.raises(ValueError), span("s"):  # noqa: PT011  # what it says is what is cut
             raise ValueError(f"password={'hunter2' * 10}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pointsman.errors import ConfigurationError, ModelError
-from pointsman.ports import ModelRequest, Turn
+from pointsman.ports.model import ModelRequest, Turn
 from pointsman.testing import ScriptedModel, calling, saying
 
 

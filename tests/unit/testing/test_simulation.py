@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pointsman.bus.memory import MemoryBroker
+from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.errors import BusUnavailable, UnknownOutcome
 from pointsman.testing.faults import Faults, FaultyBus
 from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate

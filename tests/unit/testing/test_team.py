@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from pointsman import testing
-from pointsman.agent import agent
-from pointsman.engine.supervisor import SupervisorEngine
+from pointsman.authoring.agent import agent
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
+from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.errors import BusUnavailable, ConfigurationError, OversizeEvent, PointsmanError
-from pointsman.llm import guard
+from pointsman.llm import network_guard
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
-from pointsman.llm_agent import LLMAgent
-from pointsman.ports import Model, ModelRequest, Turn
+from pointsman.ports.model import Model, ModelRequest, Turn
 from pointsman.settings import Settings
 from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_team, running_team, saying
-from pointsman.tools import tool
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, Stage, Strategy, Supervisor, Team
@@ -200,18 +200,18 @@ async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
 @pytest.mark.parametrize("server", ["http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:8000/v1"])
 async def test_a_server_on_this_machine_may_be_called_and_no_other(server: str) -> None:
     with forbid_real_models():
-        guard.check("openai", "x", server)
+        network_guard.check("openai", "x", server)
 
     for other in (None, "https://models.example/v1", "http://localhost.example/v1"):
         stopped = pytest.raises(AssertionError, match="1 calls of real models were stopped: openai:x")
         with stopped, forbid_real_models(), suppress(ConfigurationError):
-            guard.check("openai", "x", other)
+            network_guard.check("openai", "x", other)
 
 
 async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
     def call() -> None:
         with suppress(ConfigurationError):
-            guard.check("openai", "x", None)
+            network_guard.check("openai", "x", None)
 
     def nested() -> None:
         with forbid_real_models():
@@ -225,9 +225,9 @@ async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
 
 
 def test_where_nobody_forbids_it_a_real_model_may_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "FORBIDDEN", [])
+    monkeypatch.setattr(network_guard, "FORBIDDEN", [])
 
-    guard.check("openai", "x", None)
+    network_guard.check("openai", "x", None)
 
 
 async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbidden(
@@ -258,7 +258,7 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["pointsman.testing.pytest_plugin"]')
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
-        "from pointsman.llm import guard\n"
+        "from pointsman.llm import network_guard as guard\n"
         "def test_guarded():\n"
         "    assert len(guard.FORBIDDEN) == 1\n"
         "@pytest.mark.real_model\n"

@@ -8,7 +8,7 @@ from support.dashboard import NASTY, letter, publish, watching
 from support.history import TEAM, WORKFLOW, completed, ended, started, store
 from support.system import echo
 
-from pointsman.bus.memory import MemoryBus
+from pointsman.bus.memory.bus import MemoryBus
 from pointsman_schemas.events import Control, Request
 from pointsman_schemas.ids import workflow_id_for
 

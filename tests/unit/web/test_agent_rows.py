@@ -11,12 +11,12 @@ from support.asgi import events
 from support.dashboard import until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, started, store, succeeded
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.core.circuits import Circuit, Circuits
-from pointsman.engine.announcing import team_card
-from pointsman.ports import QueueDepth
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.core.model.agent_health import Circuit, Circuits
+from pointsman.engine.process.heartbeat import team_card
+from pointsman.ports.bus import QueueDepth
 from pointsman.web import views
-from pointsman.web.rows import AgentRecord
+from pointsman.web.projections.rows import AgentRecord
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled

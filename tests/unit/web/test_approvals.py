@@ -10,7 +10,7 @@ from support.memory import on_memory
 from support.system import planner_of
 from support.waiting import until
 
-from pointsman.agent import Agent, agent
+from pointsman.authoring.agent import Agent, agent
 from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.team import Supervisor, Team
 

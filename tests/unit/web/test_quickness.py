@@ -11,10 +11,10 @@ from support.dashboard import watching
 from support.history import WORKFLOW, dispatched, ended, planned, started, store, succeeded
 from support.waiting import until
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.engine.history import commit_of
-from pointsman.ports import Stored
-from pointsman.web import index
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.log.reader import commit_of
+from pointsman.ports.bus import Stored
+from pointsman.web.projections import index
 from pointsman_schemas.log import Commit
 from pointsman_schemas.plan import PlannedTask
 

@@ -12,12 +12,12 @@ from support.dashboard import letter, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, completed, started, store
 from support.waiting import until
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.client import Client
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
 from pointsman.errors import BusUnavailable
-from pointsman.ports import Stored, StreamKind
-from pointsman.web.index import WorkflowIndex
-from pointsman.web.rows import Search
+from pointsman.ports.bus import Stored, StreamKind
+from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.projections.rows import Search
 from pointsman.web.streams import Streams
 
 

@@ -13,10 +13,10 @@ from support.asgi import ask, events
 from support.dashboard import NASTY, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.engine.archive import Archive, read
-from pointsman.ports import Stored, StreamKind
-from pointsman.web.live import batches
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.operations.archive import Archive, read
+from pointsman.ports.bus import Stored, StreamKind
+from pointsman.web.sse import batches
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.ids import child_id_for
@@ -115,7 +115,7 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
 
 
 async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.web.live.IDLE", 0.05)
+    monkeypatch.setattr("pointsman.web.sse.IDLE", 0.05)
     bus = MemoryBus()
     await store(bus, started(), dispatched("t1", "fitter", 1))
     async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
@@ -144,7 +144,7 @@ async def test_a_page_that_is_looked_at_again_soon_is_looked_at_no_sooner_than_a
 
 
 async def test_a_retry_is_handed_over_as_soon_as_its_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.web.live.IDLE", 3600)
+    monkeypatch.setattr("pointsman.web.sse.IDLE", 3600)
     clock = Mock(now=Mock(return_value=at(2.95)))
     monkeypatch.setattr("pointsman.web.views.datetime", clock)
     retry = RetryScheduled(at=at(2), task_id="t1", attempt=2, agent="fitter", not_before=at(3), deadline=at(9))

@@ -7,8 +7,8 @@ from support.asgi import ask, events
 from support.dashboard import until_read, watching
 from support.history import WORKFLOW, at, completed, ended, started, store
 
-from pointsman.bus.memory import MemoryBus
-from pointsman.client import Client
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
 from pointsman_schemas.log import TimerArmed
 
 

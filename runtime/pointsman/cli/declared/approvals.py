@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pointsman.cli.declared.options import ApprovalId, By, Json, Namespace, OfWorkflow, Url
-from pointsman.cli.output import Code, command
+from pointsman.cli.render.output import Code, command
 
 __all__ = ["commands"]
 
@@ -18,7 +18,7 @@ commands = typer.Typer()
 @command
 def approvals(workflow: OfWorkflow = None, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """What waits for a person, oldest first."""
-    from pointsman.cli import approvals
+    from pointsman.cli.commands import approvals
 
     return approvals.approvals(workflow, url=url, namespace=namespace, json=json)
 
@@ -37,7 +37,7 @@ def approve(
     json: Json = False,
 ) -> Code:
     """Allow a task, a tool call or a plan that is waited for."""
-    from pointsman.cli import approvals
+    from pointsman.cli.commands import approvals
 
     return approvals.answer(
         approval, approve=True, input_json=input_json, reason="", by=by, url=url, namespace=namespace, json=json
@@ -55,7 +55,7 @@ def reject(
     json: Json = False,
 ) -> Code:
     """Do not allow it, and say why."""
-    from pointsman.cli import approvals
+    from pointsman.cli.commands import approvals
 
     return approvals.answer(
         approval, approve=False, input_json=None, reason=reason, by=by, url=url, namespace=namespace, json=json

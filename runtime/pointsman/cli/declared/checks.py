@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pointsman.cli.declared.options import Json, Namespace, Timeout, Url
-from pointsman.cli.output import Code, command
+from pointsman.cli.render.output import Code, command
 
 __all__ = ["commands"]
 
@@ -30,7 +30,7 @@ def agents(
     json: Json = False,
 ) -> Code:
     """The agents and teams alive now, and what waits for each."""
-    from pointsman.cli import agents
+    from pointsman.cli.commands import agents
 
     return agents.agents(wait or [], timeout, url=url, namespace=namespace, json=json)
 
@@ -44,7 +44,7 @@ def doctor(
     json: Json = False,
 ) -> Code:
     """Check all that a workflow needs. Says what to do about what is missing."""
-    from pointsman.cli import doctor
+    from pointsman.cli.commands import doctor
 
     return doctor.doctor(target, url=url, namespace=namespace, json=json)
 
@@ -63,9 +63,9 @@ def eval_(
     json: Json = False,
 ) -> Code:
     """Hold a team or an agent against labelled requests. Not 0 when too few are right."""
-    from pointsman.cli import evaluating
+    from pointsman.cli.commands import evaluate
 
-    return evaluating.run(
+    return evaluate.run(
         file, embedded=embedded, target=target, parallel=parallel, threshold=threshold, junit=junit, url=url,
         namespace=namespace, json=json,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from pointsman.cli.declared.options import (
     Url,
     Yes,
 )
-from pointsman.cli.output import Code, command
+from pointsman.cli.render.output import Code, command
 
 __all__ = ["commands"]
 
@@ -43,10 +43,10 @@ def dead_list(
     json: Json = False,
 ) -> Code:
     """The dead letters, oldest first."""
-    from pointsman.cli import letters
+    from pointsman.cli.commands import dead_letters
 
-    choice = letters.Choice((), True, origin, workflow, cause, since, until, limit)
-    return letters.list_(choice, url=url, namespace=namespace, json=json)
+    choice = dead_letters.Choice((), True, origin, workflow, cause, since, until, limit)
+    return dead_letters.list_(choice, url=url, namespace=namespace, json=json)
 
 
 @commands.command("show")
@@ -58,9 +58,9 @@ def dead_show(
     json: Json = False,
 ) -> Code:
     """One dead letter: its cause, and the event as it was."""
-    from pointsman.cli import letters
+    from pointsman.cli.commands import dead_letters
 
-    return letters.show(letter, url=url, namespace=namespace, json=json)
+    return dead_letters.show(letter, url=url, namespace=namespace, json=json)
 
 
 @commands.command("replay")
@@ -85,10 +85,10 @@ def dead_replay(
 ) -> Code:
     """Give the events another chance. The ones named, or all that fit, whose letters then go. Replaying one twice is
     replaying it once."""
-    from pointsman.cli import letters
+    from pointsman.cli.commands import dead_letters
 
-    choice = letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
-    return letters.replay(choice, as_new=as_new, keep=keep, yes=yes, url=url, namespace=namespace, json=json)
+    choice = dead_letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
+    return dead_letters.replay(choice, as_new=as_new, keep=keep, yes=yes, url=url, namespace=namespace, json=json)
 
 
 @commands.command("discard")
@@ -108,7 +108,7 @@ def dead_discard(
     json: Json = False,
 ) -> Code:
     """Remove dead letters for good. The ones named, or all that fit."""
-    from pointsman.cli import letters
+    from pointsman.cli.commands import dead_letters
 
-    choice = letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
-    return letters.discard(choice, yes=yes, url=url, namespace=namespace, json=json)
+    choice = dead_letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
+    return dead_letters.discard(choice, yes=yes, url=url, namespace=namespace, json=json)

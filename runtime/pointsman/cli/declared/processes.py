@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pointsman.cli.declared.options import Json, Namespace, Url, WithParent
-from pointsman.cli.output import Code, command
+from pointsman.cli.render.output import Code, command
 
 __all__ = ["commands"]
 
@@ -23,7 +23,7 @@ def demo(
     json: Json = False,
 ) -> Code:
     """See it work: a whole team answers one request. Its broker, supervisor and agents are processes of their own."""
-    from pointsman.cli import demo
+    from pointsman.cli.commands import demo
 
     return demo.demo(text, directory=dir, json=json)
 
@@ -47,7 +47,7 @@ def up(
     json: Json = False,
 ) -> Code:
     """For development: a broker and a whole team, until Ctrl-C. What crashes is restarted."""
-    from pointsman.cli import up
+    from pointsman.cli.commands import up
 
     return up.up(target, port=port, directory=dir, page=page, namespace=namespace, json=json)
 
@@ -74,7 +74,7 @@ def dashboard(
     with_parent: WithParent = False,
 ) -> Code:
     """Everything in a browser, live. Workflows, agents, approvals, dead letters; until SIGTERM or Ctrl-C."""
-    from pointsman.cli import serve
+    from pointsman.cli.commands import serve
 
     return serve.dashboard(
         host=host, port=port, token=token, hosts=allow_host or [], url=url, namespace=namespace,
@@ -91,7 +91,7 @@ def supervisor(
     with_parent: WithParent = False,
 ) -> Code:
     """Run the supervisor of a team until SIGTERM or Ctrl-C. Start as many as you like."""
-    from pointsman.cli import serve
+    from pointsman.cli.commands import serve
 
     return serve.supervisor(target, url=url, namespace=namespace, with_parent=with_parent)
 
@@ -105,7 +105,7 @@ def worker(
     with_parent: WithParent = False,
 ) -> Code:
     """Run agents in this process until SIGTERM or Ctrl-C. Start as many as you like."""
-    from pointsman.cli import serve
+    from pointsman.cli.commands import serve
 
     return serve.worker(targets, url=url, namespace=namespace, with_parent=with_parent)
 
@@ -119,6 +119,6 @@ def mcp(
     namespace: Namespace = None,
 ) -> Code:
     """Offer a team as an MCP tool, to other assistants. Speaks on standard input and output."""
-    from pointsman.cli import offering
+    from pointsman.cli.commands import mcp_server
 
-    return offering.run(team, timeout=timeout, url=url, namespace=namespace)
+    return mcp_server.run(team, timeout=timeout, url=url, namespace=namespace)

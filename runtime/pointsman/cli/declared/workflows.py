@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pointsman.cli.declared.options import By, Deadline, Json, Namespace, Team, Timeout, Url, WorkflowId
-from pointsman.cli.output import Code, command
+from pointsman.cli.render.output import Code, command
 
 __all__ = ["commands"]
 
@@ -40,7 +40,7 @@ def submit(
     json: Json = False,
 ) -> Code:
     """Send a request to a team and print its answer. What is missing in it is said, too."""
-    from pointsman.cli import submit
+    from pointsman.cli.commands import submit
 
     return submit.submit(
         team, submit.only(team, text or ()), input_json=input_json, request_id=request_id, deadline=deadline,
@@ -52,7 +52,7 @@ def submit(
 @command
 def watch(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """Follow a workflow from its beginning to its end."""
-    from pointsman.cli import workflows
+    from pointsman.cli.commands import workflows
 
     return workflows.watch(workflow, url=url, namespace=namespace, json=json)
 
@@ -67,7 +67,7 @@ def list_(
     json: Json = False,
 ) -> Code:
     """The workflows that were active last, newest first."""
-    from pointsman.cli import workflows
+    from pointsman.cli.commands import workflows
 
     return workflows.list_(team, limit=limit, url=url, namespace=namespace, json=json)
 
@@ -76,7 +76,7 @@ def list_(
 @command
 def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
     """A workflow whole: request, plans, tasks, results, outcome."""
-    from pointsman.cli import workflows
+    from pointsman.cli.commands import workflows
 
     return workflows.show(workflow, url=url, namespace=namespace, json=json)
 
@@ -99,7 +99,7 @@ def trace(
     json: Json = False,
 ) -> Code:
     """Who did what, when, how often. From the workflow's log, with what was used."""
-    from pointsman.cli import workflows
+    from pointsman.cli.commands import workflows
 
     return workflows.trace(workflow, follow=follow, otlp=otlp, url=url, namespace=namespace, json=json)
 
@@ -115,7 +115,7 @@ def cancel(
     json: Json = False,
 ) -> Code:
     """Ask a running workflow to end."""
-    from pointsman.cli import workflows
+    from pointsman.cli.commands import workflows
 
     return workflows.cancel(workflow, reason=reason, by=by, url=url, namespace=namespace, json=json)
 
@@ -130,9 +130,9 @@ def export(
     json: Json = False,
 ) -> Code:
     """Write a workflow whole to a file, with those below it. Log, events, handoffs, results, outcome, dead letters."""
-    from pointsman.cli import archives
+    from pointsman.cli.commands import archive
 
-    return archives.export(workflow, file, url=url, namespace=namespace, json=json)
+    return archive.export(workflow, file, url=url, namespace=namespace, json=json)
 
 
 @commands.command("import")
@@ -144,9 +144,9 @@ def import_(
     json: Json = False,
 ) -> Code:
     """Put an exported workflow here, to be looked at. It keeps its id, and nothing acts on it."""
-    from pointsman.cli import archives
+    from pointsman.cli.commands import archive
 
-    return archives.import_(file, url=url, namespace=namespace, json=json)
+    return archive.import_(file, url=url, namespace=namespace, json=json)
 
 
 @commands.command()
@@ -156,6 +156,6 @@ def replay(
     json: Json = False,
 ) -> Code:
     """Decide an exported workflow again, with the present code. Says where that differs; needs no broker."""
-    from pointsman.cli import archives
+    from pointsman.cli.commands import archive
 
-    return archives.replay(file, json=json)
+    return archive.replay(file, json=json)

@@ -1,0 +1,379 @@
+"""An agent that is a prompt, a model, tools and an output type: a bounded loop of model calls around tool calls.
+
+Every call of a model is answered by exactly one result; what a tool gets wrong is told to the model; what a provider
+gets wrong is tried again here, a few times, and then told to the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from pointsman.authoring.agent import Agent, make_card
+from pointsman.authoring.context import Context
+from pointsman.authoring.durable_steps import Steps
+from pointsman.authoring.model_calls import ModelCalls
+from pointsman.authoring.signatures import Shape
+from pointsman.authoring.tool_turns import ToolTurns, capped
+from pointsman.authoring.tools import Tool, ToolSource
+from pointsman.clock import SystemClock
+from pointsman.errors import ConfigurationError, Refused, TaskError
+from pointsman.llm.factory import model_from
+from pointsman.llm.json_extraction import find_json
+from pointsman.llm.prompt import DATA_RULE, write_task
+from pointsman.ports.clock import Clock
+from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, Turn
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.events import ErrorKind, Handoff
+from pointsman_schemas.strict_json import as_json_value, compact, describe
+
+__all__ = ["LLMAgent"]
+
+UNUSABLE_LENGTH: Final = 4_000
+"""Characters of an answer that cannot be used which the log keeps: enough to see what the model did."""
+
+
+class LLMAgent(Agent):
+    """An agent whose work a model does.
+
+    `instructions` is the prompt, or the path of a file with it, read at once. `model` is `openai:NAME`,
+    `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided
+    at first use; of a list, the next one is asked when the one before it fails. With `stream`, the text is shown to
+    whoever watches while it is written. `input` is the type a handoff's input is checked against, None for any.
+    `output` is the pydantic model of the answer, None for text; `output_name` is what the provider is told it is
+    called.
+
+    An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
+    bounds one answer. `timeout`, in seconds, bounds an attempt. `concurrency` attempts run at a time in
+    one process, and `max_in_flight` in all processes together.
+
+    What `deps` holds, a database or a client, tools get by its type: `context.dep(Database)`. It stays its owner's to
+    close.
+
+    With `durable`, each answer that calls tools and each tool's result is kept on the bus before it is acted on: a
+    worker that gets the attempt after another has died goes on from there. A tool that was under way then is run again
+    if it is `idempotent`; otherwise the attempt ends with `outcome_unknown`. Without, whoever goes on, after a death or
+    a person's answer, begins anew: the model is asked again, and finished tools run again, under the same idempotency
+    keys where it calls them alike. So a tool that a person must allow has to be `idempotent` then.
+
+    Raises:
+        ConfigurationError: the definition does not fit; the message says what to change.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        instructions: str | Path,
+        tools: Sequence[Tool[..., Any] | ToolSource] = (),
+        input: Any = None,
+        output: type[BaseModel] | None = None,
+        output_name: str = "answer",
+        deps: Sequence[object] = (),
+        model: str | Model | Sequence[str | Model] | None = None,
+        role: Role = Role.WORK,
+        skills: Sequence[str] = (),
+        intents: Sequence[str] = (),
+        examples: Sequence[str] = (),
+        version: str = "1.0.0",
+        fallback: str | None = None,
+        concurrency: int = 8,
+        max_in_flight: int = 1_000,
+        timeout: float = 120.0,
+        reacts_to: Sequence[str] = (),
+        approval: Literal["required"] | None = None,
+        turns: int = 10,
+        tokens: int | None = None,
+        max_tokens: int = 8192,
+        temperature: float | None = None,
+        durable: bool = True,
+        stream: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._input = Shape[Any](input, f"agent {name}") if input is not None else None
+        self._card = make_card(
+            name=name,
+            description=description,
+            role=role,
+            skills=skills,
+            intents=intents,
+            examples=examples,
+            version=version,
+            fallback=fallback,
+            concurrency=concurrency,
+            max_in_flight=max_in_flight,
+            timeout=timeout,
+            reacts_to=reacts_to,
+            approval=approval,
+            input_schema=self._input.input_schema if self._input else {},
+            output_schema=_schema(output, name) or {"type": "string"},
+        )
+        if not _is_count(turns):
+            raise ConfigurationError(f"agent {name} has turns={turns!r}; expected at least 1 model call")
+        if tokens is not None and not _is_count(tokens):
+            raise ConfigurationError(f"agent {name} has tokens={tokens!r}; expected at least 1, or None for no limit")
+        if not _is_count(max_tokens):
+            raise ConfigurationError(f"agent {name} has max_tokens={max_tokens!r}; expected at least 1")
+        usable = _usable(tools, name)
+        self._own_tools = _by_name([tool for tool in usable if isinstance(tool, Tool)], name, durable)
+        self._sources = [source for source in usable if not isinstance(source, Tool)]
+        self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
+        self._output = output
+        self._output_schema = _schema(output, name)
+        self._output_name = output_name
+        self._specs = _specs(model, name)
+        self._turns = turns
+        self._tokens = tokens
+        self._max_tokens = max_tokens
+        self._temperature = temperature
+        self._durable = durable
+        self._stream = stream
+        self._deps = _listed(deps, "deps", name)
+        self._clock = clock or SystemClock()
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The models, in the order in which they are asked.
+
+        Raises:
+            ConfigurationError: there is no such model, or its key is not set.
+        """
+        return tuple(model_from(spec) if spec is None or isinstance(spec, str) else spec for spec in self._specs)
+
+    @property
+    def model(self) -> Model:
+        """The one that is asked first. Raises as `models` does."""
+        return self.models[0]
+
+    @property
+    def card(self) -> AgentCard:
+        """Names the model, so it raises `ConfigurationError` as `model` does: a worker fails at its start."""
+        model = self.model
+        label = model.name if model.name == model.provider else f"{model.provider}:{model.name}"
+        return self._card.model_copy(update={"model": label})
+
+    def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
+        """This agent, a shipped one such as the planner, with its own prompt, tools and limits on another `model`; in a
+        test a `ScriptedModel`. Sources of tools are shared, and closed with either.
+
+        Raises:
+            ConfigurationError: it cannot be a model.
+        """
+        other = copy(self)
+        other._specs = _specs(model, self._card.name)
+        vars(other).pop("models", None)  # this one's, where they are decided already
+        return other
+
+    async def close(self) -> None:
+        """Close the models' connections. When the agent is used again its models are decided and opened again."""
+        for model in vars(self).pop("models", ()):
+            await model.close()
+        for source in self._sources:
+            await source.close()
+
+    async def _tools(self) -> Mapping[str, Tool[..., Any]]:
+        """All there are now."""
+        if not self._sources:
+            return self._own_tools
+        found = [tool for source in self._sources for tool in await source.tools()]
+        return _by_name([*self._own_tools.values(), *found], self._card.name, self._durable)
+
+    async def run(self, handoff: Handoff, context: Context) -> JsonValue:
+        context = context.with_deps(self._deps)
+        if not self._durable:
+            context.journal = None
+        if self._input is not None:
+            self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
+        turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
+        repaired = False
+        run = ToolTurns(context, await self._tools(), Steps(context))
+        await run.done.load()
+        for number in range(1, self._turns + 1):
+            reply = await run.done.answer(number, partial(self._ask, run, tuple(turns)))
+            _accept(reply, self._card.name)
+            if reply.calls:
+                calls = _told_apart(reply.calls, number)
+                turns.append(Turn("assistant", reply.text, calls))
+                turns.extend(await run.use(calls, number))
+                continue
+            value, problem = self._read(reply)
+            if not problem:
+                return value
+            if repaired:
+                raise self._unusable(reply, problem)
+            repaired = True
+            said = reply.text if reply.text.strip() else "(nothing)"
+            turns += [Turn("assistant", said), Turn("user", self._repair(problem))]
+        raise TaskError(
+            f"agent {self._card.name} gave no answer in {self._turns} turns; "
+            "give it more turns, clearer instructions or fewer tools",
+            kind=ErrorKind.LIMIT,
+        )
+
+    # Asking the model
+
+    async def _ask(self, run: ToolTurns, turns: tuple[Turn, ...], context: Context) -> ModelReply:
+        request = ModelRequest(
+            model="",
+            instructions=self._instructions,
+            turns=turns,
+            tools=tuple(tool.spec for tool in run.tools.values()),
+            output_schema=self._output_schema,
+            output_name=self._output_name,
+            max_tokens=self._max_tokens,
+            temperature=self._temperature,
+            on_text=context.say if self._stream else None,
+        )
+        calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
+        for _ in range(run.done.take_lost()):
+            calls.count_lost(request, run.context)  # whoever goes on knows of it by itself
+        return await calls.answer(request, context)
+
+    # Reading the answer
+
+    def _read(self, reply: ModelReply) -> tuple[JsonValue, str]:
+        """The answer, and an empty text; or None and what is wrong with it."""
+        if not reply.text.strip() and reply.data is None:
+            return None, "it was empty"
+        if self._output is None:
+            return reply.text.strip(), ""
+        found = (reply.data,) if reply.data is not None else find_json(reply.text)
+        fitting: list[JsonValue] = []
+        problem = "it holds no JSON object"
+        for candidate in found:
+            try:
+                value = self._output.model_validate_json(compact(candidate))
+            except ValidationError as error:
+                problem = describe(error)
+                continue
+            if candidate and not value.model_fields_set:  # all defaults, and all that was said is something else
+                problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
+                continue
+            fitting.append(as_json_value(value))
+        if len(fitting) == 1:
+            return fitting[0], ""
+        return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem
+
+    def _repair(self, problem: str) -> str:
+        if self._output is None:
+            return f"Your answer cannot be used: {problem}. Give the answer as text."
+        schema = compact(self._output_schema).decode()
+        return (
+            f"Your answer cannot be used: {problem}. Give it again, whole and corrected, as one JSON object and "
+            f"nothing else, by this JSON Schema: {schema}"
+        )
+
+    def _unusable(self, reply: ModelReply, problem: str) -> TaskError:
+        if not reply.text.strip():
+            return Refused("the model answered nothing, twice")
+        return TaskError(
+            f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
+            kind=ErrorKind.INVALID_OUTPUT,
+            made=capped(reply.text, UNUSABLE_LENGTH),
+        )
+
+
+def _by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:
+    """Raises `ConfigurationError` when two have the same name, or a yes to one could serve twice."""
+    repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if repeated:
+        raise ConfigurationError(f"agent {agent} has several tools named {repeated[0]}; rename all but one")
+    for tool in () if durable else tools:
+        if tool.approval and not tool.idempotent:
+            raise ConfigurationError(
+                f"agent {agent} has durable=False and the tool {tool.name}, which a person must allow and which is not "
+                "idempotent: whoever goes on would make the allowed call again. Leave the agent durable, or make the "
+                "tool safe to repeat, by Context.idempotency_key, and say idempotent=True"
+            )
+    return {tool.name: tool for tool in tools}
+
+
+def _accept(reply: ModelReply, agent: str) -> None:
+    """Raises for a reply that is no answer: asking the same again would give the same."""
+    match reply.finish:
+        case "refusal":
+            said = capped(reply.text.strip(), 500) or "the provider's content filter stopped the answer"
+            raise Refused(f"the model refused: {said}")
+        case "length":
+            raise TaskError(
+                f"the answer of agent {agent} was cut off at the model's limit; raise max_tokens or ask for less",
+                kind=ErrorKind.LIMIT,
+            )
+
+
+def _told_apart(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
+    """The calls with ids of their own: some servers leave them empty or repeat them."""
+    counts = Counter(call.id for call in calls)
+    return tuple(
+        call if call.id and counts[call.id] == 1 else ToolCall(f"call_{turn}_{place}", call.name, call.arguments)
+        for place, call in enumerate(calls)
+    )
+
+
+# Reading a definition: what is wrong with it is told to who writes it, not to who hands it its first task
+
+
+def _usable(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:
+    for each in (listed := _listed(tools, "tools", agent)):
+        if not isinstance(each, Tool) and not (hasattr(each, "tools") and hasattr(each, "close")):
+            what = getattr(each, "__name__", None) or repr(each)
+            raise ConfigurationError(
+                f"agent {agent} has {what} among its tools, which is no tool; write @tool above its def, or give a "
+                "source of tools, such as mcp_tools(...)"
+            )
+    return listed
+
+
+def _specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
+    if isinstance(model, Sequence) and not model:
+        raise ConfigurationError(f"agent {agent} has model={model!r}; name at least one, or None for the default")
+    specs = tuple(model) if isinstance(model, Sequence) and not isinstance(model, str) else (model,)
+    for each in specs:
+        if not (each is None or isinstance(each, str) or (hasattr(each, "complete") and not isinstance(each, type))):
+            raise ConfigurationError(
+                f"agent {agent} has model={each!r}; expected openai:NAME, openai-responses:NAME, anthropic:NAME, "
+                "offline, or an object with `complete` such as a ScriptedModel"
+            )
+    return specs
+
+
+def _is_count(given: Any) -> bool:
+    return isinstance(given, int) and given >= 1
+
+
+def _listed(given: Any, what: str, agent: str) -> tuple[Any, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(given)
+    raise ConfigurationError(f"agent {agent} has a {type(given).__name__} as its {what}; expected a list, {what}=[...]")
+
+
+def _schema(output: Any, agent: str) -> dict[str, JsonValue] | None:
+    if output is None:
+        return None
+    if not (isinstance(output, type) and issubclass(output, BaseModel)):
+        raise ConfigurationError(
+            f"agent {agent} has output={output!r}; expected a pydantic model, or None for text: what is no model, put "
+            "it into a field of one"
+        )
+    return output.model_json_schema()
+
+
+def _text(instructions: Any, agent: str) -> str:
+    if not isinstance(instructions, str | Path):
+        raise ConfigurationError(
+            f"agent {agent} has instructions={instructions!r}; expected its prompt as text, or the Path of a file"
+        )
+    try:
+        text = instructions if isinstance(instructions, str) else instructions.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"the instructions of agent {agent} cannot be read: {error}") from None
+    if not text.strip():
+        raise ConfigurationError(f"agent {agent} has no instructions; say what it is to do and how")
+    return text.strip()

@@ -1,0 +1,149 @@
+"""How Python signatures and types meet JSON: what comes in is checked against a type, what goes out is strict JSON."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from pointsman.authoring.context import Context
+from pointsman.errors import ConfigurationError, NotJson, TaskError
+from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.strict_json import as_json_value, compact, describe
+
+__all__ = ["Parameter", "Shape", "Signature", "signature_of"]
+
+T = TypeVar("T")
+NO_DEFAULT = inspect.Parameter.empty
+
+
+class Shape(Generic[T]):
+    """A type at the border: a Python annotation, its two JSON Schemas, and the checks in both directions.
+
+    `owner` is what error messages call whoever has the type, as in `agent translator`.
+
+    Raises:
+        ConfigurationError: pydantic cannot read the type or express it as JSON Schema.
+    """
+
+    __slots__ = ("_adapter", "_is_text", "input_schema", "output_schema", "owner")
+
+    def __init__(self, annotation: Any, owner: str) -> None:
+        self.owner = owner
+        self._is_text = annotation is str or (get_origin(annotation) is Annotated and get_args(annotation)[0] is str)
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+            self._adapter: TypeAdapter[T] = adapter
+            self.input_schema: dict[str, JsonValue] = self._adapter.json_schema(mode="validation")
+            self.output_schema: dict[str, JsonValue] = self._adapter.json_schema(mode="serialization")
+        except PydanticUserError as error:
+            raise ConfigurationError(
+                f"{owner} uses the type {_name(annotation)}, which has no JSON form: {error.message.splitlines()[0]}; "
+                "use a pydantic model, a dataclass, a TypedDict, text, numbers, lists or dicts"
+            ) from None
+
+    def read(self, value: JsonValue) -> T:
+        """`value` as the type. Text is also taken out of an object's `request`, a planned task's default input.
+
+        Raises:
+            TaskError: it does not fit; kind `invalid_input`, not retryable. Fields are named, contents never.
+        """
+        if self._is_text and isinstance(value, dict) and isinstance(request := value.get("request"), str):
+            value = request
+        try:
+            return self._adapter.validate_json(compact(value))
+        except ValidationError as error:
+            raise TaskError(
+                f"the input does not fit {self.owner}: {describe(error)}; send what its input schema says",
+                kind=ErrorKind.INVALID_INPUT,
+            ) from None
+
+    def write(self, value: object) -> JsonValue:
+        """`value`, checked against the type, as strict JSON.
+
+        Raises:
+            TaskError: it is of another type or JSON cannot carry it; kind `invalid_output`, not retryable. The
+                message gives the path, the content never.
+        """
+        try:
+            return as_json_value(self._adapter.validate_python(value))
+        except ValidationError as error:
+            problem = describe(error)
+        except NotJson as error:
+            problem = str(error)
+        except RecursionError:  # pydantic's own check met a depth it cannot walk
+            problem = "$ is nested too deeply"
+        raise TaskError(f"the output of {self.owner} is not what it declares: {problem}", kind=ErrorKind.INVALID_OUTPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument. `default` is `NO_DEFAULT` when it must be given."""
+
+    name: str
+    annotation: Any
+    default: Any = NO_DEFAULT
+
+    @property
+    def required(self) -> bool:
+        return self.default is NO_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A function as agents and tools see it: what it takes, by name, beside the `Context`, and what it returns."""
+
+    parameters: tuple[Parameter, ...]
+    context: str | None
+    returns: Any
+    is_async: bool
+
+
+def signature_of(function: Callable[..., Any], owner: str, namespace: Mapping[str, Any]) -> Signature:
+    """The signature of `function` with its annotations evaluated; `namespace` holds names local to where it stands.
+
+    Raises:
+        ConfigurationError: it cannot be called by argument name, lacks an annotation, or is a generator.
+    """
+    if not inspect.isroutine(function):
+        below = getattr(inspect.unwrap(function), "__code__", None)
+        where = f" of {below.co_name} at {below.co_filename}:{below.co_firstlineno}" if below else ""
+        raise ConfigurationError(
+            f"{owner} is a {type(function).__name__}{where}; decorate a function, `def` or `async def`, once"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"{owner} is a generator; return one value, and report on the way with `await context.progress(...)`"
+        )
+    try:
+        hints = get_type_hints(function, localns=dict(namespace), include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(
+            f"{owner} has an annotation that cannot be resolved: {error}; import the name, not only under TYPE_CHECKING"
+        ) from None
+    parameters: list[Parameter] = []
+    context: str | None = None
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigurationError(f"{owner} has the parameter {str(parameter)!r}; use plain named parameters only")
+        if name not in hints:
+            raise ConfigurationError(
+                f"{owner} has the parameter {name!r} without a type; annotate it, for example "
+                f"`{name}: str`, or `{name}: Context`"
+            )
+        if hints[name] is Context or Context in get_args(hints[name]):
+            if context is not None:
+                raise ConfigurationError(f"{owner} takes a Context twice, as {context!r} and {name!r}; keep one")
+            context = name
+        else:
+            parameters.append(Parameter(name, hints[name], parameter.default))
+    returns = hints.get("return", Any)
+    return Signature(tuple(parameters), context, returns, inspect.iscoroutinefunction(function))
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,168 @@
+"""What does not fit into a message is in the object store before the message that refers to it is sent: a claim check.
+
+A reader of the bus does not notice: it gets the body that was published. An object is named after its content, so what
+is sent again is stored once. It has the form of NATS object stores (ADR-20), chunks and a description, so any client
+library can fetch it, or leave one there and refer to it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from hashlib import sha256
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pointsman.bus.validation import MAX_HEADERS, check_size, header_size
+from pointsman.errors import Conflict, ContractError
+from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.clock import Clock
+from pointsman.structured import structlog
+from pointsman_schemas.claim_check import DATAREF, Claim
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["FRESH", "Artifacts"]
+
+_log = structlog.get_logger(__name__)
+
+FRESH = 86_400.0
+"""Seconds for which an object is referred to again. Later it is written anew: what is much older than every message is
+removed, for only a message refers to it."""
+_CHUNK = 131_072  # bytes, as ADR-20 has it by default
+
+
+class _Description(BaseModel):
+    """What an object store says of an object; readers of other libraries want every field."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+    name: str
+    bucket: str
+    nuid: str
+    size: int = Field(ge=0)
+    chunks: int = Field(ge=0)
+    digest: str
+    mtime: str
+    options: dict[str, int] = {}
+    deleted: bool = False
+
+
+class Artifacts:
+    """The object store of a namespace, reached over its `bus`. `bound` is the most bytes an event may have."""
+
+    def __init__(self, bus: Bus, bucket: str, bound: int, clock: Clock) -> None:
+        self._bus = bus
+        self._bucket = bucket
+        self._bound = bound
+        self._clock = clock
+
+    def fits(self, body: bytes) -> bool:
+        """Whether `body` need not be kept apart, whatever its headers are: most need not, and nobody counts."""
+        return len(body) + MAX_HEADERS <= min(self._bus.max_payload, self._bound)
+
+    async def claimed(self, subject: str, body: bytes, wire: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+        """What to send on `subject`: `body` and the headers `wire`, or, if they do not fit, a reference to the body.
+
+        Raises:
+            OversizeEvent: it is larger than `bound`, headers included. Nothing was stored.
+            UnknownOutcome: the broker was silent. Nothing but garbage may be stored.
+        """
+        room = min(self._bus.max_payload, self._bound)
+        headers = header_size(wire)
+        if headers + len(body) <= room or headers > MAX_HEADERS:
+            return body, wire
+        check_size(subject, headers, len(body), self._bound)
+        claim = await self._put(body)
+        return b"", {**wire, DATAREF: claim.encode()}
+
+    async def whole(self, stored: Stored) -> Stored:
+        """`stored` as it was published. One whose body is not to be had keeps its reference, which `decode` refuses."""
+        if stored.body or (reference := _reference(stored.headers)) is None:
+            return stored
+        try:
+            body = await self._get(Claim.decode(stored.headers[reference]))
+        except ContractError as error:
+            _log.error("body_lost", subject=stored.subject, sequence=stored.sequence, reason=str(error))
+            return stored
+        return replace(stored, body=body, headers=_without(stored.headers, reference))
+
+    async def _put(self, body: bytes) -> Claim:
+        digest = sha256(body)
+        claim = Claim(bucket=self._bucket, name=digest.hexdigest(), size=len(body), sha256=digest.hexdigest())
+        subject = self._description(claim.name)
+        there = await self._bus.last("artifacts", subject)
+        fresh = there is not None and self._clock.now() - there.at < timedelta(seconds=FRESH)
+        if fresh and await self._is_whole(claim):
+            return claim
+        nuid, step = secrets.token_hex(11), min(_CHUNK, self._bus.max_payload)
+        for start in range(0, len(body), step):  # one after the other: their order is the body's
+            await self._bus.publish(self._chunks(nuid), body[start : start + step], {})
+        description = _Description(
+            name=claim.name,
+            bucket=self._bucket,
+            nuid=nuid,
+            size=len(body),
+            chunks=-(-len(body) // step),
+            digest=f"SHA-256={urlsafe_b64encode(digest.digest()).decode()}",
+            mtime=self._clock.now().isoformat(),
+            options={"max_chunk_size": step},
+        )
+        try:
+            text = description.model_dump_json().encode()
+            await self._bus.publish(subject, text, {}, expect=there.sequence if there else 0)
+        except Conflict:  # another process has stored the same; what was written here is removed later
+            pass
+        return claim
+
+    async def _is_whole(self, claim: Claim) -> bool:
+        """Whether all of the object can be had. Its description alone shows nothing: a purge, or a broker that
+        lost a part of its store, has left that. It is read as fast as it would be written, and is in hand here."""
+        try:
+            await self._get(claim)
+        except ContractError:
+            return False
+        return True
+
+    async def _get(self, claim: Claim) -> bytes:
+        """Raises `ContractError` when the object is not there, or is not what the reference says."""
+        if claim.bucket != self._bucket:
+            raise ContractError(f"{claim.encode()} is not in {self._bucket}; nothing is read elsewhere")
+        if claim.size > self._bound:
+            raise ContractError(f"{claim.encode()} is larger than the {self._bound} bytes that are read here")
+        stored = await self._bus.last("artifacts", self._description(claim.name))
+        if stored is None:
+            raise ContractError(f"{claim.encode()} is not there; it was removed, or was never stored")
+        try:
+            description = _Description.model_validate_json(stored.body)
+        except ValidationError as error:
+            raise ContractError(f"what describes {claim.encode()} cannot be read: {describe(error)}") from None
+        if description.deleted:
+            raise ContractError(f"{claim.encode()} is not there; somebody took it out of the store")
+        parts, held = [], 0
+        async for chunk in self._bus.read("artifacts", self._chunks(description.nuid)):
+            parts.append(chunk.body)
+            held += len(chunk.body)
+            if held > claim.size:
+                break
+        body = b"".join(parts)
+        if len(body) != claim.size or sha256(body).hexdigest() != claim.sha256:
+            raise ContractError(f"{claim.encode()} is damaged: {held} bytes that are not those that were stored")
+        return body
+
+    def _description(self, name: str) -> str:
+        return f"$O.{self._bucket}.M.{urlsafe_b64encode(name.encode()).decode()}"
+
+    def _chunks(self, nuid: str) -> str:
+        return f"$O.{self._bucket}.C.{nuid}"
+
+
+def _reference(headers: Mapping[str, str]) -> str | None:
+    """The name of the header that refers to a body, in the case it was written in."""
+    return next((name for name in headers if name.lower() == DATAREF), None)
+
+
+def _without(headers: Mapping[str, str], name: str) -> Mapping[str, str]:
+    return {other: value for other, value in headers.items() if other != name}

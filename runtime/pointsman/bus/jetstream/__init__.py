@@ -1,0 +1,6 @@
+"""The bus on NATS JetStream. `client` is the one module that imports `nats`.
+
+The session     bus, client, connection, request_reply, protocol
+Streams         provisioning, stream_config, publisher, reader, registry
+Subscriptions   pull_consumer, forwarding, subscriptions, micro, message_tracing
+"""

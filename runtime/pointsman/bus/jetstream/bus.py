@@ -1,0 +1,397 @@
+"""The bus on NATS JetStream: the port's words, each said to the broker over one connection.
+
+Every wait for the broker is bounded, and the server is asked in its own words: requests are made and their JSON is read
+here, because nats-py's `publish_async` never resolves when the server answers an error, and its `fetch` begins with a
+probe that can leave a pull behind which swallows a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NoReturn
+
+from pointsman.bus.claim_check import Artifacts
+from pointsman.bus.jetstream.connection import NatsConnection
+from pointsman.bus.jetstream.forwarding import Handing
+from pointsman.bus.jetstream.protocol import (
+    NO_CONSUMER,
+    NO_STREAM,
+    Arrival,
+    UnderWay,
+    error_code,
+    header_bytes,
+    nanoseconds,
+    said,
+)
+from pointsman.bus.jetstream.provisioning import StreamKeeper
+from pointsman.bus.jetstream.publisher import StreamWriter
+from pointsman.bus.jetstream.pull_consumer import PullConsumer, ack_waits, durable
+from pointsman.bus.jetstream.reader import StreamReader
+from pointsman.bus.jetstream.registry import KeyValueRegistry
+from pointsman.bus.jetstream.subscriptions import Listening
+from pointsman.bus.observer import ContainedWatcher
+from pointsman.bus.validation import (
+    EXPECTED_OF,
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    check_consumer,
+    check_filter,
+    check_size,
+    check_subject,
+    wire_headers,
+)
+from pointsman.clock import SystemClock
+from pointsman.errors import (
+    BusUnavailable,
+    Conflict,
+    PeerError,
+    PointsmanError,
+)
+from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, Stored, StreamKind, Watcher
+from pointsman.ports.clock import Clock
+from pointsman.settings import Settings
+from pointsman_schemas.ids import token
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["JetStreamBus", "connect"]
+
+
+async def connect(
+    settings: Settings,
+    *,
+    name: str,
+    clock: Clock | None = None,
+    wait: float | None = None,
+    watcher: Watcher | None = None,
+) -> JetStreamBus:
+    """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it, `watcher` is told of messages.
+
+    While the broker is away it keeps trying, for `wait` seconds or for ever.
+
+    Raises:
+        BusUnavailable: no connection within `wait` seconds.
+        ConfigurationError: the broker refuses the credentials, or the URL cannot be read.
+    """
+    bus = JetStreamBus(settings, name=name, clock=clock, watcher=watcher)
+    await bus.open(wait)
+    return bus
+
+
+class JetStreamBus:
+    """One connection to a NATS server or cluster. Make it with `connect`."""
+
+    def __init__(
+        self, settings: Settings, *, name: str, clock: Clock | None = None, watcher: Watcher | None = None
+    ) -> None:
+        self._settings = settings
+        self._watcher = watcher = ContainedWatcher(watcher) if watcher is not None else None
+        self._clock: Clock = clock or SystemClock()
+        self._timeout = settings.request_timeout
+        self._subjects = Subjects(settings.namespace)
+        self._connection = NatsConnection(
+            settings, name, left=self._broker_left, came_back=self._broker_came_back, unheard=self._nobody_answers
+        )
+        self._client = self._connection.client
+        self.ask, self.api, self.send = self._connection.ask, self._connection.api, self._connection.send
+        self.new_inbox, self.hear = self._connection.new_inbox, self._connection.hear
+        self._consumers: set[PullConsumer] = set()
+        self._streams = StreamKeeper(self._connection, self._subjects, settings, self._clock)
+        self._reader = StreamReader(self, self._timeout, self._streams.missing)
+        self._writer = StreamWriter(self, self._reader, self._clock, watcher)
+        self._artifacts = Artifacts(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
+        alive = 3 * settings.heartbeat  # seconds, by its card
+        self._registry = KeyValueRegistry(
+            self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
+        )
+        self._listening = Listening(self, self._client, self._artifacts.whole, self._clock, self._timeout)
+        self._handing = Handing(self, settings.namespace, alive, self._artifacts.whole)
+
+    async def open(self, wait: float | None) -> None:
+        """Connect for the first time; `connect` calls it."""
+        await self._connection.open(wait)
+        if self._settings.trace_broker and self._watcher is not None:
+            self._writer.hops = self.new_inbox()
+            await self.hear(self._writer.hops, self._writer.passed)
+
+    async def close(self) -> None:
+        if self.closed:
+            return
+        self._connection.refuse()
+        await self._streams.close()
+        with suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await self._registry.close()
+                await asyncio.gather(*(consumer.close() for consumer in list(self._consumers)))
+                await self._connection.flush()
+        await self._connection.close()
+
+    @property
+    def connected(self) -> bool:
+        return self._connection.connected
+
+    @property
+    def closed(self) -> bool:
+        return self._connection.closed
+
+    @property
+    def server(self) -> Server | None:
+        return self._connection.server
+
+    @property
+    def restarts(self) -> int:
+        return self._connection.restarts
+
+    async def restarted(self, seen: int) -> None:
+        await self._connection.restarted(seen)
+
+    @property
+    def listeners(self) -> set[Callable[[], None]]:
+        return self._connection.listeners
+
+    @property
+    def forgets(self) -> bool:
+        return self._streams.apart
+
+    @property
+    def max_payload(self) -> int:
+        return self._client.max_payload
+
+    @property
+    def max_body(self) -> int:
+        return self._settings.max_body
+
+    @property
+    def registry(self) -> KeyValueRegistry:
+        return self._registry
+
+    # Streams
+
+    def name_of(self, stream: StreamKind) -> str:
+        return self._streams[stream]
+
+    async def set_up(self, *, create: bool = True) -> None:
+        await self._streams.set_up(create=create)
+
+    def _broker_left(self) -> None:
+        # there only where the broker need not sync it
+        self._client.drop_deliveries_of(self._subjects.handoffs_stream)
+        self._registry.broker_left()
+
+    def _broker_came_back(self) -> None:
+        self._registry.broker_came_back()
+        self._streams.restore()
+
+    def _nobody_answers(self, subject: str) -> None:
+        self._streams.unheard(subject)
+
+    # Messages
+
+    def publish(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """It is under way when this returns, so that several are together: unless the connection is away, or `body`
+        has to be kept apart first."""
+        orders = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
+        if message_id is not None:
+            orders[MESSAGE_ID] = message_id
+        return self._store(subject, subject, body, headers, orders)()
+
+    def _store(
+        self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
+    ) -> UnderWay[int]:
+        """Store on `name` what is for `subject`. What is refused here is refused to whoever waits: others are under
+        way beside it."""
+        try:
+            check_subject(name)
+            if subject != name:
+                check_subject(subject)
+            wire = wire_headers(headers, orders)
+            if self._artifacts.fits(body):
+                return self._writer.begin(name, body, wire)
+        except PointsmanError as error:
+            return partial(_refuse, error)
+        return partial(self._store_claimed, name, subject, body, wire)
+
+    async def _store_claimed(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> int:
+        return await self._writer.store(name, *await self._artifacts.claimed(subject, body, wire))
+
+    def schedule(
+        self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
+    ) -> Coroutine[Any, Any, bool]:
+        """Under way when this returns, as with `publish`."""
+        moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        # Expected of the target and not of `name`: what has fired meanwhile has left its own subject.
+        orders = {
+            "Nats-Schedule": f"@at {moment}",
+            "Nats-Schedule-Target": target,
+            EXPECTED_SEQUENCE: "0",
+            EXPECTED_OF: target,
+        }
+        return self._scheduled(self._store(name, target, body, headers, orders))
+
+    async def _scheduled(self, storing: UnderWay[int]) -> bool:
+        try:
+            await storing()
+        except Conflict:
+            return False
+        return True
+
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        check_subject(subject)
+        await self._purge(stream, {"filter": subject})
+
+    async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
+        check_filter(subject)
+        await self._purge(stream, {"filter": subject, "seq": last + 1})
+
+    async def _purge(self, stream: StreamKind, order: Mapping[str, str | int]) -> None:
+        answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", order)
+        if error_code(answer):
+            raise PeerError(f"the broker does not purge {order['filter']}: {said(answer)}")
+
+    async def time(self) -> datetime:
+        return await self._reader.now(self._streams["work"])
+
+    async def lacks_room(self, stream: StreamKind) -> str:
+        name = self._streams[stream]
+        answer = await self.api(f"STREAM.INFO.{name}")
+        if error_code(answer):
+            raise BusUnavailable(f"the broker does not describe {name}: {said(answer)}")
+        config, state = answer["config"], answer["state"]
+        if (age := config.get("max_age", 0)) and stream in ("work", "handoffs", "log"):
+            return f"{name} drops what is older than {age / nanoseconds(86_400):g} days, whoever waits for it"
+        # Where the bound of bytes comes first depends on the message: the largest has to fit.
+        for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
+            if (limit := config.get(bound, -1)) <= 0:
+                continue
+            if config["discard"] == "old":
+                return f"{name} drops its oldest messages beyond {limit} {unit}"
+            if limit < (held := state[unit]) + room:
+                return f"{name} holds {held} {unit} of at most {limit}, and refuses what does not fit"
+        return ""
+
+    async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
+        check_filter(subject)
+        found: list[str] = []
+        while True:
+            query = {"subjects_filter": subject, "offset": len(found)}
+            answer = await self.api(f"STREAM.INFO.{self._streams[stream]}", query)
+            if error_code(answer):
+                raise BusUnavailable(f"the broker does not describe {self._streams[stream]}: {said(answer)}")
+            page = answer["state"].get("subjects") or {}
+            found += page
+            if not page or len(found) >= answer.get("total", 0):
+                return sorted(found)
+
+    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        check_filter(subject)
+        found = await self._reader.from_leader(self._streams[stream], {"last_by_subj": subject})
+        return found and await self._artifacts.whole(found)
+
+    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+        found = await self._reader.from_leader(self._streams[stream], {"seq": sequence})
+        return found and await self._artifacts.whole(found)
+
+    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+        answer = await self.api(f"STREAM.MSG.DELETE.{self._streams[stream]}", {"seq": sequence, "no_erase": True})
+        if error_code(answer):
+            if await self.get(stream, sequence) is None:
+                return False
+            raise PeerError(f"the broker does not delete {sequence} of {self._streams[stream]}: {said(answer)}")
+        return True
+
+    def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        check_filter(subject)
+        return self._whole(self._reader.read(self._streams[stream], subject, after))
+
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+        for subject in subjects:
+            check_filter(subject)
+        return self._whole(self._reader.follow(self._streams[stream], subjects, after))
+
+    async def _whole(self, messages: AsyncGenerator[Stored, None]) -> AsyncGenerator[Stored, None]:
+        async with aclosing(messages):
+            async for stored in messages:
+                yield stored if stored.body else await self._artifacts.whole(stored)
+
+    # Consumers
+
+    async def consumer(
+        self,
+        name: str,
+        stream: StreamKind,
+        subject: str,
+        *,
+        ack_wait: float,
+        max_in_flight: int = 1000,
+        ranked: bool = False,
+    ) -> PullConsumer:
+        check_filter(subject)
+        check_consumer(name)
+        config = durable(name, subject, ack_wait, max_in_flight, ranked=ranked)
+
+        def handed_out(amount: int) -> None:
+            if self._watcher is not None:
+                self._watcher.received(subject, self.server, name, amount)
+
+        whole = self._artifacts.whole
+        consumer = PullConsumer(
+            self,
+            self._streams[stream],
+            config,
+            self._consumers.discard,
+            handed_out,
+            whole,
+            forgets=self._streams.apart and stream == "handoffs",
+        )
+        await consumer.open()
+        self._consumers.add(consumer)
+        return consumer
+
+    async def hand_on(self, name: str, message: Arrival) -> bool:
+        return await self._handing.hand_on(name, message)
+
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+        return self._handing.receiving(token(name, "receiver"), handed)
+
+    async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+        answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{check_consumer(name)}")
+        if code := error_code(answer):
+            if code in (NO_CONSUMER, NO_STREAM):
+                return None
+            raise PeerError(f"the broker does not describe the consumer {name}: {said(answer)}")
+        differing = tuple(wait / nanoseconds(1) for wait in sorted(ack_waits(answer)))
+        settled = answer["ack_floor"]["stream_seq"]
+        return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
+
+    # Core NATS
+
+    async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        check_subject(subject)
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
+        block = header_bytes(wire)
+        check_size(subject, len(block), len(body), self.max_payload)
+        if self.connected:
+            await self.send(subject, body, headers=block)
+
+    async def listen(
+        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        return await self._listening.listen(subject, heard)
+
+    async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
+        return await self._listening.serve(service)
+
+
+async def _refuse(error: PointsmanError) -> NoReturn:
+    raise error

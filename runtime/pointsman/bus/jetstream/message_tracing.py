@@ -1,0 +1,57 @@
+"""What servers of the broker tell of a message that asked for it, by `Nats-Trace-Dest` (NATS ADR-41, server 2.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic_core import from_json
+
+from pointsman.ports.bus import Hop, HopStep
+
+__all__ = ["TRACE_DESTINATION", "hop_of", "is_sampled"]
+
+TRACE_DESTINATION: Final = "Nats-Trace-Dest"
+
+_KINDS: Final[Mapping[str, Literal["received", "handed_on", "stored"]]] = {
+    "in": "received",
+    "eg": "handed_on",
+    "js": "stored",
+}
+_SAMPLED: Final = 0x01
+
+
+def is_sampled(headers: Mapping[str, str]) -> bool:
+    """Whether the message is of a trace that is kept: the last flag of its `traceparent`."""
+    flags = headers.get("traceparent", "")[-2:]
+    try:
+        return bool(int(flags, 16) & _SAMPLED)
+    except ValueError:
+        return False
+
+
+def hop_of(told: bytes) -> Hop | None:
+    """One server's account of one message; None for what is none, or holds nothing that is known here."""
+    try:
+        account: dict[str, Any] = from_json(told)
+        steps = tuple(_steps(account["events"]))
+        if not steps or steps[0].kind != "received":
+            return None
+        return Hop(
+            subject=account["events"][0]["subj"],
+            headers={name.lower(): values[0] for name, values in account["request"]["header"].items()},
+            server=account["server"]["name"],
+            steps=steps,
+            error=next((event["error"] for event in account["events"] if event.get("error")), ""),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _steps(events: list[dict[str, Any]]) -> Iterator[HopStep]:
+    for event in events:
+        if (kind := _KINDS.get(event["type"])) is not None:
+            where = event.get("stream") or event.get("name") or ""
+            refused = kind == "stored" and event.get("error")
+            yield HopStep("refused" if refused else kind, datetime.fromisoformat(event["ts"]), where)

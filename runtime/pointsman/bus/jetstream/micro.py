@@ -1,0 +1,51 @@
+"""What a service answers by the NATS micro protocol (ADR-32). Its times are in nanoseconds."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from pointsman.ports.bus import Service
+from pointsman_schemas.ids import token
+
+__all__ = ["micro_answer", "micro_subjects"]
+
+_VERBS = ("PING", "INFO", "STATS")
+
+
+def micro_subjects(service: Service) -> list[tuple[str, str]]:
+    """What `service` is asked on, each with its verb: all services, those of its name, and it alone."""
+    name, instance = token(service.name, "service"), token(service.id, "instance")
+    return [(f"$SRV.{verb}{scope}", verb) for verb in _VERBS for scope in ("", f".{name}", f".{name}.{instance}")]
+
+
+def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
+    """The JSON answer of `service` to the `verb` of a subject; `started` is in UTC."""
+    answer: dict[str, Any] = {
+        "type": f"io.nats.micro.v1.{verb.lower()}_response",
+        "name": service.name,
+        "id": service.id,
+        "version": service.version,
+        "metadata": dict(service.metadata),
+    }
+    endpoint: dict[str, Any] = {"name": service.name, "subject": service.subject, "queue_group": "q"}
+    if verb == "INFO":
+        answer |= {"description": service.description, "endpoints": [{**endpoint, "metadata": {}}]}
+    elif verb == "STATS":
+        spent = int(service.processing_time * 1e9)
+        answer |= {
+            "started": started.isoformat().replace("+00:00", "Z"),
+            "endpoints": [
+                {
+                    **endpoint,
+                    "num_requests": service.requests,
+                    "num_errors": service.errors,
+                    "last_error": service.last_error,
+                    "processing_time": spent,
+                    "average_processing_time": spent // service.requests if service.requests else 0,
+                    "data": {"left_running": service.left_running()},
+                }
+            ],
+        }
+    return json.dumps(answer).encode()

@@ -1,0 +1,198 @@
+"""How JetStream writes things down: reply subjects, header blocks, times, the numbers of its errors."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from pointsman.bus.validation import is_own
+from pointsman.ports.bus import Stored
+
+__all__ = [
+    "CONFLICT",
+    "IN_USE",
+    "NOT_DELETED",
+    "NO_CONSUMER",
+    "NO_MESSAGE",
+    "NO_ROOM",
+    "NO_STREAM",
+    "TOO_BIG",
+    "UNDER_WAY",
+    "Arrival",
+    "Connection",
+    "HandingConnection",
+    "Inbox",
+    "Meta",
+    "UnderWay",
+    "as_stored",
+    "error_code",
+    "header_block",
+    "header_bytes",
+    "header_lines",
+    "instant",
+    "nanoseconds",
+    "said",
+]
+
+_Result = TypeVar("_Result")
+UnderWay: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
+"""How to wait for what is under way. A coroutine within one that nobody awaits would be one that was never awaited."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
+IN_USE = 10058  # a stream of that name exists with another configuration
+NOT_DELETED = 10057  # also what the delete of a missing message is answered with, as an internal error
+CONFLICT = 10071  # the subject ends at another sequence
+UNDER_WAY = 10164  # a replicated stream has another message for the subject, which may still come to nothing
+NO_ROOM = 10077  # the stream cannot store it: it is full, or its disk is
+TOO_BIG = frozenset({10054, 10097})
+
+
+class Arrival:
+    """A message as it came off the wire. Its header block, of which most is never asked for, is read when it is."""
+
+    __slots__ = ("block", "data", "reply", "subject")
+
+    def __init__(self, subject: str, reply: str, data: bytes, block: bytes | None = None) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.data = data
+        self.block = block
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return header_lines(self.block) if self.block else {}
+
+    @property
+    def own_headers(self) -> dict[str, str]:
+        """Those that the event was sent with."""
+        return header_lines(self.block, _is_own_name) if self.block else {}
+
+    @property
+    def status(self) -> str:
+        """What the server says instead of a message, as in `408 Request Timeout`; empty for what somebody published."""
+        return self.block[8 : self.block.find(b"\r\n")].decode("utf-8", "replace").strip() if self.block else ""
+
+
+class Inbox(Protocol):
+    """Something listened to. Neither method raises."""
+
+    async def drop(self) -> None:
+        """Listen no more."""
+
+    async def drain(self) -> None:
+        """Listen no more, after what the broker has sent already was heard. Bounded in time."""
+
+
+class Connection(Protocol):
+    """What those need of the connection who ask the broker, and hear from it."""
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def restarts(self) -> int:
+        """How often the server was another one after a lost connection."""
+        ...
+
+    @property
+    def listeners(self) -> set[Callable[[], None]]:
+        """Called when the connection is lost."""
+        ...
+
+    def new_inbox(self) -> str: ...
+    async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
+    async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None: ...
+    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
+        """`heard` is called for every message as it is read, before the next one is: let it be short."""
+        ...
+
+
+class HandingConnection(Connection, Protocol):
+    """What consumers need of it."""
+
+    async def hand_on(self, name: str, message: Arrival) -> bool:
+        """Whether the delivery `message` was sent to whoever receives as `name`."""
+        ...
+
+
+class Meta:
+    """What the reply subject of a delivery says.
+
+    It is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.delivery.time.pending`; with a domain, and a
+    random token at the end, when the server is so configured.
+    """
+
+    __slots__ = ("at", "delivered", "delivery", "sequence")
+
+    def __init__(self, reply: str) -> None:
+        tokens = reply.split(".")
+        delivered, sequence, delivery, at = tokens[4:8] if len(tokens) == 9 else tokens[6:10]
+        self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
+        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # to the digit what `instant` reads elsewhere
+
+
+def as_stored(message: Arrival, meta: Meta) -> Stored:
+    """A delivered message as its stream holds it, with the event's own headers."""
+    return Stored(message.subject, message.data, message.own_headers, meta.sequence, meta.at)
+
+
+def header_block(encoded: str) -> dict[str, str]:
+    """The event's own headers, from the base64 of a header block as it is on the wire."""
+    return header_lines(b64decode(encoded), _is_own_name)
+
+
+def header_bytes(headers: Mapping[str, str]) -> bytes:
+    """The header block of names and values that `wire_headers` has checked; empty for none."""
+    if not headers:
+        return b""
+    lines = "\r\n".join(map(": ".join, headers.items()))
+    return f"NATS/1.0\r\n{lines}\r\n\r\n".encode()
+
+
+@lru_cache(1024)  # there are a few dozen
+def _is_name(name: str) -> bool:
+    return " " not in name and "\t" not in name and name.isascii()
+
+
+@lru_cache(1024)
+def _is_own_name(name: str) -> bool:
+    return _is_name(name) and is_own(name)
+
+
+def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict[str, str]:
+    """`Name: value` per line, of the names that are `wanted`. A line of another form is passed over, as is the first,
+    which names the version."""
+    return {
+        name: value.strip()
+        for line in block.decode("utf-8", "replace").split("\r\n")
+        for name, colon, value in (line.partition(":"),)
+        if colon and wanted(name)
+    }
+
+
+def instant(text: str) -> datetime:
+    """RFC 3339 as Go writes it, with up to nine digits of a second; Python keeps six."""
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
+
+
+def error_code(answer: Mapping[str, Any]) -> int:
+    """JetStream's number for what went wrong; 0 when nothing did."""
+    error = answer.get("error")
+    return int(error.get("err_code") or error.get("code") or -1) if error else 0
+
+
+def said(answer: Mapping[str, Any]) -> str:
+    """The error of an answer, in the broker's words."""
+    return f"{answer['error'].get('description', 'no reason given')} ({error_code(answer)})"
+
+
+def nanoseconds(seconds: float) -> int:
+    """Whole nanoseconds, as the broker counts, of seconds."""
+    return int(seconds * 1e9)

@@ -1,0 +1,206 @@
+"""Reading streams: what the leader holds of one message, what a subject holds now, and what comes after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pointsman.bus.jetstream.protocol import (
+    NO_MESSAGE,
+    NO_STREAM,
+    Arrival,
+    Connection,
+    Meta,
+    as_stored,
+    error_code,
+    header_block,
+    instant,
+    nanoseconds,
+    said,
+)
+from pointsman.bus.jetstream.pull_consumer import Pull
+from pointsman.bus.validation import own_headers
+from pointsman.errors import BusUnavailable, PeerError
+from pointsman.ports.bus import Stored
+from pointsman.structured import structlog
+
+__all__ = ["StreamReader"]
+
+_log = structlog.get_logger(__name__)
+
+_WINDOW = 256  # messages a follower has on the way: enough to hide the round trip, little enough to hold
+_BATCH = 512  # messages asked for in one direct get
+_LINGER = 60.0  # seconds the broker keeps a follower's consumer that nobody pulls from
+_AGAIN = 0.5  # seconds before what a follower needs is asked for again
+
+
+class StreamReader:
+    """Reads the streams of a connection. One answer is waited for `timeout` seconds.
+
+    `missing` is told of a stream that the broker is without, and says whether it is worth another look.
+    """
+
+    def __init__(self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]]) -> None:
+        self._bus = bus
+        self._timeout = timeout
+        self._missing = missing
+
+    async def now(self, stream: str) -> datetime:
+        """The clock of the broker that times the messages of `stream`."""
+        answer = await self._bus.api(f"STREAM.INFO.{stream}")
+        if error_code(answer):
+            raise PeerError(f"the broker does not describe the stream {stream}: {said(answer)}")
+        return instant(answer["ts"])
+
+    async def from_leader(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
+        """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
+        answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
+        if error_code(answer) == NO_STREAM and await self._missing(stream):
+            answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
+        if code := error_code(answer):
+            if code == NO_MESSAGE:
+                return None
+            raise PeerError(f"the broker does not read {query} of {stream}: {said(answer)}")
+        message = answer["message"]
+        return Stored(
+            message["subject"],
+            b64decode(message.get("data", "")),
+            header_block(message.get("hdrs", "")),
+            message["seq"],
+            instant(message["time"]),
+        )
+
+    async def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[Stored, None]:
+        """What `subject` holds now: the leader names its last sequence, batched direct gets bring all up to there.
+
+        One leader read and one request per `_BATCH` messages, where a consumer would cost three requests and leave a
+        thing to clean up. What a replica that is behind does not have yet is read from the leader, one by one.
+        """
+        end = await self.from_leader(stream, {"last_by_subj": subject})
+        while end is not None and after < end.sequence:
+            reached = after
+            for stored in await self._direct_batch(stream, subject, after + 1):
+                if stored.sequence > after:
+                    after = stored.sequence
+                    yield stored
+            if after == reached:  # a replica that is behind, or a message with headers that hide its number
+                next_one = await self.from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
+                if next_one is None:  # the last one was deleted meanwhile
+                    return
+                after = next_one.sequence
+                yield next_one
+
+    async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[Stored]:
+        batch: list[Stored] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def arrived(message: Arrival) -> None:
+            headers = message.headers
+            if "Nats-Sequence" in headers:
+                batch.append(
+                    Stored(
+                        headers["Nats-Subject"],
+                        message.data,
+                        own_headers(headers),
+                        int(headers["Nats-Sequence"]),
+                        instant(headers["Nats-Time-Stamp"]),
+                    )
+                )
+            elif not done.done():
+                done.set_result(None)
+
+        query = json.dumps({"batch": _BATCH, "next_by_subj": subject, "seq": sequence}).encode()
+        inbox = self._bus.new_inbox()
+        listening = await self._bus.hear(inbox, arrived)
+        try:
+            await self._bus.send(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
+            async with asyncio.timeout(self._timeout):
+                await done
+        except TimeoutError:
+            raise BusUnavailable(f"no answer to a read of {subject} in {stream} within {self._timeout} s") from None
+        finally:
+            await listening.drop()
+        return batch
+
+    async def follow(
+        self,
+        stream: str,
+        subjects: Sequence[str],
+        after: int,
+    ) -> AsyncGenerator[Stored, None]:
+        """What the subjects hold above `after`, then what comes.
+
+        An ephemeral consumer counts its deliveries: the first number that does not follow means that something was lost
+        on the way, and a new consumer begins after the last message that was handed out. A broker that came back with
+        less than it had counts from lower: a stream that was made anew is read from its start, one that lost its end
+        from what it has left.
+        """
+        made: object = None
+        while True:
+            state = await self._patiently(stream, subjects, lambda: self._bus.api(f"STREAM.INFO.{stream}"))
+            after = min(after, state["state"]["last_seq"]) if made in (None, state["created"]) else 0
+            made = state["created"]
+            name = await self._follower(stream, subjects, after)
+            pull = Pull(self._bus, stream, name)
+            try:
+                await pull.open()
+                expected = 1
+                while pull.buffer or not pull.lost:
+                    await pull.refill(_WINDOW)
+                    if not pull.buffer:
+                        await pull.wait()
+                        continue
+                    meta = Meta(pull.buffer[0].reply)
+                    if meta.delivery != expected:
+                        break
+                    expected += 1
+                    after = meta.sequence
+                    yield as_stored(pull.buffer.popleft(), meta)
+            finally:
+                await pull.close()
+                await self._bus.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", reply=self._bus.new_inbox())
+
+    async def _follower(self, stream: str, subjects: Sequence[str], after: int) -> str:
+        """The name of a new ephemeral consumer. Each try asks for the same: a lost answer leaves none behind."""
+        name = f"reader_{self._bus.new_inbox().rpartition('.')[2]}"
+        order = {
+            "stream_name": stream,
+            "config": {
+                "name": name,
+                "filter_subjects": list(subjects),
+                "ack_policy": "none",
+                "max_deliver": -1,
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": after + 1,
+                "replay_policy": "instant",
+                "mem_storage": True,
+                "num_replicas": 1,
+                "inactive_threshold": nanoseconds(_LINGER),
+            },
+        }
+        await self._patiently(stream, subjects, lambda: self._bus.api(f"CONSUMER.CREATE.{stream}.{name}", order))
+        return name
+
+    async def _patiently(
+        self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """The answer a follower needs, however long the broker cannot or will not give it; each reason is said once."""
+        reason = ""
+        while True:
+            try:
+                answer = await ask()
+                if not error_code(answer):
+                    return answer
+                refusal = said(answer)
+            except BusUnavailable as error:
+                if self._bus.closed:
+                    raise
+                refusal = str(error)
+            if refusal != reason and self._bus.connected:  # a lost connection has its own line
+                reason = refusal
+                _log.warning("follow_waits", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
+            await asyncio.sleep(_AGAIN)

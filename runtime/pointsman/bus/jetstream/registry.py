@@ -1,0 +1,155 @@
+"""Who is alive now, from a key-value bucket whose entries the broker drops when their agent stops refreshing them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from pointsman.bus.jetstream.stream_config import MARKER
+from pointsman.ports.bus import Stored
+from pointsman.ports.clock import Clock
+from pointsman.structured import structlog
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.errors import ContractError
+from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import parse
+
+__all__ = ["KeyValueRegistry"]
+
+_log = structlog.get_logger(__name__)
+
+
+_AGAIN = 1.0  # seconds before a watch that broke begins again: never a hot loop
+
+
+class _Bus(Protocol):
+    @property
+    def closed(self) -> bool: ...
+
+
+class _Writer(Protocol):
+    def store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]: ...
+
+
+class _Reader(Protocol):
+    async def now(self, stream: str) -> datetime: ...
+    def read(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
+    def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
+
+
+class KeyValueRegistry:
+    """Cards in a key-value bucket, each with a time to live that its agent's heartbeat renews.
+
+    The broker leaves a marker when a card expires, and watchers see it. A watcher that was away longer than the marker
+    stays would never know, so cards also expire here, by the time to live they were announced with.
+
+    An outage of the broker says nothing about who is alive: who was alive when it began is taken to be until the time
+    to live has passed since it ended. Otherwise the first plans after an outage would name agents nobody knows.
+
+    A broker that was killed may keep cards for good whose time has passed: what is there at the start lives for what
+    the broker's own clock leaves of its time.
+    """
+
+    def __init__(
+        self, bus: _Bus, writer: _Writer, reader: _Reader, bucket: str, time_to_live: float, clock: Clock
+    ) -> None:
+        self._bus = bus
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._stream = f"KV_{bucket}"
+        self._prefix = f"$KV.{bucket}."
+        self._time_to_live = time_to_live
+        self._alive: dict[str, tuple[AgentCard, float]] = {}
+        self._sorted: tuple[AgentCard, ...] | None = None
+        self._next_expiry = 0.0
+        self._away = False
+        self._trusted_until = 0.0
+        self._starting = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def announce(self, card: AgentCard) -> None:
+        await self._writer.store(
+            self._subject(card),
+            card.model_dump_json(exclude_none=True).encode(),
+            {"Nats-TTL": _ttl(self._time_to_live)},
+        )
+
+    async def withdraw(self, card: AgentCard) -> None:
+        await self._writer.store(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(MARKER)})
+
+    async def cards(self) -> Sequence[AgentCard]:
+        if self._watch is None:
+            async with self._starting:
+                if self._watch is None:
+                    await self._start()
+        if self._sorted is None or self._clock.monotonic() >= self._next_expiry:
+            self._expire()
+            self._next_expiry = min((until for _, until in self._alive.values()), default=float("inf"))
+            cards = (card for card, _ in self._alive.values())
+            self._sorted = tuple(sorted(cards, key=lambda card: (card.name, card.instance)))
+        return self._sorted
+
+    def broker_left(self) -> None:
+        self._expire()
+        self._away = True
+
+    def broker_came_back(self) -> None:
+        self._away = False
+        self._trusted_until = self._clock.monotonic() + self._time_to_live
+        self._alive = {key: (card, max(until, self._trusted_until)) for key, (card, until) in self._alive.items()}
+        self._sorted = None
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+    async def _start(self) -> None:
+        after, now = 0, await self._reader.now(self._stream)
+        async for stored in self._reader.read(self._stream, f"{self._prefix}>", 0):
+            self._note(stored, max(0.0, (now - stored.at).total_seconds()))
+            after = stored.sequence
+        self._watch = asyncio.create_task(self._keep_current(after))
+
+    async def _keep_current(self, after: int) -> None:
+        """Follow the bucket for as long as the bus is open. Nobody waits for this task: it must not just end."""
+        while True:
+            try:
+                async for stored in self._reader.follow(self._stream, [f"{self._prefix}>"], after):
+                    after = stored.sequence
+                    self._note(stored)
+            except Exception as error:
+                if self._bus.closed:
+                    return
+                _log.error("registry_watch_broken", exc_info=error, hint="it begins again after what it saw last")
+            await self._clock.sleep(_AGAIN)
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        if not self._away:
+            self._alive = {key: entry for key, entry in self._alive.items() if entry[1] > now}
+
+    def _note(self, stored: Stored, age: float = 0.0) -> None:
+        key = stored.subject.removeprefix(self._prefix)
+        self._sorted = None
+        if not stored.body:  # withdrawn, or expired: a marker has no body
+            if "KV-Operation" in stored.headers or self._clock.monotonic() >= self._trusted_until:
+                self._alive.pop(key, None)
+            return
+        try:
+            card = parse(AgentCard, stored.body)
+        except ContractError as error:
+            _log.warning("card_unreadable", key=key, error=str(error))
+            return
+        self._alive[key] = card, self._clock.monotonic() + self._time_to_live - age
+
+    def _subject(self, card: AgentCard) -> str:
+        return f"{self._prefix}{card.name}.{token(card.instance, 'instance')}"
+
+
+def _ttl(seconds: float) -> str:
+    """A message's time to live, rounded up: the broker counts in whole seconds and refuses less than one."""
+    return f"{max(1, -int(-seconds // 1))}s"

@@ -1,0 +1,247 @@
+"""What the streams and buckets of a namespace are: those that are missing are made, those that exist must fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pointsman.bus.jetstream.protocol import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
+from pointsman.errors import ConfigurationError, NotFound
+from pointsman.settings import Settings
+from pointsman.structured import structlog
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs", "unattended"]
+
+_log = structlog.get_logger(__name__)
+
+MARKER = 60.0  # seconds a tombstone of the registry stays for watchers that were away
+_DAY = 86_400.0
+_DUPLICATES = 120.0  # seconds: the broker's own default, long enough for a client's retries
+_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
+_ASYNC = "async"  # nats-server's own word for a stream that answers before it has written
+_ONE_NODE = (
+    "handoffs need not be synced on a broker of one node only: in a cluster a node may restart unnoticed, and three "
+    "copies are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
+)
+
+_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
+
+_FORMER = re.compile(r"(.*\.request\.)>")  # a work stream that was made so does all it did
+
+_MUST_FIT = (
+    "subjects",
+    "retention",
+    "storage",
+    "discard",
+    "allow_direct",
+    "allow_rollup_hdrs",
+    "allow_msg_ttl",
+    "allow_msg_schedules",
+    "max_msgs_per_subject",
+    "persist_mode",
+)  # the rest (age, replicas, limits) is the operator's choice
+
+
+async def ensure_streams(
+    bus: Connection,
+    subjects: Subjects,
+    settings: Settings,
+    *,
+    create: bool,
+    again: bool = False,
+    clustered: bool = False,
+) -> bool:
+    """Whether handoffs have a stream of their own, when all there has to be is there and fits.
+
+    `again`: it was once; what is missing now has been lost. `clustered`: the broker is one of several nodes.
+
+    Raises:
+        ConfigurationError: the broker cannot do what is needed, or what exists does not fit.
+        NotFound: something is missing, and `create` is not set.
+    """
+    info = await bus.api("INFO")
+    if error_code(info):
+        raise ConfigurationError(f"JetStream is not to be had at {settings.servers}: {said(info)}")
+    level = int(info.get("api", {}).get("level", 0))
+    if level < _API_LEVEL:
+        raise ConfigurationError(
+            f"the broker has JetStream API level {level}, expected {_API_LEVEL} or more for message schedules; "
+            "run nats-server 2.12.8 or newer"
+        )
+
+    async def found(wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = wanted["name"]
+        answer = await bus.api(f"STREAM.INFO.{name}")
+        if error_code(answer) == NO_STREAM:
+            if not create:
+                if wanted is not first:
+                    raise NotFound(f"the namespace {subjects.namespace!r} is without its stream {name}")
+                there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
+                raise NotFound(f"there is no namespace {subjects.namespace!r} at {settings.servers}; there is: {there}")
+            if again:
+                _log.warning("stream_lost", stream=name, hint="the broker is without it: it is made again, empty")
+            answer = await bus.api(f"STREAM.CREATE.{name}", wanted)
+            if error_code(answer) == IN_USE:  # another process was faster, with other settings
+                answer = await bus.api(f"STREAM.INFO.{name}")
+        if create and not error_code(answer) and answer["config"].get("max_age") == former.get(name, -1):
+            answer = await bus.api(f"STREAM.UPDATE.{name}", {**answer["config"], "max_age": 0})
+        if error_code(answer):
+            raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
+        config: Mapping[str, Any] = answer["config"]
+        return config
+
+    former = _former_ages(subjects, settings)
+
+    several = clustered or settings.replicas > 1
+    if settings.unsynced_handoffs and several:
+        raise ConfigurationError(_ONE_NODE)
+    # Whoever made the streams has decided where handoffs are; either of the two may have been lost since.
+    apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoffs_stream}"))
+    first, *_ = stream_configs(subjects, settings, apart=apart)
+    work = await found(first)
+    apart = f"{subjects.namespace}.handoff.>" not in work["subjects"]
+    if apart and several:
+        raise ConfigurationError(_ONE_NODE)
+    if create and not again and settings.unsynced_handoffs and not apart:
+        _log.warning(
+            "handoffs_stay_synced",
+            stream=subjects.work_stream,
+            hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and goes on as it is; a new "
+            "POINTSMAN_NAMESPACE has them apart",
+        )
+    first, *others = stream_configs(subjects, settings, apart=apart)
+    check_fits(first, work)
+    for wanted in others:
+        check_fits(wanted, await found(wanted))
+    return apart
+
+
+def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:
+    """The JetStream configurations of everything a namespace needs, the work stream first. Times are in nanoseconds.
+
+    `apart`: handoffs, and those that wait for their time, have a stream of their own, which is not synced.
+
+    `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get. What is not
+    said of `discard` may be either: bounds are the operator's, and one that refuses what is beyond them loses nothing.
+    What has no age is for supervisors to trim: the broker would drop what somebody is still owed.
+    """
+    ns, kept = subjects.namespace, nanoseconds(settings.retention_days * _DAY)
+    common: dict[str, Any] = {
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": settings.replicas,
+        "duplicate_window": nanoseconds(_DUPLICATES),
+        "max_msgs_per_subject": -1,
+        "allow_direct": True,
+    }
+    work: dict[str, Any] = {
+        **common,
+        "discard": "old",  # the server has no other where there are schedules
+        "name": subjects.work_stream,
+        "allow_msg_schedules": True,
+        "allow_msg_ttl": True,
+        "allow_rollup_hdrs": True,
+        # A request of more tokens would be stored and answered, and no team would read it.
+        "subjects": [subjects.requests, *(f"{ns}.{kind}.>" for kind in ("handoff", "step", "inbox", "schedule"))],
+    }
+    working = [work]
+    if apart:
+        timers = f"{ns}.schedule.*.*"
+        # What a schedule produces is stored where the schedule was: the two kinds of them go different ways.
+        work["subjects"] = [subjects.requests, f"{ns}.step.>", f"{ns}.inbox.>", timers]
+        theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
+        working.append({**work, "name": subjects.handoffs_stream, "subjects": theirs, "persist_mode": _ASYNC})
+    return [
+        *working,
+        {
+            **common,
+            "name": subjects.log_stream,
+            "subjects": [f"{ns}.{kind}.>" for kind in ("log", "event", "outcome")],
+        },
+        {
+            **common,
+            "name": subjects.dead_stream,
+            "max_age": kept,
+            "subjects": [
+                f"{ns}.dead.>",
+                *(
+                    f"{_ADVISORY}.{kind}.{stream['name']}.>"
+                    for stream in working
+                    for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")
+                ),
+            ],
+        },
+        {
+            **common,
+            "discard": "old",
+            "name": subjects.limits_stream,
+            "max_age": nanoseconds(_DAY),
+            "max_msgs_per_subject": 1,
+            "subjects": [f"{ns}.limit.*"],
+        },
+        {
+            **common,
+            "name": f"OBJ_{subjects.artifacts_bucket}",
+            "subjects": [f"$O.{subjects.artifacts_bucket}.{part}.>" for part in ("C", "M")],
+            "max_bytes": settings.artifacts_bytes or -1,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+        },
+        {
+            **common,
+            "name": f"KV_{subjects.agents_bucket}",
+            "subjects": [f"$KV.{subjects.agents_bucket}.>"],
+            "discard": "new",
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": nanoseconds(MARKER),
+        },
+    ]
+
+
+def _former_ages(subjects: Subjects, settings: Settings) -> Mapping[str, int]:
+    """The ages, in nanoseconds, that an earlier release gave streams which have none now. Another is the operator's."""
+    work, kept = nanoseconds(7 * _DAY), nanoseconds(settings.retention_days * _DAY)
+    return {
+        subjects.work_stream: work,
+        subjects.handoffs_stream: work,
+        subjects.log_stream: kept,
+        f"OBJ_{subjects.artifacts_bucket}": max(kept, work) + nanoseconds(_DAY),
+    }
+
+
+def unattended(subjects: Subjects) -> dict[str, str]:
+    """The streams that nobody has a consumer on, so that who writes or reads there is the first to miss one; each with
+    what its subjects begin with."""
+    return {
+        subjects.dead_stream: subjects.dead_letters.removesuffix(">"),
+        subjects.limits_stream: f"{subjects.namespace}.limit.",
+        f"OBJ_{subjects.artifacts_bucket}": f"$O.{subjects.artifacts_bucket}.",
+        f"KV_{subjects.agents_bucket}": f"$KV.{subjects.agents_bucket}.",
+    }
+
+
+def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` when the stream that exists cannot do what is wanted of it."""
+    for key in _MUST_FIT:
+        if (want := wanted.get(key)) is None:
+            continue
+        have = found.get(key) or type(want)()  # the server leaves out what is false or empty
+        if isinstance(want, list):
+            want, have = sorted(want), sorted(_FORMER.sub(r"\1*", each) for each in have)
+        if have != want:
+            raise ConfigurationError(
+                f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "
+                "the nats CLI, or choose another POINTSMAN_NAMESPACE"
+            )
+
+
+async def _namespaces(bus: Connection) -> list[str]:
+    """Those that have a stream of work at this broker."""
+    answer = await bus.api("STREAM.LIST", {"offset": 0})  # the first 256 streams: enough for a hint
+    configs = [stream["config"] for stream in answer.get("streams") or ()]
+    return sorted(config["subjects"][0].split(".")[0] for config in configs if config["name"].endswith("_WORK"))

@@ -1,0 +1,259 @@
+"""A broker inside the process, with the semantics of the real one: whatever holds here holds on JetStream, and back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+
+from pointsman.bus.claim_check import Artifacts
+from pointsman.bus.memory.broker import MAX_PAYLOAD, Broker
+from pointsman.bus.memory.consumers import MemoryConsumer
+from pointsman.bus.memory.registry import MemoryRegistry
+from pointsman.bus.stream_names import stream_names
+from pointsman.bus.validation import (
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    check_consumer,
+    check_filter,
+    check_size,
+    check_subject,
+    header_size,
+    matches,
+    own_headers,
+    wire_headers,
+)
+from pointsman.errors import BusUnavailable
+from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, Stored, StreamKind
+from pointsman.ports.clock import Clock
+from pointsman_schemas.claim_check import MAX_BODY
+from pointsman_schemas.ids import token
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["MemoryBroker", "MemoryBus"]
+
+
+class MemoryBroker(Broker):
+    """What several `MemoryBus` connections share: streams, consumers, schedules, cards, listeners, services."""
+
+    def connect(self) -> MemoryBus:
+        """One more connection to this broker."""
+        return MemoryBus(broker=self)
+
+
+class MemoryBus:
+    """One connection to a `MemoryBroker`; to one of its own when none is given."""
+
+    def __init__(
+        self,
+        namespace: str = "pointsman",
+        clock: Clock | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        *,
+        max_body: int = MAX_BODY,
+        broker: MemoryBroker | None = None,
+    ) -> None:
+        self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)
+        bucket = Subjects(self.broker.namespace).artifacts_bucket
+        self._artifacts = Artifacts(self, bucket, self.broker.max_body, self.broker.clock)
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return not self._closed
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def server(self) -> Server | None:
+        return None
+
+    @property
+    def forgets(self) -> bool:
+        return self.broker.forgets
+
+    @property
+    def restarts(self) -> int:
+        return self.broker.restarts
+
+    async def restarted(self, seen: int) -> None:
+        await self.broker.restarted(seen)
+
+    @property
+    def max_payload(self) -> int:
+        return self.broker.max_payload
+
+    @property
+    def max_body(self) -> int:
+        return self.broker.max_body
+
+    @property
+    def registry(self) -> MemoryRegistry:
+        return self.broker.registry
+
+    def name_of(self, stream: StreamKind) -> str:
+        return stream_names(Subjects(self.broker.namespace), apart=self.broker.forgets)[stream]
+
+    async def set_up(self, *, create: bool = True) -> None:
+        self._open()
+
+    async def publish(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+    ) -> int:
+        check_subject(subject)
+        extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
+        if message_id is not None:
+            extra[MESSAGE_ID] = message_id
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers, extra))
+        check_size(subject, header_size(wire), len(body), self.max_payload)
+        self._open()
+        self.broker.listening.broadcast(Stored(subject, bytes(body), own_headers(wire), 0, self.broker.clock.now()))
+        return self.broker.store(subject, body, wire)
+
+    async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        check_subject(name)
+        check_subject(target)
+        body, wire = await self._artifacts.claimed(target, body, wire_headers(headers))
+        check_size(name, header_size(wire), len(body), self.max_payload)
+        self._open()
+        return self.broker.schedule(name, at, target, body, wire)
+
+    async def purge(self, stream: StreamKind, subject: str) -> None:
+        check_subject(subject)
+        self._open()
+        self.broker.purge(stream, subject)
+
+    async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
+        check_filter(subject)
+        self._open()
+        self.broker.trim(stream, subject, last)
+
+    async def time(self) -> datetime:
+        self._open()
+        return self.broker.clock.now()
+
+    async def lacks_room(self, stream: StreamKind) -> str:
+        self._open()
+        return ""
+
+    async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
+        check_filter(subject)
+        self._open()
+        return self.broker.stream(stream).subjects(subject)
+
+    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        check_filter(subject)
+        self._open()
+        found = self.broker.stream(stream).select(subject)
+        return await self._artifacts.whole(found[-1]) if found else None
+
+    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+        self._open()
+        found = self.broker.stream(stream).at(sequence)
+        return found and await self._artifacts.whole(found)
+
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        check_filter(subject)
+        self._open()
+        for stored in self.broker.stream(stream).select(subject, after):
+            yield await self._artifacts.whole(stored)
+
+    async def follow(
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
+    ) -> AsyncGenerator[Stored, None]:
+        for subject in subjects:
+            check_filter(subject)
+        while True:
+            self._open()
+            held = self.broker.stream(stream)
+            for sequence in range(after + 1, held.end + 1):
+                stored = held.at(sequence)
+                if stored is not None and any(matches(subject, stored.subject) for subject in subjects):
+                    yield await self._artifacts.whole(stored)
+                after = sequence
+            if self.broker.stream(stream).end == after:
+                await self.broker.until_changed()
+
+    async def consumer(
+        self,
+        name: str,
+        stream: StreamKind,
+        subject: str,
+        *,
+        ack_wait: float,
+        max_in_flight: int = 1000,
+        ranked: bool = False,
+    ) -> MemoryConsumer:
+        check_filter(subject)
+        check_consumer(name)
+        self._open()
+        durable = self.broker.durable(stream, name, subject, ack_wait, max_in_flight)
+        return MemoryConsumer(self, durable, stream, ranked=ranked)
+
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+        self._open()
+        return self.broker.listening.receiving(token(name, "receiver"), handed)
+
+    async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+        self._open()
+        durable = self.broker.find_durable(stream, name)
+        if durable is None:
+            return None
+        fresh = sum(1 for sequence in durable.ready if sequence not in durable.counts)
+        settled = min(durable.unsettled, default=self.broker.stream(stream).end + 1) - 1
+        return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled, durable.ack_waits)
+
+    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+        self._open()
+        return self.broker.delete(stream, sequence)
+
+    async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        check_subject(subject)
+        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
+        check_size(subject, header_size(wire), len(body), self.max_payload)
+        if not self._closed:
+            self.broker.listening.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
+
+    async def listen(
+        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        check_filter(subject)
+        self._open()
+
+        async def told(stored: Stored) -> None:
+            await heard(await self._artifacts.whole(stored))
+
+        return self.broker.listening.hearing(subject, told)
+
+    async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
+        self._open()
+        self.broker.services.append(service)
+        return _until_left(lambda: self.broker.services.remove(service))
+
+    async def close(self) -> None:
+        self._closed = True
+        self.broker.wake()
+
+    async def whole(self, stored: Stored) -> Stored:
+        """`stored` with its body, wherever that is kept."""
+        return await self._artifacts.whole(stored)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BusUnavailable("this connection was closed; open another one")
+
+
+@asynccontextmanager
+async def _until_left(stop: Callable[[], None]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        stop()

@@ -1,0 +1,116 @@
+"""What a consumer of an in-memory broker is given, and what becomes of it when that is settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pointsman.bus.memory.broker import Broker
+from pointsman.bus.memory.streams import Durable
+from pointsman.errors import BusUnavailable
+from pointsman.ports.bus import Stored, StreamKind
+
+__all__ = ["MemoryConsumer", "MemoryDelivery"]
+
+
+class _Connection(Protocol):
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def connected(self) -> bool: ...
+    async def whole(self, stored: Stored) -> Stored: ...
+
+
+class MemoryConsumer:
+    """One connection's share of what `durable` hands out of its stream."""
+
+    def __init__(self, bus: _Connection, durable: Durable, kind: StreamKind, *, ranked: bool = False) -> None:
+        self._ranked = ranked
+        self.rank = 0
+        self._bus = bus
+        self._durable = durable
+        self._kind: StreamKind = kind
+        self._closed = False
+
+    @property
+    def bound(self) -> bool:
+        return self._bus.connected and not self._closed
+
+    async def take(self, room: int) -> Sequence[MemoryDelivery]:
+        broker = self._bus.broker
+        self._durable.asking.append(self)
+        try:
+            await asyncio.sleep(0)  # or one process that never waits would leave nothing to those it shares with
+            return await self._take(broker, room)
+        finally:
+            self._durable.asking.remove(self)
+            if self._ranked and self._durable.ready:
+                broker.wake(self._durable)  # for whoever comes behind this one
+
+    async def _take(self, broker: Broker, room: int) -> Sequence[MemoryDelivery]:
+        while True:
+            if not self.bound:
+                raise BusUnavailable(f"the consumer {self._durable.name} is closed")
+            stream = broker.stream(self._kind)
+            taken: list[MemoryDelivery] = []
+            while len(taken) < room and not self._outranked():
+                if (sequence := self._durable.hand_out(broker.clock.monotonic())) is None:
+                    break
+                if (stored := stream.at(sequence)) is not None:
+                    count, era = self._durable.counts[sequence], self._durable.era
+                    stored = await self._bus.whole(stored)
+                    taken.append(MemoryDelivery(stored, count, broker, self._durable, era))
+            if taken:
+                return taken
+            await broker.until_changed(self._durable)
+
+    def _outranked(self) -> bool:
+        return any(other.bound and other.rank < self.rank for other in self._durable.asking)
+
+    def set_rank(self, rank: int) -> None:
+        if self._ranked and rank != self.rank:
+            self.rank = rank
+            self._bus.broker.wake(self._durable)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._bus.broker.wake()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDelivery:
+    """See `ports.Delivery`. One of an `_era` that is over, when its broker has been started anew, settles nothing."""
+
+    message: Stored
+    delivered: int
+    _broker: Broker
+    _durable: Durable
+    _era: int
+
+    async def ack(self) -> None:
+        if self._era != self._durable.era:
+            return
+        self._durable.settle(self.message.sequence)
+        if self._durable.ready:  # there was no room for it in flight, maybe
+            self._broker.wake(self._durable)
+
+    async def nak(self, delay: float = 0.0) -> None:
+        self._again_in(delay)
+        self._broker.wake(self._durable)
+
+    async def term(self, reason: str) -> None:
+        if self._era == self._durable.era and self._durable.is_unsettled(self.message.sequence):
+            self._broker.advisories.append((self._durable.name, self.message.sequence, reason))
+        await self.ack()
+
+    async def in_progress(self) -> None:
+        self._again_in(self._durable.ack_wait)
+
+    async def hand_on(self, name: str) -> bool:
+        return self._era == self._durable.era and self._broker.listening.hand_on(name, self)
+
+    def _again_in(self, seconds: float) -> None:
+        if self._era == self._durable.era:
+            self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)

@@ -1,0 +1,159 @@
+"""What a `MemoryBroker` keeps: messages in streams, and for each durable consumer who had which of them. No waiting."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from pointsman.bus.validation import matches
+from pointsman.ports.bus import Stored
+
+__all__ = ["Durable", "Stream"]
+
+_DUPLICATE_WINDOW = 120.0  # seconds, as the real streams are created
+
+
+class Stream:
+    """Messages by sequence and by subject, and the ids of those stored lately. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._messages: dict[int, Stored] = {}
+        self._of_subject: dict[str, list[int]] = {}
+        self._message_ids: dict[str, tuple[int, float]] = {}
+
+    def copy(self) -> Stream:
+        """As it is now."""
+        other = Stream()
+        other.end = self.end
+        other._messages = dict(self._messages)
+        other._of_subject = {subject: list(sequences) for subject, sequences in self._of_subject.items()}
+        other._message_ids = dict(self._message_ids)
+        return other
+
+    def subjects(self, pattern: str) -> list[str]:
+        return sorted(subject for subject in self._of_subject if matches(pattern, subject))
+
+    def append(
+        self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
+    ) -> Stored:
+        self.end += 1
+        stored = Stored(subject, bytes(body), dict(headers), self.end, at)
+        self._messages[self.end] = stored
+        self._of_subject.setdefault(subject, []).append(self.end)
+        if message_id is not None:
+            self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW
+        return stored
+
+    def recent(self, message_id: str, now: float) -> int:
+        sequence, until = self._message_ids.get(message_id, (0, 0.0))
+        return sequence if now < until else 0
+
+    def ends_at(self, subject: str) -> int:
+        return sequences[-1] if (sequences := self._of_subject.get(subject)) else 0
+
+    def at(self, sequence: int) -> Stored | None:
+        return self._messages.get(sequence)
+
+    def select(self, subject: str, after: int = 0) -> list[Stored]:
+        if (sequences := self._of_subject.get(subject)) is not None:
+            return [self._messages[sequence] for sequence in sequences if sequence > after]
+        return [
+            stored for stored in self._messages.values() if stored.sequence > after and matches(subject, stored.subject)
+        ]
+
+    def remove(self, sequence: int) -> Stored | None:
+        stored = self._messages.pop(sequence, None)
+        if stored is not None:
+            left = self._of_subject[stored.subject]
+            left.remove(sequence)
+            if not left:
+                del self._of_subject[stored.subject]
+        return stored
+
+
+class Asking(Protocol):
+    """Somebody who shares a durable consumer and has room for more of it."""
+
+    rank: int
+
+    @property
+    def bound(self) -> bool: ...
+
+
+@dataclass(slots=True, eq=False)
+class Durable:
+    """What one durable consumer has `ready` to go out, what is in flight and until when, how often each went out."""
+
+    name: str
+    subject: str
+    ack_wait: float
+    max_in_flight: int
+    ack_waits: tuple[float, ...] = ()
+    ready: deque[int] = field(default_factory=deque)
+    era: int = 0
+    """How often it has been put back to an earlier moment: what was handed out before that is not settled."""
+    counts: dict[int, int] = field(default_factory=dict)
+    asking: list[Asking] = field(default_factory=list)
+    """Those who wait for what is to go out."""
+    _deadlines: dict[int, float] = field(default_factory=dict)
+    _due: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._deadlines)
+
+    @property
+    def unsettled(self) -> list[int]:
+        return sorted({*self.ready, *self._deadlines})
+
+    def put_back(self, ready: Iterable[int]) -> None:
+        """Have `ready` to go out, and nothing in flight."""
+        self.era += 1
+        self.ready = deque(ready)
+        self.counts.clear()
+        self._deadlines.clear()
+        self._due.clear()
+
+    def hand_out(self, now: float) -> int | None:
+        if not self.ready or len(self._deadlines) >= self.max_in_flight:
+            return None
+        sequence = self.ready.popleft()
+        self.counts[sequence] = self.counts.get(sequence, 0) + 1
+        self._again_at(sequence, now + self.ack_wait)
+        return sequence
+
+    def is_unsettled(self, sequence: int) -> bool:
+        """Delivered, and nobody said what became of it, be it in time still or waiting to go out again."""
+        return sequence in self.counts
+
+    def settle(self, sequence: int) -> None:
+        if self._deadlines.pop(sequence, None) is None and sequence in self.ready:
+            self.ready.remove(sequence)
+        self.counts.pop(sequence, None)
+
+    def put_off(self, sequence: int, moment: float) -> None:
+        if sequence in self._deadlines:
+            self._again_at(sequence, moment)
+
+    def _again_at(self, sequence: int, moment: float) -> None:
+        self._deadlines[sequence] = moment
+        heapq.heappush(self._due, (moment, sequence))
+
+    def catch_up(self, now: float) -> None:
+        back: list[int] = []
+        while self._due and self._due[0][0] <= now:
+            moment, sequence = heapq.heappop(self._due)
+            if self._deadlines.get(sequence) == moment:
+                del self._deadlines[sequence]
+                back.append(sequence)
+        self.ready.extendleft(reversed(back))
+
+    def next_due(self) -> float | None:
+        while self._due and self._deadlines.get(self._due[0][1]) != self._due[0][0]:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None

@@ -1,0 +1,81 @@
+"""Who hears now what goes over a `MemoryBroker`, and who receives what is handed on. Nothing is kept for the absent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from pointsman.bus.validation import matches
+from pointsman.ports.bus import Delivery, Stored
+from pointsman.structured import structlog
+
+__all__ = ["Listening"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Listening:
+    """Listeners by subject, and receivers by name. Each is told in a task of its own, in the order it was sent."""
+
+    def __init__(self) -> None:
+        self._listeners: list[_Listener] = []
+        self._receivers: dict[str, asyncio.Queue[Delivery]] = {}
+
+    def broadcast(self, stored: Stored) -> None:
+        for listener in self._listeners:
+            if matches(listener.subject, stored.subject):
+                listener.queue.put_nowait(stored)
+
+    @asynccontextmanager
+    async def hearing(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AsyncIterator[None]:
+        listener = _Listener(subject)
+        self._listeners.append(listener)
+        task = asyncio.create_task(listener.tell(heard))
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    @asynccontextmanager
+    async def receiving(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
+        queue = self._receivers[name] = asyncio.Queue[Delivery]()
+
+        async def receive() -> None:
+            while True:
+                handed(await queue.get())
+
+        task = asyncio.create_task(receive())
+        try:
+            yield
+        finally:
+            del self._receivers[name]
+            task.cancel()
+            await asyncio.wait({task})
+            while not queue.empty():
+                handed(queue.get_nowait())
+
+    def hand_on(self, name: str, delivery: Delivery) -> bool:
+        receiver = self._receivers.get(name)
+        if receiver is not None:
+            receiver.put_nowait(delivery)
+        return receiver is not None
+
+
+@dataclass(slots=True)
+class _Listener:
+    subject: str
+    queue: asyncio.Queue[Stored] = field(default_factory=asyncio.Queue)
+
+    async def tell(self, heard: Callable[[Stored], Awaitable[None]]) -> None:
+        """One broadcast after the other; an error of the listener is its own affair and does not end its listening."""
+        while True:
+            stored = await self.queue.get()
+            try:
+                await heard(stored)
+            except Exception as error:
+                _log.warning("listener_failed", subject=stored.subject, error=repr(error))

@@ -1,0 +1,22 @@
+"""Name the streams of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pointsman.ports.bus import StreamKind
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["stream_names"]
+
+
+def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]:
+    """What each stream is called at the broker. `apart`: handoffs have one of their own."""
+    return {
+        "work": subjects.work_stream,
+        "handoffs": subjects.handoffs_stream if apart else subjects.work_stream,
+        "log": subjects.log_stream,
+        "dead": subjects.dead_stream,
+        "limits": subjects.limits_stream,
+        "artifacts": f"OBJ_{subjects.artifacts_bucket}",
+    }

@@ -1,0 +1,237 @@
+"""The commands about dead letters: list, show, replay, discard."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+
+from pointsman.cli.render import outcome
+from pointsman.cli.render.output import Code, clean, code_for, complain, console, emit, hint, lay_out, prose
+from pointsman.cli.support.ids import the_letter, the_workflow
+from pointsman.cli.support.session import session
+from pointsman.client.client import Client
+from pointsman.engine.log.reader import newest_commit
+from pointsman.engine.operations.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
+from pointsman.errors import ConfigurationError, NotFound
+from pointsman_schemas.log import WorkflowEnded
+
+__all__ = ["Choice", "discard", "list_", "replay", "show"]
+
+_COUNTED = 1_000  # dead letters whose causes are named where one asked for is not there
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead letters a command is about: those with these ids, or all that fit the rest. Times are as they were
+    given: an instant, or an age such as 90s, 15m, 2h or 3d."""
+
+    ids: Sequence[str] = ()
+    all: bool = False
+    origin: str | None = None
+    workflow: str | None = None
+    cause: str | None = None
+    since: str | None = None
+    until: str | None = None
+    limit: int | None = None
+
+    @property
+    def filters(self) -> bool:
+        return self.all or any((self.origin, self.workflow, self.cause, self.since, self.until))
+
+    async def find(self, client: Client) -> Sequence[Letter]:
+        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read or
+        the beginning of several ids."""
+        store = DeadLetters(client.bus, client.subjects)
+        if self.ids:
+            return [await the_letter(store, name) for name in self.ids]
+        return await store.list(
+            origin=self.origin,
+            workflow=await the_workflow(client, self.workflow) if self.workflow else None,
+            cause=self.cause,
+            since=_instant(self.since),
+            until=_instant(self.until),
+            limit=self.limit,
+        )
+
+
+def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await choice.find(client)
+            none = "" if found else await _no_letters(choice, client)
+        if json:
+            for letter in found:
+                emit(letter.content)
+        elif found:
+            terminal = console()
+            lay_out(terminal, outcome.letters(found, terminal.width))
+        else:
+            print(none)
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+async def _no_letters(choice: Choice, client: Client) -> str:
+    """What there is instead: a cause may be mistyped."""
+    if choice.cause and (others := await replace(choice, cause=None, limit=_COUNTED).find(client)):
+        kinds = Counter(letter.content.cause.kind for letter in others)
+        there = ", ".join(f"{clean(kind)} ({count})" for kind, count in kinds.most_common())
+        return f"None with cause {choice.cause}; causes there are: {there}."
+    if await DeadLetters(client.bus, client.subjects).list(limit=1):
+        return "No dead letter fits; `pointsman dead list` shows the ones there are."
+    return "No dead letters."
+
+
+def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            letter = await the_letter(DeadLetters(client.bus, client.subjects), name)
+            advice = "" if json else await _way_back(client, letter)
+        if json:
+            emit(_whole(letter))
+        else:
+            terminal, it = console(), letter.content
+            lay_out(terminal, outcome.letters([letter], terminal.width))
+            prose(terminal, f"\n{it.cause.kind}: {clean(it.cause.message)}", style="red")
+            prose(terminal, f"\nSubject  {clean(it.subject)}")
+            for header, value in it.headers.items():
+                prose(terminal, f"{clean(header)}: {clean(value)}", style="dim")
+            prose(terminal, "\n" + outcome.body_of(letter.decoded))
+            hint(terminal, f"\n{advice}")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def replay(
+    choice: Choice, *, as_new: bool, keep: bool, yes: bool, url: str | None, namespace: str | None, json: bool
+) -> Code:
+    async def one(store: DeadLetters, letter: Letter) -> _Done:
+        try:
+            done = await store.replay(letter, as_new=as_new, keep=keep)
+        except (NotReplayable, NotFound) as error:
+            return _Done("refused", {"letter": letter.content.id, "refused": str(error)}, str(error), code_for(error))
+        what = {"request": "sent again as", "task": "reopened in", "event": "published again for"}
+        line = f"{done.letter}: {what[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
+        return _Done("replayed", asdict(done), line)
+
+    return asyncio.run(_each("Replay", choice, one, yes=yes, url=url, namespace=namespace, json=json))
+
+
+def discard(choice: Choice, *, yes: bool, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def one(store: DeadLetters, letter: Letter) -> _Done:
+        gone, name = await store.discard(letter), letter.content.id
+        said = "discarded" if gone else "gone already"
+        return _Done(said, {"letter": name, "discarded": gone}, f"{name}: {said}")
+
+    return asyncio.run(_each("Discard", choice, one, yes=yes, ask=True, url=url, namespace=namespace, json=json))
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of one letter, for the count, for machines and for people."""
+
+    what: str
+    data: dict[str, Any]
+    line: str
+    code: Code | None = None
+
+
+async def _each(
+    verb: str,
+    choice: Choice,
+    one: Callable[[DeadLetters, Letter], Awaitable[_Done]],
+    *,
+    yes: bool,
+    ask: bool = False,
+    url: str | None,
+    namespace: str | None,
+    json: bool,
+) -> Code:
+    """Deal with every chosen letter, some at a time, telling of each as it is done, and of all in the end."""
+    if bool(choice.ids) == choice.filters:
+        raise ConfigurationError(
+            "name dead letters by their ids, or choose them by --origin, --workflow, --cause, --since, --until or --all"
+        )
+    counts: Counter[str] = Counter()
+    worst = Code.OK
+    async with session(url, namespace) as client:
+        store = DeadLetters(client.bus, client.subjects)
+        chosen = await choice.find(client)
+        if not chosen:
+            raise NotFound("no dead letter fits; `pointsman dead list` shows the ones there are")
+        if not yes and (ask or choice.filters) and not await asyncio.to_thread(_agreed, verb, len(chosen)):
+            complain("nothing was done")
+            return Code.FAILED
+        try:
+            for start in range(0, len(chosen), TOGETHER):
+                for done in await asyncio.gather(*(one(store, each) for each in chosen[start : start + TOGETHER])):
+                    counts[done.what] += 1
+                    worst = max(worst, done.code or Code.OK)
+                    if json:
+                        emit(done.data)
+                    elif done.what == "refused":
+                        complain(done.line)
+                    else:
+                        print(done.line)
+        finally:
+            if len(chosen) > 1 and not json:
+                told = ", ".join(f"{count} {what}" for what, count in counts.items())
+                print(f"{told or 'nothing done'} of {len(chosen)}")
+    return worst
+
+
+async def _way_back(client: Client, letter: Letter) -> str:
+    """The command that can work now: an ended workflow does not go on, its request can only be sent again."""
+    it = letter.content
+    if it.subject.startswith(f"{client.subjects.namespace}.request."):
+        return (
+            f"`pointsman dead replay {it.id}` sends the request again as it is, as a new workflow. One that nobody can "
+            "read becomes a dead letter again."
+        )
+    if it.workflow_id is None:
+        return f"It names no workflow to go on with. `pointsman dead discard {it.id}` removes it."
+    try:
+        _, newest = await newest_commit(client.bus, client.subjects, it.workflow_id)
+    except NotFound:
+        return f"Its workflow is gone. `pointsman dead discard {it.id}` removes it."
+    if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
+        again = f"`pointsman dead replay {it.id} --as-new` sends the request again, as a new workflow."
+        return f"Its workflow has ended. {again}"
+    return f"`pointsman dead replay {it.id}` gives it another chance."
+
+
+def _agreed(verb: str, count: int) -> bool:
+    good = " for good" if verb == "Discard" else ""
+    try:
+        return typer.confirm(f"{verb} {count} dead letter{'' if count == 1 else 's'}{good}?", err=True)
+    except typer.Abort:  # standard input has no answer
+        raise ConfigurationError("nobody answers, so nothing was done; use --yes to go on unasked") from None
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    if (age := _AGE.fullmatch(text.strip())) is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
+    try:
+        instant = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"the time is {text[:40]!r}; expected an age as 90s, 15m, 2h or 3d, or an instant as 2026-01-31T12:00:00Z"
+        ) from None
+    return instant if instant.tzinfo else instant.astimezone()
+
+
+def _whole(letter: Letter) -> dict[str, Any]:
+    return {**letter.content.model_dump(mode="json", exclude_none=True), "decoded": letter.decoded}

@@ -1,0 +1,65 @@
+"""A trace that grows on a screen that does not: what goes on is shown, what is over gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pointsman.cli.render.tree import lines_of
+from pointsman.core.views.trace import TraceNode
+from pointsman.core.views.trace_status import AGENT, RETRY
+from pointsman_schemas.events import Usage
+
+__all__ = ["within"]
+
+_TOGETHER = {
+    "succeeded": "done",
+    RETRY: RETRY,
+    AGENT: AGENT,
+    "handed over": "handed over",
+    "waiting": "that wait",
+}
+
+
+def within(root: TraceNode, lines: int) -> TraceNode:
+    """`root` on `lines` lines, as far as that goes: whole; else without what was called in attempts that are over; else
+    with one line for all tasks of a workflow that are done, and one for all that wait for the same."""
+    shown = root
+    for shorter in (_without_calls, _gathered):
+        if lines_of(shown) <= lines:
+            break
+        shown = shorter(shown)
+    return shown
+
+
+def _without_calls(node: TraceNode) -> TraceNode:
+    over = node.kind == "attempt" and node.ended_at is not None
+    children = () if over else tuple(_without_calls(child) for child in node.children)
+    return node.model_copy(update={"children": children})
+
+
+def _gathered(node: TraceNode) -> TraceNode:
+    tasks: dict[str, list[TraceNode]] = {status: [] for status in _TOGETHER}
+    others: list[TraceNode] = []
+    for child in node.children:
+        of = tasks.get(child.status) if child.kind == "task" else None
+        others.append(_gathered(child)) if of is None else of.append(child)
+    done, *waiting = (_together(tasks[status], are) for status, are in _TOGETHER.items())
+    return node.model_copy(update={"children": (*done, *others, *(each for of in waiting for each in of))})
+
+
+def _together(tasks: Sequence[TraceNode], are: str) -> Sequence[TraceNode]:
+    if len(tasks) < 2:
+        return tasks
+    usage = Usage()
+    for task in tasks:
+        usage += task.usage
+    return [
+        TraceNode(
+            name=f"{len(tasks)} tasks {are}",
+            kind="task",
+            status=tasks[0].status,
+            started_at=min((task.started_at for task in tasks if task.started_at), default=None),
+            ended_at=max((task.ended_at for task in tasks if task.ended_at), default=None),
+            usage=usage,
+        )
+    ]

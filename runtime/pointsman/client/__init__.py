@@ -1,0 +1,4 @@
+"""The client of callers and operators.
+
+Read in this order: client, workflow
+"""

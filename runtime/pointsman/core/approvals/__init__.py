@@ -1,0 +1,4 @@
+"""The answers of persons to approval requests.
+
+Read: responses
+"""

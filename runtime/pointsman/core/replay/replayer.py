@@ -1,0 +1,160 @@
+"""A finished decision is made again by the present code: where the two differ, the code has changed its mind.
+
+What came in stands in the entries it led to, and what else was decided upon in the commit's grounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from pointsman.core.decide import decide
+from pointsman.core.evolve import apply, evolve
+from pointsman.core.model.inputs import (
+    Admission,
+    ControlReceived,
+    Input,
+    RequestReceived,
+    RequestRefused,
+    ResultReceived,
+    TimerFired,
+)
+from pointsman.core.model.state import State, in_review
+from pointsman.core.replay.decision_context import Agents, circumstances
+from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
+from pointsman_schemas.log import (
+    ApprovalDecided,
+    AttemptFailed,
+    Commit,
+    ControlIgnored,
+    Entry,
+    ResultIgnored,
+    ReviewAsked,
+    TaskReopened,
+    TaskSucceeded,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+from pointsman_schemas.team import Team
+
+__all__ = ["Difference", "rehearse"]
+
+_CANCELLED = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", re.DOTALL)
+_REFUSED = re.compile(r"(?:the task was refused|the request could not be read): (?P<message>.*)", re.DOTALL)
+_FOREIGN = "it belongs to the workflow "
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The `entry`-th of the log, from 1, in its `commit`-th commit, and what the present code decides in its place.
+    None for an entry that only the other has."""
+
+    entry: int
+    commit: int
+    expected: Entry | None
+    got: Entry | None
+
+
+def rehearse(commits: Iterable[Commit]) -> Iterator[Difference]:
+    """The first difference of each commit; each is judged on the log as it is, whatever the ones before would be now.
+    Commits that do not say what they were decided upon are not judged.
+
+    Raises:
+        InvariantError: the log does not fold.
+    """
+    state: State | None = None
+    agents: Agents = ()
+    number = 0
+    for commit in commits:
+        if (given := commit.grounds) is not None:
+            agents = agents if given.agents is None else given.agents
+            around = circumstances(given, agents, commit.entries, commit.entries[0].at)
+            inputs = (*_inputs(state, commit.entries), *map(TimerFired, given.fired or ()))
+            differing = _differing(commit.entries, decide(state, inputs, around))
+            if differing is not None:
+                place, expected, got = differing
+                yield Difference(number + place, commit.number, expected, got)
+        state = apply(state, commit)
+        number += len(commit.entries)
+
+
+def _differing(there: Sequence[Entry], made: Sequence[Entry]) -> tuple[int, Entry | None, Entry | None] | None:
+    pairs = enumerate(zip_longest(there, made), 1)
+    return next(((place, expected, got) for place, (expected, got) in pairs if expected != got), None)
+
+
+def _inputs(state: State | None, entries: Sequence[Entry]) -> Iterator[Input]:
+    for entry in entries:
+        match entry:
+            case WorkflowStarted():
+                yield _request(entry, entries)
+            case TaskSucceeded() | AttemptFailed() if in_review(state, entry.task_id):
+                pass  # it follows from what the judge said
+            case TaskSucceeded() | ReviewAsked():
+                yield ResultReceived(entry.event_id, entry.result)
+            case AttemptFailed(result=Result() as result):
+                yield ResultReceived(entry.event_id, result)
+            case ResultIgnored():
+                yield _ignored(state, entry)
+            case TaskReopened():
+                control = Control(action="replay", task_id=entry.task_id, by=entry.by)
+                yield ControlReceived(entry.event_id, control)
+            case ApprovalDecided(verdict="approved" | "rejected" as verdict):
+                action = "approve" if verdict == "approved" else "reject"
+                answer = Control(
+                    action=action, approval=entry.approval, input=entry.input, reason=entry.reason, by=entry.by
+                )
+                yield ControlReceived(entry.event_id, answer)
+            case ControlIgnored():
+                ignored = {"action": entry.action, "approval": entry.approval, "input": entry.input}
+                yield ControlReceived(entry.event_id, Control.model_validate(ignored))
+            case WorkflowEnded() if entry.outcome.status == "cancelled":
+                said = _CANCELLED.fullmatch(entry.outcome.reason)
+                by, reason = (said["by"] or "", said["reason"] or "") if said else ("", "")
+                yield ControlReceived("cancel", Control(action="cancel", by=by, reason=reason))
+            case _:
+                pass
+        state = evolve(state, entry)
+
+
+def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
+    team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits,
+                approve_plan=started.approve_plan, refiner=started.refiner, judge=started.judge)  # fmt: skip
+    admission = Admission(
+        workflow_id=started.workflow_id,
+        request_id=started.request_id,
+        correlation_id=started.correlation_id,
+        team=team,
+        trace=started.trace,
+        parent=started.parent,
+        depth=started.depth,
+        digest=started.request_digest,
+    )
+    last = entries[-1]
+    if isinstance(last, WorkflowEnded) and (refused := _REFUSED.fullmatch(last.outcome.reason)) is not None:
+        return RequestRefused(admission, AttemptError(kind=ErrorKind.UNDECODABLE, message=refused["message"]))
+    request = Request(
+        input=started.input,
+        deadline=(started.deadline - started.at).total_seconds(),
+        budget=started.budget,
+        metadata=started.metadata,
+        reply_to=started.reply_to,
+    )
+    return RequestReceived(admission, request)
+
+
+def _ignored(state: State | None, entry: ResultIgnored) -> ResultReceived:
+    """Something in the place of a result that nobody kept: what it said played no part."""
+    own = state.workflow_id if state is not None else ""
+    result = Result(
+        workflow_id=entry.reason.removeprefix(_FOREIGN) if entry.reason.startswith(_FOREIGN) else own,
+        task_id=entry.task_id,
+        attempt=entry.attempt,
+        agent=entry.agent,
+        status="succeeded",
+        started_at=entry.at,
+        ended_at=entry.at,
+    )
+    return ResultReceived(entry.event_id, result)

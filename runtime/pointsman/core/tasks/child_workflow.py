@@ -1,0 +1,92 @@
+"""A team is an agent: what it is handed becomes a workflow of its own, and that workflow's outcome is the result.
+
+The child's id follows from the handoff, so both sides know it without asking. Its result goes where any agent's goes,
+and a parent that no longer waits cancels it like anybody else would.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import JsonValue, ValidationError
+
+from pointsman.core.budget.team_quota import planned_so_far
+from pointsman.core.model.messages import Message
+from pointsman.core.model.state import State, Task
+from pointsman_schemas.events import AttemptError, Control, ErrorKind, Handoff, Outcome, Request, Result
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import Parent
+from pointsman_schemas.strict_json import describe
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Team
+
+__all__ = ["FROM_PARENT", "cancellation", "request_of", "result_for"]
+
+FROM_PARENT = "parent"
+"""The id of the control by which a parent cancels its child: there is one, and it can be looked for."""
+
+_OWN_SHARE = 0.9
+"""Share of the time a handoff leaves that is the child's deadline: the rest is for an answer from what there is."""
+
+
+def request_of(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
+    """The request that `handoff` is to `team`, or why it is refused."""
+    if handoff.depth + 1 > team.limits.nesting:
+        message = f"there are {handoff.depth + 1} teams above it, and {team.name} allows {team.limits.nesting}"
+        return AttemptError(kind=ErrorKind.LIMIT, message=message)
+    left = (handoff.deadline - now).total_seconds()
+    if left <= 0:
+        return AttemptError(kind=ErrorKind.TIMEOUT, message="its deadline had passed before it was taken")
+    given: dict[str, JsonValue] = dict(handoff.input) if isinstance(handoff.input, dict) else {}
+    if not given and handoff.input is not None:
+        given = {"request": handoff.input}
+    results: dict[str, JsonValue] = {report.task_id: report.output for report in handoff.context if report.output}
+    try:
+        return Request(
+            input={"intent": handoff.intent, **given, **({"results": results} if results else {})},
+            deadline=left * _OWN_SHARE,
+            budget=handoff.budget,
+        )
+    except ValidationError as error:
+        return AttemptError(kind=ErrorKind.INVALID_INPUT, message=describe(error))
+
+
+def result_for(state: State, parent: Parent, outcome: Outcome) -> Message:
+    """What the parent's task comes to: a partial answer is one, with its gaps."""
+    good = outcome.status in ("completed", "partial")
+    kind = ErrorKind.CANCELLED if outcome.status == "cancelled" else ErrorKind.TEAM
+    result = Result(
+        workflow_id=parent.workflow_id,
+        task_id=parent.task_id,
+        attempt=parent.attempt,
+        agent=state.team,
+        status="succeeded" if good else "failed",
+        output=outcome.answer if good else None,
+        error=None if good else AttemptError(kind=kind, message=f"{state.team} {outcome.status}: {outcome.reason}"),
+        usage=outcome.usage,
+        gaps=outcome.gaps,
+        planned=planned_so_far(state),
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+    )
+    return Message(
+        subject=parent.return_to,
+        event=result,
+        id=f"{state.workflow_id}-result",
+        at=outcome.ended_at,
+        commit=state.commits,
+        span_id=state.trace.span_id,
+    )
+
+
+def cancellation(state: State, task: Task, subjects: Subjects) -> Message:
+    """The child of an abandoned task is told that nobody waits for it."""
+    child = child_id_for(task.agent, state.workflow_id, task.id, task.attempt)
+    return Message(
+        subject=subjects.control(task.agent, child, FROM_PARENT),
+        event=Control(action="cancel", reason=task.cause, by=f"its parent {state.workflow_id}"),
+        id=f"{child}-{FROM_PARENT}",
+        at=task.ended_at or state.started_at,
+        commit=state.commits,
+        span_id=task.span_id,
+    )

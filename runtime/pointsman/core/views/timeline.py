@@ -1,0 +1,222 @@
+"""A workflow told in lines: one for each entry of its log and each report of its agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias, assert_never
+
+from pointsman.core.views.formatting import seconds, taken_late, taken_up, used
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import BEGUN, ErrorKind, Progress, Usage
+from pointsman_schemas.log import (
+    AllowanceAwaited,
+    ApprovalDecided,
+    ApprovalRequested,
+    AttemptFailed,
+    ControlIgnored,
+    Entry,
+    LimitReached,
+    PlanAccepted,
+    PlanRejected,
+    RefinementAsked,
+    ResultIgnored,
+    RetryScheduled,
+    ReviewAsked,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskHeld,
+    TaskRefined,
+    TaskReopened,
+    TaskSkipped,
+    TaskSucceeded,
+    TimerArmed,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+
+__all__ = ["Line", "Story", "Tone", "called"]
+
+Tone: TypeAlias = Literal["plain", "good", "bad", "warn", "busy"]
+
+_EPOCH = datetime.min.replace(tzinfo=UTC)
+_END: dict[str, Tone] = {"completed": "good", "partial": "warn", "cancelled": "warn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What happened. `mark` and `does` say the same, as a sign and in words: `✓ fitter t1` is `fitter finished t1`.
+    Without a mark it matters only to those who want all of it."""
+
+    at: datetime
+    mark: str
+    tone: Tone
+    who: str
+    does: str
+    what: str
+
+
+class Story:
+    """It remembers who has which task: single events do not say."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, str] = {}
+        self._lacks = ""
+        self._told = _EPOCH
+        self._roles: dict[str, Role] = {}
+        self._handed: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
+        self._reports: dict[tuple[str, int], list[Progress]] = {}
+
+    def tell(self, event: Entry | Progress) -> Line:
+        """The line about `event`, which comes after those that were told before."""
+        if isinstance(event, Progress):
+            attempt = event.task_id, event.attempt
+            self._reports.setdefault(attempt, []).append(event)
+            if event.kind == "progress" and event.name == BEGUN:
+                handed = self._handed.get(attempt, event.started_at)
+                late = taken_up(handed, event.started_at, self._reports[attempt])
+                what = _joined(self._task(event.task_id), late)
+                at = max(self._told, event.started_at)  # it is told some time after: a story does not go back
+                line = Line(at, "·" if late else "", "plain", event.agent, "is at work on", what)
+            else:
+                line = _report(event)
+        else:
+            mark, tone, who, does, what = self._entry(event)
+            line = Line(event.at, mark, tone, who, does, what)
+        self._told = line.at
+        return line
+
+    def _entry(self, entry: Entry) -> tuple[str, Tone, str, str, str]:
+        match entry:
+            case WorkflowStarted():
+                return "▶", "plain", entry.team, "took the request", ""
+            case TaskAdded():
+                self._agents[entry.task_id], self._roles[entry.task_id] = entry.agent, entry.role
+                return "", "plain", entry.agent, "is asked to", entry.role
+            case PlanAccepted():
+                plan, count = entry.plan, len(entry.plan.tasks)
+                self._agents.update({task.id: task.agent for task in plan.tasks})
+                does = f"has {count} task{'' if count == 1 else 's'}:" if count else ""
+                return "≡", "plain", f"plan {entry.revision}", does, plan.goal or plan.cannot
+            case PlanRejected():
+                return "✗", "bad", f"plan {entry.revision}", "is", "refused: " + "; ".join(entry.problems)
+            case TaskDispatched():
+                self._agents[entry.task_id] = entry.agent
+                self._handed[entry.task_id, entry.attempt] = entry.at
+                nth = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
+                nth += f", in place of {entry.instead_of}" if entry.instead_of else ""
+                return "→", "busy", entry.agent, "is handed", self._task(entry.task_id) + nth
+            case TaskHeld():
+                held = seconds((entry.until - entry.at).total_seconds())
+                what = f"{self._task(entry.task_id)} held back for {held}: {entry.reason}"
+                return "‖", "warn", self._agent(entry.task_id), "has", what
+            case TaskSucceeded():
+                took = seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
+                what = _joined(f"{self._task(entry.task_id)} in {took}", used(entry.result.usage), self._late(entry))
+                return "✓", "good", entry.result.agent, "finished", what
+            case AttemptFailed() if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+                what = f"{self._task(entry.task_id)}, attempt {entry.attempt}: {entry.error.message}"
+                return "‖", "warn", self._agent(entry.task_id), "waits in", what
+            case AttemptFailed():
+                nth = f"{self._task(entry.task_id)}, attempt {entry.attempt}"
+                what = f"{nth}: {entry.error.kind}: {entry.error.message}"
+                return "✗", "bad", self._agent(entry.task_id), "failed at", what
+            case RetryScheduled():
+                self._agents[entry.task_id] = entry.agent
+                self._handed[entry.task_id, entry.attempt] = entry.not_before
+                wait = seconds(max(0.0, (entry.not_before - entry.at).total_seconds()))
+                why = f": {entry.reason}" if entry.reason else ""
+                what = f"{self._task(entry.task_id)}, attempt {entry.attempt} in {wait}{why}"
+                return "↻", "warn", entry.agent, "gets", what
+            case AllowanceAwaited():
+                what = f"{self._task(entry.task_id)} waiting: all {entry.limit} there are, are set aside for others"
+                return "…", "warn", entry.agent, "has", what
+            case TaskRefined():
+                agent, task = self._agent(entry.task_id), self._task(entry.task_id)
+                if not entry.intent:
+                    return "", "plain", agent, "gets", f"{task} in the same words"
+                return "↻", "warn", agent, "gets", f"{task} in other words: {entry.intent}"
+            case RefinementAsked():
+                return "", "plain", self._agent(entry.by), "is to put in other words", self._task(entry.task_id)
+            case ReviewAsked():
+                return "", "plain", entry.judge, "is to judge", self._task(entry.task_id)
+            case TaskFailed():
+                what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.message}"
+                return "✗", "bad", self._agent(entry.task_id), "has", what
+            case TaskSkipped():
+                what = f"{self._task(entry.task_id)} skipped: {entry.reason or entry.cause}"
+                return "-", "warn", self._agent(entry.task_id), "has", what
+            case TaskAbandoned():
+                what = f"{self._task(entry.task_id)} abandoned: {entry.reason}"
+                return "-", "warn", self._agent(entry.task_id), "has", what
+            case TaskReopened():
+                what = f"{self._task(entry.task_id)} reopened{' by ' + entry.by if entry.by else ''}"
+                return "↻", "warn", self._agent(entry.task_id), "has", what
+            case ResultIgnored():
+                what = f"a result for {entry.task_id}, attempt {entry.attempt}, ignored: {entry.reason}"
+                return "-", "warn", entry.agent, "has", what
+            case ApprovalRequested():
+                about = called(entry, self._task(entry.task_id or ""))
+                return "?", "warn", entry.agent or "plan", "waits for approval of", about
+            case ApprovalDecided():
+                why = f": {entry.reason}" if entry.reason else ""
+                edited = ", edited" if entry.input is not None else ""
+                tone: Tone = "good" if entry.verdict == "approved" else "bad"
+                return "?", tone, entry.by or "nobody", "answered:", f"{entry.verdict} {entry.approval}{edited}{why}"
+            case ControlIgnored():
+                return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
+            case LimitReached():
+                return "!", "warn", entry.limit, "", entry.detail
+            case TimerArmed() if entry.reason not in ("", self._lacks):  # it is looked again and again
+                self._lacks = entry.reason
+                return "…", "warn", "the request", "waits:", entry.reason
+            case TimerArmed():
+                return "", "plain", "supervisor", "will look again at", f"{entry.due:%H:%M:%S}"
+            case WorkflowEnded():
+                status = entry.outcome.status
+                return "■", _END.get(status, "bad"), status, "is the end:", entry.outcome.reason
+            case _:
+                assert_never(entry)
+
+    def _late(self, entry: TaskSucceeded) -> str:
+        attempt = (entry.task_id, entry.attempt)
+        handed = self._handed.get(attempt, entry.result.started_at)
+        return taken_late(entry.result, handed, self._reports.pop(attempt, ()))
+
+    def _task(self, task: str) -> str:
+        """The orchestration's own tasks are called by what they are for."""
+        return str(self._roles.get(task, task))
+
+    def _agent(self, task: str) -> str:
+        return self._agents.get(task, "supervisor")
+
+
+def called(question: ApprovalRequested, task: str) -> str:
+    """What a person is asked about, where its task is called `task`."""
+    match question.about:
+        case "plan":
+            return "the plan"
+        case "task":
+            return f"the task {task}"
+        case "tool":
+            return f"the call of {question.tool} in {task}"
+
+
+def _report(report: Progress) -> Line:
+    at = report.ended_at or report.started_at
+    took = f" {seconds((at - report.started_at).total_seconds())}" if report.ended_at else ""
+    called = f"{report.name}{took}" + (f": {report.error}" if report.error else "")
+    tone: Tone = "bad" if report.error else "plain"
+    match report.kind:
+        case "tool":
+            return Line(at, "⚒", tone, report.agent, "used", called)
+        case "chat":
+            return Line(at, "✎", tone, report.agent, "asked", _joined(called, used(report.usage or Usage())))
+        case _:
+            return Line(at, "·", tone, report.agent, "", report.message or report.name or report.kind)
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)

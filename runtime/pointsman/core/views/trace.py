@@ -1,0 +1,466 @@
+"""A workflow's trace, drawn from its log alone: the tree that the spans make in a telemetry backend, without one.
+
+publish request.{team}
+└ invoke_workflow {team}
+  ├ plan {planner}                attempts, and the model calls and tools of each, as below
+  ├ invoke_agent {agent}          a task: dispatch to result, all attempts
+  │  └ attempt 1                  the worker's own time: from its result, until then from what it reported
+  │     ├ chat {model}
+  │     └ execute_tool {tool}
+  ├ invoke_agent {team}           a team: its own workflow is below the attempt, drawn from its own log
+  └ synthesize {synthesizer}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias, assert_never
+
+from pydantic import AwareDatetime, JsonValue
+
+from pointsman.core.evolve import unanswered
+from pointsman.core.views.formatting import taken_late, taken_up
+from pointsman_schemas.base import Frozen
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import BEGUN, AttemptError, ErrorKind, Progress, Result, Usage
+from pointsman_schemas.ids import child_id_for, span_id_for
+from pointsman_schemas.log import (
+    AllowanceAwaited,
+    ApprovalDecided,
+    ApprovalRequested,
+    AttemptFailed,
+    ControlIgnored,
+    Entry,
+    LimitReached,
+    PlanAccepted,
+    PlanRejected,
+    RefinementAsked,
+    ResultIgnored,
+    RetryScheduled,
+    ReviewAsked,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskFailed,
+    TaskHeld,
+    TaskRefined,
+    TaskReopened,
+    TaskSkipped,
+    TaskSucceeded,
+    TimerArmed,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+
+__all__ = ["NodeKind", "TraceNode", "build", "children_of"]
+
+NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
+
+_HANDED = "handed over"
+_APPROVAL = "waiting for approval"
+_ASKED = "asked for approval"
+_IN_REVIEW = "in review"
+_NOT_YET = datetime.max.replace(tzinfo=UTC)
+
+_OPERATION = {
+    Role.PLAN: "plan",
+    Role.CLASSIFY: "classify",
+    Role.SYNTHESIZE: "synthesize",
+    Role.REFINE: "refine",
+    Role.JUDGE: "judge",
+    Role.WORK: "invoke_agent",
+}
+
+
+class TraceNode(Frozen):
+    """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins, and of an
+    attempt that nobody is known to have begun.
+
+    `status` is `waiting`, `handed over` until a worker says that it has begun, `running`, `held`, `waiting for
+    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; an attempt's that ended to
+    ask a person is `asked for approval`; a workflow's is `running`, `waiting for approval` or its outcome's. What is
+    handed over for later is `due` then. `detail` says why in one line. `usage` is the node's own and that of everything
+    below it.
+    """
+
+    name: str
+    kind: NodeKind
+    status: str
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    due: AwareDatetime | None = None
+    detail: str = ""
+    role: Role | None = None
+    agent: str | None = None
+    task_id: str | None = None
+    attempt: int | None = None
+    span_id: str = ""
+    trace_id: str = ""
+    usage: Usage = Usage()
+    children: tuple[TraceNode, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None when it has not begun or not ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
+
+
+def children_of(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """The ids of the workflows that teams were to start for this one's tasks."""
+    view = _View.of(entries)
+    return tuple(
+        child_id_for(attempt.agent, view.started.workflow_id, task.id, attempt.number)
+        for task in view.tasks.values()
+        for attempt in task.attempts.values()
+        if attempt.team
+    )
+
+
+def build(
+    entries: Iterable[Entry],
+    progress: Iterable[Progress] = (),
+    children: Mapping[str, TraceNode] | None = None,
+) -> TraceNode:
+    """The trace of a workflow, running or ended, from all its log entries in order, its agents' reports, and the traces
+    of those of `children_of` that are known, by id. `as_of` makes of it what is true at a time.
+
+    Raises:
+        ValueError: the entries do not begin with `WorkflowStarted`.
+    """
+    log = tuple(entries)
+    view = _View.of(log)
+    for report in progress:
+        view.report(report)
+    return view.tree(children or {}, _APPROVAL if unanswered(log) else "running")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    number: int
+    agent: str
+    handed_at: datetime
+    team: bool = False
+    due: datetime | None = None
+    ended_at: datetime | None = None
+    status: str = "running"
+    detail: str = ""
+    usage: Usage = field(default_factory=Usage)
+    reports: list[Progress] = field(default_factory=list)
+    signs: list[Progress] = field(default_factory=list)  # of life: all that it reported
+    result: Result | None = None
+
+    def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
+        self.ended_at, self.status, self.detail = at, status, detail
+        if result is not None:
+            self.result = result
+            self.ended_at, self.usage = result.ended_at, result.usage
+
+    def began_at(self) -> datetime | None:
+        """When somebody began with it, by what was said; of a team its own log says it."""
+        if self.result is not None:
+            return self.result.started_at
+        if self.team:
+            return self.handed_at
+        return min((sign.started_at for sign in self.signs), default=None)
+
+    def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
+        spans = {report.span_id for report in self.reports if report.span_id}
+        tops = [report for report in self.reports if report.parent_span_id not in spans]
+        left = list(self.reports)
+        calls = [self._call(report, task_id, left) for report in tops]
+        while left:  # spans that name each other as parents: shown, though their order is anybody's guess
+            calls.append(self._call(left[0], task_id, left))
+        if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
+            calls.extend(child.children)  # without its publish: the handoff is this very attempt
+        began = self.began_at()
+        if self.result is not None:
+            late = taken_late(self.result, self.handed_at, self.signs)
+        else:
+            begun = [sign.started_at for sign in self.signs if sign.kind == "progress" and sign.name == BEGUN]
+            late = taken_up(self.handed_at, max(begun, default=began), self.signs) if began else ""
+        return TraceNode(
+            name=f"attempt {self.number}",
+            kind="attempt",
+            status=_HANDED if began is None and self.status == "running" else self.status,
+            started_at=began,
+            ended_at=self.ended_at,
+            due=self.due if self.ended_at is None and (self.team or began is None) else None,
+            detail="; ".join(part for part in (self.detail, late) if part),
+            agent=self.agent,
+            task_id=task_id,
+            attempt=self.number,
+            span_id=span_id_for(workflow_id, task_id, self.number),
+            usage=self.usage,
+            children=tuple(calls),
+        )
+
+    def _call(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
+        """The node of `report` and what was called within it. Each report is drawn once: it is taken from `left`."""
+        left.remove(report)
+        below = [other for other in left if report.span_id and other.parent_span_id == report.span_id]
+        tool = report.kind == "tool"
+        return TraceNode(
+            name=f"{'execute_tool' if tool else 'chat'} {report.name}".rstrip(),
+            kind="tool" if tool else "chat",
+            status="failed" if report.error else "running" if report.ended_at is None else "succeeded",
+            started_at=report.started_at,
+            ended_at=report.ended_at,
+            detail=report.error or report.message,
+            agent=report.agent,
+            task_id=task_id,
+            attempt=report.attempt,
+            span_id=report.span_id,
+            usage=report.usage or Usage(),
+            children=tuple(self._call(other, task_id, left) for other in below if other in left),
+        )
+
+
+@dataclass(slots=True)
+class _Task:
+    id: str
+    role: Role
+    agent: str
+    intent: str
+    status: str = "waiting"
+    detail: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    span_id: str = ""
+    waits_for: str = ""  # an approval
+    refused: str = ""  # by whom, where a person did not allow something of it
+    why: str = ""  # it waits
+    attempts: dict[int, _Attempt] = field(default_factory=dict)
+
+    def hand(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
+        self.agent, self.status, self.ended_at, self.why = agent, "running", None, ""
+        self.started_at = self.started_at or at
+        self.attempts[number] = _Attempt(number, agent, at, team, due)
+
+    def wait(self, status: str, why: str = "") -> None:
+        self.status, self.why = status, why
+
+    def end(self, at: datetime, status: str, detail: str = "") -> None:
+        self.started_at, self.ended_at, self.status, self.why = self.started_at or at, at, status, ""
+        self.detail = detail or self.detail
+        for attempt in self.attempts.values():
+            if attempt.ended_at is None:
+                # Until a result comes an attempt has no end of its own: it ends with its task.
+                attempt.end(max(at, attempt.handed_at), status, None, detail)
+            elif attempt.status == _IN_REVIEW:
+                attempt.status = status
+
+    def node(self, workflow_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
+        attempts = [self.attempts[number] for number in sorted(self.attempts)]
+        usage = Usage()
+        for attempt in attempts:
+            usage += attempt.usage
+        below = tuple(attempt.node(workflow_id, self.id, children) for attempt in attempts)
+        return TraceNode(
+            name=f"{_OPERATION[self.role]} {self.agent or 'nobody'}",
+            kind="task",
+            status=_HANDED if self.status == "running" and below[-1].status == _HANDED else self.status,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            due=below[-1].due if self.status == "running" else None,
+            detail=self.why or self.detail or self.intent,
+            role=self.role,
+            agent=self.agent,
+            task_id=self.id,
+            attempt=len(attempts) or None,
+            span_id=self.span_id,
+            usage=usage,
+            children=below,
+        )
+
+
+class _View:
+    """The log folded for drawing: which tasks there are, and what became of every attempt."""
+
+    def __init__(self, started: WorkflowStarted) -> None:
+        self.started = started
+        self.tasks: dict[str, _Task] = {}
+        self._ended: WorkflowEnded | None = None
+        self._limit = ""
+        self._asking: dict[str, _Task | None] = {}  # by approval; None asks about a plan that nobody has made
+        self._refused = ""
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> _View:
+        ordered = list(entries)
+        if not ordered or not isinstance(ordered[0], WorkflowStarted):
+            raise ValueError("a log begins with workflow_started; give every entry of the workflow, in order")
+        view = cls(ordered[0])
+        for entry in ordered:
+            view.take(entry)
+        return view
+
+    def take(self, entry: Entry) -> None:
+        match entry:
+            case TaskAdded():
+                self.tasks[entry.task_id] = _Task(entry.task_id, entry.role, entry.agent, entry.intent)
+            case PlanAccepted():
+                for planned in entry.plan.tasks:
+                    self.tasks.setdefault(planned.id, _Task(planned.id, Role.WORK, planned.agent, planned.intent))
+                count = len(entry.plan.tasks)
+                cannot = f": {entry.plan.cannot}" if not count and entry.plan.cannot else ""
+                self._of_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
+            case PlanRejected():
+                planner = self._of_planner("plan refused: " + "; ".join(entry.problems))
+                if planner is not None and planner.refused:
+                    planner.detail = f"{planner.refused}; {planner.detail}"
+            case TaskDispatched():
+                task = self._task(entry.task_id, entry.agent)
+                task.hand(entry.attempt, entry.agent, entry.at, entry.team)
+                task.span_id = task.span_id or entry.span_id
+                if entry.instead_of is not None:
+                    task.detail = f"in place of {entry.instead_of}, which kept failing"
+            case TaskHeld():
+                self._task(entry.task_id, "").wait("held", entry.reason)
+            case AllowanceAwaited():
+                why = f"all {entry.limit} there are, are set aside for others"
+                self._task(entry.task_id, entry.agent).wait("waiting", why)
+            case RefinementAsked():
+                self._task(entry.task_id, "").wait("being refined")
+            case RetryScheduled():
+                task, due = self._task(entry.task_id, entry.agent), entry.not_before
+                task.hand(entry.attempt, entry.agent, due, entry.team, due)
+            case TaskSucceeded():
+                task = self._task(entry.task_id, entry.result.agent)
+                self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
+                task.end(entry.at, "succeeded", _said(entry.result.output) if task.role is Role.JUDGE else "")
+            case ReviewAsked():
+                task = self._task(entry.task_id, entry.result.agent)
+                task.wait(_IN_REVIEW)
+                self._attempt(task, entry.attempt, entry.result).end(entry.at, _IN_REVIEW, entry.result)
+            case AttemptFailed():
+                task = self._task(entry.task_id, "")
+                attempt = self._attempt(task, entry.attempt, entry.result)
+                if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+                    attempt.end(entry.at, _ASKED, entry.result, entry.error.message)
+                else:
+                    attempt.end(entry.at, "failed", entry.result, _reason(entry.error))
+            case TaskFailed():
+                task = self._task(entry.task_id, "")
+                task.end(entry.at, "failed", "; ".join(filter(None, (task.refused, _reason(entry.error)))))
+            case TaskSkipped():
+                self._task(entry.task_id, "").end(entry.at, "skipped", entry.reason or f"{entry.cause} did not succeed")
+            case TaskAbandoned():
+                self._task(entry.task_id, "").end(entry.at, "abandoned", entry.reason)
+            case TaskReopened():
+                task = self._task(entry.task_id, "")
+                task.wait("waiting")
+                task.ended_at, task.detail = None, f"reopened{' by ' + entry.by if entry.by else ''}"
+            case ResultIgnored():
+                if (found := self.tasks.get(entry.task_id)) is not None:
+                    ignored = f"a result of attempt {entry.attempt} ignored: {entry.reason}"
+                    found.detail = f"{found.detail}; {ignored}" if found.detail else ignored
+            case LimitReached():
+                self._limit = f"limit {entry.limit}: {entry.detail}"
+            case WorkflowEnded():
+                self._ended = entry
+                for task in self.tasks.values():
+                    if task.ended_at is None and task.attempts:
+                        task.end(entry.at, "abandoned", task.detail or "the workflow ended first")
+            case ApprovalRequested():
+                waits = f"waits for the approval {entry.approval}"
+                if entry.task_id is None:
+                    asking = self._of_planner(waits)
+                else:
+                    asking = self._task(entry.task_id, entry.agent or "")
+                    asking.wait(_APPROVAL)
+                    asking.detail = waits
+                if asking is not None:
+                    asking.waits_for = entry.approval
+                self._asking[entry.approval] = asking
+            case ApprovalDecided():
+                said = f"{entry.verdict}{' by ' + entry.by if entry.by else ''}"
+                refused = said if entry.verdict == "rejected" else ""
+                if (asked := self._asking.get(entry.approval)) is None:
+                    self._refused = refused
+                    return
+                asked.refused = refused or asked.refused
+                if asked.waits_for == entry.approval:
+                    asked.detail, asked.waits_for = said, ""
+            case TaskRefined():
+                task = self._task(entry.task_id, "")
+                task.intent = entry.intent or task.intent
+            case ControlIgnored() | WorkflowStarted() | TimerArmed():
+                pass
+            case _:
+                assert_never(entry)
+
+    def report(self, report: Progress) -> None:
+        """Model and tool calls become nodes; other reports are for `watch`, and signs of life."""
+        task = self.tasks.get(report.task_id)
+        if task is None or report.attempt not in task.attempts:
+            return
+        attempt = task.attempts[report.attempt]
+        attempt.signs.append(report)
+        if report.kind in ("chat", "tool"):
+            attempt.reports.append(report)
+
+    def tree(self, below: Mapping[str, TraceNode], going_on: str) -> TraceNode:
+        """`going_on` is how it stands unless it has ended."""
+        started, ended = self.started, self._ended
+        by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _NOT_YET)
+        children = [task.node(started.workflow_id, below) for task in by_start]
+        usage = Usage()
+        for child in children:
+            usage += child.usage
+        outcome = ended.outcome if ended else None
+        status = outcome.status if outcome else going_on
+        workflow = TraceNode(
+            name=f"invoke_workflow {started.team}",
+            kind="workflow",
+            status=status,
+            started_at=started.at,
+            ended_at=ended.at if ended else None,
+            detail="; ".join(filter(None, (self._refused, (outcome.reason if outcome else "") or self._limit))),
+            span_id=started.trace.span_id,
+            usage=outcome.usage if outcome else usage,
+            children=tuple(children),
+        )
+        return TraceNode(
+            name=f"publish request.{started.team}",
+            kind="publish",
+            status=status,
+            started_at=started.at,
+            ended_at=workflow.ended_at,
+            detail=f"correlation {started.correlation_id}",
+            trace_id=started.trace.trace_id,
+            span_id=started.trace.parent_span_id or "",
+            usage=workflow.usage,
+            children=(workflow,),
+        )
+
+    def _of_planner(self, detail: str) -> _Task | None:
+        """A plan belongs to the newest task that makes plans, if any does: the entries do not say which."""
+        planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
+        if not planners:
+            return None
+        planners[-1].detail = detail
+        return planners[-1]
+
+    def _task(self, task_id: str, agent: str) -> _Task:
+        return self.tasks.setdefault(task_id, _Task(task_id, Role.WORK, agent, ""))
+
+    def _attempt(self, task: _Task, number: int, result: Result | None) -> _Attempt:
+        if number not in task.attempts:
+            at = result.started_at if result else task.started_at or self.started.at
+            task.attempts[number] = _Attempt(number, task.agent, at)
+        return task.attempts[number]
+
+
+def _said(output: JsonValue) -> str:
+    """A judge's verdict on what a stage made, and why; of what it decided otherwise the outcome tells."""
+    if not isinstance(output, dict) or "verdict" not in output:
+        return ""
+    return ": ".join(str(part) for part in (output["verdict"], output.get("reason")) if part)
+
+
+def _reason(error: AttemptError) -> str:
+    return f"{error.kind}: {error.message}"

@@ -1,0 +1,43 @@
+"""What is handed over as it is at a time: the log knows neither the time nor who is alive, and calls it running."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from operator import is_
+from typing import Final
+
+from pointsman.core.views.trace import TraceNode
+
+__all__ = ["AGENT", "RETRY", "as_of", "awaited"]
+
+_OUT = ("handed over", "running")
+AGENT: Final = "waiting for an agent"
+RETRY: Final = "waiting for a retry"
+_LEFT = (*_OUT, RETRY)
+
+
+def as_of(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
+    """`root`, in which what is with an agent that is not among the names `alive` waits for it, and what is not due
+    `now` for its time: each says so in `detail`."""
+    due = root.due if root.due and root.due > now else None
+    if root.kind == "attempt" and due:
+        return root.model_copy(update={"status": RETRY, "started_at": None})
+    children = tuple(as_of(child, now, alive) for child in root.children)
+    if root.kind == "task" and root.status in _OUT and root.agent not in alive:
+        left = tuple(each.model_copy(update={"status": AGENT}) if each.status in _LEFT else each for each in children)
+        why = f"waiting for an agent named {root.agent}: none is alive"
+        return root.model_copy(update={"status": AGENT, "detail": why, "children": left})
+    if due:
+        why = f"waiting for attempt {root.attempt}, at {due.astimezone(UTC):%H:%M:%S} UTC"
+        return root.model_copy(update={"status": RETRY, "detail": why, "children": children})
+    same = all(map(is_, children, root.children))  # as nearly always, and a page is told of it again and again
+    return root if same else root.model_copy(update={"children": children})
+
+
+def awaited(root: TraceNode) -> Iterator[TraceNode]:
+    """The tasks of which `as_of` says that no agent is alive who could do them."""
+    if root.kind == "task" and root.status == AGENT:
+        yield root
+    for child in root.children:
+        yield from awaited(child)

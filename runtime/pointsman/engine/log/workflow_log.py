@@ -1,0 +1,214 @@
+"""A workflow's log as its supervisor uses it: loaded once, then extended by compare-and-set commits.
+
+Whoever commits knows the sequence at which the log ended; the broker refuses the commit if somebody else wrote first.
+That is the whole of the coordination between supervisors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from pointsman.core.evolve import apply
+from pointsman.core.model.state import State, changed, from_snapshot, to_snapshot
+from pointsman.core.replay.decision_context import Agents
+from pointsman.engine.log.reader import commit_of, is_imported
+from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError, describe_error
+from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import parse_traceparent
+from pointsman.telemetry.trace_context import traceparent
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.log import Commit, Entry, Grounds
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["DamagedLog", "Head", "ImportedLog", "RemovedLog", "WorkflowLog"]
+
+SNAPSHOT_EVERY = 64
+"""Commits between two snapshots: loading then reads at most that many, some tens of milliseconds."""
+_LARGE = 128
+"""Tasks from which on there are twice as many commits between two, from twice as many tasks on four times as many, and
+so on: a snapshot holds all tasks, and takes as much as the commits that added to them."""
+
+
+class DamagedLog(PeerError):
+    """A log holds something that cannot be read or cannot follow. Its workflow is closed; the others go on."""
+
+    kind = "damaged_log"
+
+
+class RemovedLog(DamagedLog):
+    """The beginning of a log is gone. Supervisors remove it long after the end; a bound of the stream's own, at any
+    time."""
+
+    kind = "removed_log"
+
+
+class ImportedLog(PeerError):
+    """The log was imported to be looked at. Nothing acts on it."""
+
+    kind = "imported_log"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a workflow's log stands: the state it folds to, its last sequence (0: no log yet), its newest snapshot.
+
+    `others` says that another process has written to it, and may not have sent all that its commits owe. `agents` are
+    those that its commits last named as alive, None where that was not read.
+    """
+
+    state: State | None = None
+    sequence: int = 0
+    snapshot_sequence: int | None = None
+    others: bool = False
+    agents: Agents | None = None
+
+
+class WorkflowLog:
+    """Loads and extends the logs of one team's workflows."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+        self._source = subjects.source("team", team)
+
+    async def load(self, workflow: str, known: Head | None = None) -> Head:
+        """The head of the log, read from the newest snapshot on, or from `known` on.
+
+        Raises:
+            DamagedLog: a message of it cannot be read or does not follow the one before.
+            ImportedLog: it is not this namespace's own.
+            BusUnavailable: the broker did not answer.
+        """
+        subject = self._subjects.log(self._team, workflow)
+        head = known or Head()
+        if known is None:
+            last = await self._bus.last("log", subject)
+            if last is None:
+                return head
+            commit = self._read(last)
+            if commit.snapshot is not None:
+                return self._extend(Head(), last, commit)
+            if commit.number == 1:
+                return self._extend(Head(), last, commit)
+            after = (commit.snapshot_sequence or 1) - 1
+        else:
+            after = known.sequence
+        async for stored in self._bus.read("log", subject, after=after):
+            head = self._extend(head, stored, self._read(stored))
+        return head
+
+    async def origin(self, workflow: str) -> tuple[str | None, str]:
+        """The correlation id and the trace id that the log's newest message names, whether or not it can be folded."""
+        last = await self._bus.last("log", self._subjects.log(self._team, workflow))
+        try:
+            envelope = decode(last.headers, b"{}")[0] if last else None
+        except ContractError:
+            envelope = None
+        parent = parse_traceparent(envelope.traceparent) if envelope else None
+        return envelope.correlation_id if envelope else None, parent.trace_id if parent else ""
+
+    async def commit(
+        self,
+        head: Head,
+        workflow: str,
+        entries: Sequence[Entry],
+        state: State,
+        cause: str,
+        grounds: Grounds | None = None,
+        meanwhile: Callable[[State], object] = lambda _: None,
+    ) -> Head:
+        """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause` and decided
+        upon `grounds`. What can be done for the state it leads to while the broker stores it, `meanwhile` does.
+
+        Raises:
+            Conflict: somebody else has written since `head`. Nothing was stored: load, decide again.
+            UnknownOutcome: it may have been stored. Load, decide again.
+            OversizeEvent: the entries do not fit into one message.
+        """
+        number = state.commits + 1
+        committed = changed(state, commits=number)
+        plain = Commit(
+            number=number,
+            entries=tuple(entries),
+            snapshot_sequence=head.snapshot_sequence,
+            waiting=tuple(state.approvals),
+            grounds=grounds,
+        )
+        due = number % (SNAPSHOT_EVERY << (len(committed.tasks) // _LARGE).bit_length()) == 0
+        commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
+        headers = encode(
+            Envelope(
+                id=f"{workflow}-{number}",
+                type=Commit.event_type,
+                source=self._source,
+                time=self._clock.now(),
+                subject=workflow,
+                correlation_id=committed.correlation_id,
+                causation_id=cause,
+                traceparent=traceparent(committed.trace),
+            )
+        )
+        subject = self._subjects.log(self._team, workflow)
+        try:
+            storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
+            try:
+                await asyncio.sleep(0)  # what is under way goes out when this turn of the loop is over, and not before
+                meanwhile(committed)
+                sequence = await storing
+            finally:
+                storing.close()
+        except OversizeEvent:
+            # Without this snapshot a log is only slower to load; what a commit rests on is for `replay` alone.
+            for leaner in (plain, plain.model_copy(update={"grounds": None})):
+                with suppress(OversizeEvent):
+                    sequence = await self._bus.publish(subject, dump(leaner), headers, expect=head.sequence)
+                    commit = leaner
+                    break
+            else:
+                raise
+        snapshot = sequence if commit.snapshot is not None else head.snapshot_sequence
+        return Head(committed, sequence, snapshot, head.others, _agents(head, commit))
+
+    def _read(self, stored: Stored) -> Commit:
+        if is_imported(stored):
+            raise ImportedLog(f"the log on {stored.subject} was imported to be looked at; nothing acts on it")
+        try:
+            return commit_of(stored)
+        except ContractError as error:
+            raise _damaged(stored, error) from None
+
+    def _extend(self, head: Head, stored: Stored, commit: Commit) -> Head:
+        if head.state is None and commit.number > 1 and commit.snapshot is None:
+            raise RemovedLog(
+                f"what is left of the log on {stored.subject} begins with commit {commit.number}: what came before was "
+                "removed, as the workflow ended long ago, or for a bound of the stream; `pointsman doctor` tells of one"
+            )
+        try:
+            if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
+                agents = _agents(Head(), commit)  # what was named before may have changed in what is missing
+                return Head(from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=agents)
+            state = apply(head.state, commit)
+        except (InvariantError, ValidationError) as error:
+            raise _damaged(stored, error) from None
+        snapshot = stored.sequence if commit.snapshot is not None else head.snapshot_sequence
+        return Head(state, stored.sequence, snapshot, agents=_agents(head, commit))
+
+
+def _agents(before: Head, commit: Commit) -> Agents | None:
+    return commit.grounds.agents if commit.grounds and commit.grounds.agents is not None else before.agents
+
+
+def _damaged(stored: Stored, error: Exception) -> DamagedLog:
+    return DamagedLog(
+        f"message {stored.sequence} on {stored.subject} cannot be folded: {describe_error(error)}; the workflow "
+        "is closed, look at it with `pointsman show` of the release that wrote it"
+    )

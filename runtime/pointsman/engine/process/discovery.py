@@ -1,0 +1,147 @@
+"""Agents, and what else an author defines, are found by name: in a module, a file, or an installed package."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from traceback import walk_tb
+from types import ModuleType
+from typing import Any, TypeVar
+
+from pointsman.authoring.agent import Agent
+from pointsman.errors import ConfigurationError, describe_error
+from pointsman_schemas.ids import derived_id
+
+__all__ = ["GROUP", "installed_agents", "load", "load_agents"]
+
+GROUP = "pointsman.agents"
+"""The entry-point group in which packages say where their agents are."""
+
+T = TypeVar("T")
+
+
+def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
+    """The agents that `specs` name, in order, each once.
+
+    Raises:
+        ConfigurationError: nothing is there, it cannot be imported, or two different agents have the same name.
+    """
+    found: dict[str, Agent] = {}
+    for spec in specs:
+        for agent in load(spec, Agent):  # type: ignore[type-abstract]  # it is only asked about by isinstance
+            if found.setdefault(agent.card.name, agent) is not agent:
+                raise ConfigurationError(
+                    f"two agents are called {agent.card.name}, the second one in {spec}; rename one"
+                )
+    return tuple(found.values())
+
+
+def load(spec: str, kind: type[T]) -> tuple[T, ...]:
+    """What `spec` names that is a `kind`: one object, the members of a list, or all that a module defines.
+
+    `spec` is `package.module`, `package.module:name`, `path/file.py`, `path/file.py:name`, or the name of an entry
+    point in the group `pointsman.agents`.
+
+    Raises:
+        ConfigurationError: nothing is there or it cannot be imported; the message says what was looked for, and where.
+    """
+    place, _, name = spec.rpartition(":") if _has_name(spec) else (spec, "", "")
+    if place.endswith(".py"):
+        return _members(_from_file(Path(place)), name, kind, spec)
+    if not name and (entry := installed_agents().get(place)) is not None:
+        try:
+            value = entry.load()
+        except Exception as error:
+            raise ConfigurationError(
+                f"the installed agents {place} ({entry.value}) cannot be loaded: {describe_error(error)}"
+            ) from error
+        return _members(value, "", kind, spec)
+    return _members(_from_module(place, spec), name, kind, spec)
+
+
+def installed_agents() -> dict[str, EntryPoint]:
+    """The entry points that installed packages declare, by name."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _has_name(spec: str) -> bool:
+    # A drive letter has a colon, too: C:\agents.py
+    return spec.rfind(":") > (1 if spec[1:3] in (":\\", ":/") else -1)
+
+
+def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}; give a path to a Python file, or `module:name`")
+    name = f"pointsman_file_{path.stem}_{derived_id(str(path), length=8)}"
+    if name in sys.modules:
+        return sys.modules[name]
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # the file's neighbours, as `python file.py` would have it
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise ConfigurationError(f"{path} cannot be loaded as a Python file; give a file ending in .py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # dataclasses and annotations look their module up there while it runs
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"{path}{_line(error, name)} cannot be loaded: {describe_error(error)}") from error
+    return module
+
+
+def _from_module(name: str, spec: str) -> ModuleType:
+    if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # an installed command does not look in the folder it is called in
+    try:
+        return importlib.import_module(name)
+    except ConfigurationError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and not (name == error.name or name.startswith(error.name + ".")):
+            raise ConfigurationError(f"{name} imports {error.name}, which is not installed; install it") from error
+        known = ", ".join(sorted(installed_agents())) or "none"
+        raise ConfigurationError(
+            f"{spec!r} is neither a module, nor a file ending in .py, nor installed agents "
+            f"(installed: {known}); look at the spelling and the folder you are in"
+        ) from error
+    except Exception as error:
+        raise ConfigurationError(f"{name}{_line(error, name)} cannot be imported: {describe_error(error)}") from error
+
+
+def _line(error: Exception, module: str) -> str:
+    """Where in `module` it was raised. A syntax error says so itself: none of it has run."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
+    return f", line {lines[-1]}," if lines else ""
+
+
+def _members(value: Any, name: str, kind: type[T], spec: str) -> tuple[T, ...]:
+    what = kind.__name__
+    if isinstance(value, ModuleType):
+        if name:
+            if not hasattr(value, name):
+                known = ", ".join(key for key, item in vars(value).items() if isinstance(item, kind)) or "none"
+                raise ConfigurationError(f"{spec} has no {name!r}; its {what}s are: {known}")
+            return _members(getattr(value, name), "", kind, spec)
+        unique = {id(item): item for item in vars(value).values() if isinstance(item, kind)}
+        found: tuple[T, ...] = tuple(unique.values())
+        if not found and isinstance(listed := getattr(value, "agents", None), list | tuple):
+            return _members(listed, "", kind, spec)
+    elif isinstance(value, kind):
+        return (value,)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        found = tuple(item for item in value if isinstance(item, kind))
+    else:
+        raise ConfigurationError(f"{spec} is a {type(value).__name__}; expected an {what}, a list of them, or a module")
+    if not found:
+        way = "decorate a function with @agent(...)" if kind is Agent else f"give it one: {what}(...)"
+        raise ConfigurationError(f"{spec} defines no {what}; {way}, or name another place")
+    return found

@@ -1,0 +1,55 @@
+"""A message on a handoff's subject becomes a `Handoff` here, or a `ContractError` that says what is wrong with it."""
+
+from __future__ import annotations
+
+from pointsman.ports.bus import Stored
+from pointsman_schemas.envelope import Envelope, decode
+from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
+from pointsman_schemas.events import Handoff
+from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["RESENT", "consumer_name", "read_handoff"]
+
+RESENT = "pointsman-resent"
+"""The header of a handoff that may be the second of its attempt: the broker may have forgotten a first one, which may
+have been answered. Who takes it looks for a result before beginning."""
+
+
+def consumer_name(agent: str) -> str:
+    """The durable consumer that all workers of an agent share; an autoscaler reads its queue."""
+    return f"agent-{token(agent, 'agent')}"
+
+
+def read_handoff(message: Stored, subjects: Subjects) -> tuple[Envelope, Handoff]:
+    """Raises `ContractError`: it is no handoff that this release knows, or its subject says another thing."""
+    address = subjects.parse_handoff(message.subject)
+    envelope, data = decode(message.headers, message.body)
+    if envelope is None:
+        raise UndecodableEvent(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
+    if envelope.type != Handoff.event_type:
+        raise UnknownEventType(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
+    handoff = parse(Handoff, data)
+    said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+    if said != (address.agent, address.workflow, address.task, address.attempt):
+        raise ContractError(
+            f"the subject is {message.subject}, but the body is for agent, workflow, task and attempt "
+            f"{said}; publish a handoff on its own subject"
+        )
+    agent, workflow, task, attempt = said
+    usual = f"{subjects.namespace}.inbox.{handoff.from_agent}.{workflow}.result.{agent}.{task}.{attempt}"
+    if handoff.return_to != usual:
+        _check_return(handoff, message, subjects)
+    return envelope, handoff
+
+
+def _check_return(handoff: Handoff, message: Stored, subjects: Subjects) -> None:
+    """It may be another inbox than that of who sends it, but for no other result."""
+    said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+    inbox = subjects.parse_inbox(handoff.return_to)
+    if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):
+        raise ContractError(
+            f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "
+            "belongs; nothing is published elsewhere"
+        )

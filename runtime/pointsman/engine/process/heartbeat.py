@@ -1,0 +1,56 @@
+"""Cards are kept in the registry while who they are of is running: a team's, too, for other teams may hand it work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pointsman.errors import BusUnavailable
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import get_logger
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import digest_of
+from pointsman_schemas.strict_json import dump
+
+if TYPE_CHECKING:
+    from pointsman_schemas.team import Team
+
+__all__ = ["keep_announced", "team_card"]
+
+_log = get_logger(__name__)
+
+_AGAIN = 0.1  # seconds before a card that was not taken is announced again
+
+
+def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
+    """The team as an agent of others. Its version is a digest of its definition, in which names have no order: they may
+    have been given as a set, whose order differs from process to process."""
+    definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
+    return AgentCard(
+        name=team.name,
+        version=digest_of(dump(definition)),
+        description=team.description or f"The team {team.name}",
+        skills=team.skills,
+        timeout=team.limits.deadline,
+        team=True,
+        instance=instance,
+        started_at=started,
+    )
+
+
+async def keep_announced(bus: Bus, cards: Callable[[], Sequence[AgentCard]], heartbeat: float, clock: Clock) -> None:
+    """Announce `cards`, as they are each time, until cancelled."""
+    silent = False
+    while True:
+        try:
+            for card in cards():
+                await bus.registry.announce(card)
+            silent = False
+        except BusUnavailable as error:
+            if not silent:
+                _log.warning("card_not_announced", error=str(error), hint="it is tried again")
+            silent = True
+        # While the broker is away a try waits for it: whoever asks first when it is back is told who is there.
+        await clock.sleep(_AGAIN if silent else heartbeat)

@@ -1,0 +1,130 @@
+"""How a supervisor's inputs end: acknowledged when they are dealt with, a dead letter when nobody can deal with them,
+handed back when that cannot be stored now. None is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from pointsman.core.completion.caller_messages import not_served
+from pointsman.core.model.inputs import ControlReceived
+from pointsman.core.model.state import State
+from pointsman.core.tasks.child_workflow import FROM_PARENT
+from pointsman.engine.log.workflow_log import DamagedLog, WorkflowLog
+from pointsman.engine.process.dead_lettering import bury
+from pointsman.engine.supervisor.inbound import Arrival
+from pointsman.engine.supervisor.spans import log_ids
+from pointsman.errors import BusUnavailable, Conflict, PointsmanError
+from pointsman.ports.bus import Bus, Delivery
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import bind, get_logger
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import AttemptError, Outcome
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Settler"]
+
+_PATIENCE = 5
+"""Deliveries of a parent's word to a child that has not begun, before it is left for that child to look for."""
+_LETTER_AGAIN = 5.0
+"""Seconds before an input that could not be stored as a dead letter comes again: it is kept, and not in a hot loop."""
+
+_log = get_logger(__name__)
+
+
+class Settler:
+    """Settles the inputs of one team's workflows."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, logs: WorkflowLog, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._logs = logs
+        self._team = team
+
+    async def settle(self, workflow: str, arrivals: Iterable[Arrival], state: State | None = None) -> None:
+        for arrival in arrivals:
+            if arrival.refusal is not None:
+                with bind(**(log_ids(state) if state else {})):
+                    await self._store_letter(arrival.delivery, workflow, arrival.refusal)
+            await arrival.delivery.ack()
+
+    async def bury_strangers(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{FROM_PARENT}":
+                # Its child is about to begin, or will look for this when it does.
+                await (arrival.delivery.nak(1.0) if arrival.delivery.delivered < _PATIENCE else arrival.delivery.ack())
+                continue
+            message = "no log of this workflow exists: it was never admitted here, or its log has aged out"
+            await self.bury(arrival.delivery, workflow, "unknown_workflow", message)
+
+    async def bury(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
+        """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
+        try:
+            await self._store_letter(delivery, workflow, AttemptError(kind=kind, message=message))
+        except PointsmanError as error:
+            hint = "the input is kept and tried again; `pointsman doctor` looks at the dead letters' stream"
+            _log.error("dead_letter_not_stored", subject=delivery.message.subject, reason=str(error), hint=hint)
+            await delivery.nak(_LETTER_AGAIN)
+        else:
+            await delivery.term(kind)
+
+    async def _store_letter(self, delivery: Delivery, workflow: str | None, cause: AttemptError) -> None:
+        _log.warning("input_refused", subject=delivery.message.subject, kind=cause.kind, reason=cause.message)
+        await bury(
+            self._bus,
+            self._subjects,
+            self._clock,
+            delivery.message,
+            origin=self._team,
+            cause=cause,
+            attempts=delivery.delivered,
+            team=self._team,
+            workflow=workflow,
+        )
+
+    async def close_damaged(self, workflow: str, arrivals: Sequence[Arrival], error: DamagedLog) -> None:
+        """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters. One
+        that is being removed since its workflow ended has told its caller: its outcome goes last of it."""
+        try:
+            over = await self._bus.last("log", self._subjects.outcome(self._team, workflow))
+            left = over or await self._bus.last("log", self._subjects.log(self._team, workflow))
+            if left and not over:
+                await self._tell_closed(workflow, str(error))
+        except BusUnavailable:
+            left = None
+        if left is None:  # the broker is away, or the log was removed while it was read: they come again
+            for arrival in arrivals:
+                await arrival.delivery.nak(1.0)
+        else:
+            for arrival in arrivals:
+                await self.bury(arrival.delivery, workflow, error.kind, str(error))
+
+    async def _tell_closed(self, workflow: str, reason: str) -> None:
+        now = self._clock.now()
+        correlation_id, trace_id = await self._logs.origin(workflow)
+        outcome = Outcome(
+            workflow_id=workflow,
+            team=self._team,
+            status="failed",
+            answer=not_served(workflow),
+            reason=reason,
+            correlation_id=correlation_id or workflow,
+            trace_id=trace_id,
+            started_at=now,
+            ended_at=now,
+            elapsed=0.0,
+            sequential=0.0,
+        )
+        envelope = Envelope(
+            id=f"{workflow}-outcome",
+            type=Outcome.event_type,
+            source=self._subjects.source("team", self._team),
+            time=now,
+            subject=workflow,
+            correlation_id=correlation_id,
+        )
+        subject = self._subjects.outcome(self._team, workflow)
+        with contextlib.suppress(Conflict):
+            await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)

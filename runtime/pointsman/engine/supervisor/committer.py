@@ -1,0 +1,146 @@
+"""Inputs become a commit of their workflow's log here: decide, claim what only one may have, commit; and after a
+conflict all of it again, from what the log holds then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pointsman.core.decide import consider
+from pointsman.core.model.inputs import Circumstances
+from pointsman.core.model.state import State, changed
+from pointsman.core.replay.decision_context import Agents, grounds, kept
+from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.engine.process.fault_injection import passed
+from pointsman.engine.supervisor.agent_load import Loads
+from pointsman.engine.supervisor.circuit_breaker import SharedCircuits
+from pointsman.engine.supervisor.inbound import Arrival, cut_down
+from pointsman.engine.supervisor.outbox_publisher import Ready
+from pointsman.engine.supervisor.stream_integrity import LogWatch
+from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEvent, UnknownOutcome
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import get_logger, metrics, semconv
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.log import Entry
+
+__all__ = ["Committed", "Committer"]
+
+_UNKNOWN = 0.05
+"""Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
+_RACES = 100
+"""Compare-and-set races one turn may lose; more means that something else is wrong."""
+
+_log = get_logger(__name__)
+
+
+class Committed(NamedTuple):
+    """The head after some inputs, the entries committed for them, what those have to send, and whether what was sent
+    before is unknown."""
+
+    head: Head
+    entries: tuple[Entry, ...] = ()
+    owed: Sequence[Ready] = ()
+    raced: bool = False
+
+
+class Committer:
+    """Commits to one team's logs. Of what it commits, `watch`, `circuits` and `loads` learn; `prepare` makes what is
+    to be sent for it, while the broker stores the commit."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        logs: WorkflowLog,
+        watch: LogWatch,
+        circuits: SharedCircuits,
+        loads: Loads,
+        prepare: Callable[[State, Sequence[Entry]], Sequence[Ready]],
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._logs = logs
+        self._watch = watch
+        self._circuits = circuits
+        self._loads = loads
+        self._prepare = prepare
+        self._alive: tuple[tuple[AgentCard, ...], Agents] = ((), ())
+
+    async def commit(self, workflow: str, head: Head, arrivals: Sequence[Arrival]) -> Committed:
+        raced = False
+        for _ in range(_RACES):
+            cards = tuple(await self._bus.registry.cards())
+            now, bound = self._clock.now(), self._bus.max_body
+            around = Circumstances(now, cards, self._circuits.open, bound, self._loads.known)
+            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
+            draft = consider(head.state, inputs, around)
+            entries, state = tuple(draft.entries), draft.state
+            if not entries or state is None:
+                if head.state is not None and head.state.ended:
+                    return Committed(head, raced=raced)  # nothing follows
+                # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
+                # one may be the very timer that another supervisor has armed since.
+                newer = await self._logs.load(workflow, head)
+                if newer.sequence == head.sequence:
+                    return Committed(head, raced=raced)
+                head, raced = newer, True
+                continue
+            if draft.compared and await self._loads.look(draft.compared):
+                continue  # it was chosen by what was not known, or not so well
+            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
+                continue  # another supervisor was faster
+            alive = self._kept(cards)
+            given = grounds(draft, alive if alive != head.agents else None)
+            self._loads.decided(entries)  # whose change is no ground of what was decided
+            owed: list[Ready] = []
+
+            def prepare(committed: State, entries: tuple[Entry, ...] = entries, owed: list[Ready] = owed) -> None:
+                owed += self._prepare(committed, entries)
+
+            try:
+                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id, given, prepare)
+            except (Conflict, UnknownOutcome) as error:
+                metrics.count(semconv.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
+                _log.info("commit_not_taken", workflow_id=workflow, reason=error.kind)
+                raced = True
+                if isinstance(error, UnknownOutcome):
+                    await self._clock.sleep(_UNKNOWN)
+                after = await self._reload(workflow, head, error)
+                if isinstance(error, Conflict) or after.state != changed(state, commits=state.commits + 1):
+                    head = after
+                    continue
+                # It was stored, and is ours.
+            except OversizeEvent as error:
+                if len(arrivals) == 1:
+                    cut_down(arrivals[0], error)
+                    continue
+                apart: tuple[Entry, ...] = ()
+                for arrival in arrivals:
+                    committed = await self.commit(workflow, head, [arrival])
+                    head, apart = committed.head, apart + committed.entries
+                return Committed(head, apart, self._prepare(head.state, apart) if head.state else (), raced=True)
+            self._watch.wrote(after.sequence)
+            self._circuits.saw(head.state, workflow, entries)
+            self._loads.saw(head.state, entries)
+            passed("supervisor.committed")
+            return Committed(after, entries, owed, raced)
+        raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
+
+    def _kept(self, cards: tuple[AgentCard, ...]) -> Agents:
+        if cards is not self._alive[0]:  # one comparison for each change of the registry, which a heartbeat is, too
+            self._alive = cards, self._alive[1] if cards == self._alive[0] else kept(cards)
+        return self._alive[1]
+
+    async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
+        """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
+        newer = await self._logs.load(workflow, head)
+        if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
+            return newer
+        whole = await self._logs.load(workflow)
+        if whole.sequence == head.sequence:
+            raise BusUnavailable(
+                f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
+            )
+        _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
+        return whole

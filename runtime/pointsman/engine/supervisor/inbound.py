@@ -1,0 +1,88 @@
+"""Inputs on their way through a supervisor: each with the delivery that is settled once it is dealt with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pointsman.core.model.inputs import (
+    EARLY,
+    ControlReceived,
+    Input,
+    RequestReceived,
+    RequestRefused,
+    ResultReceived,
+    TimerFired,
+)
+from pointsman.core.model.state import State
+from pointsman.core.tasks.child_workflow import FROM_PARENT
+from pointsman.errors import InvariantError, OversizeEvent
+from pointsman.ports.bus import Delivery
+from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.log import Entry
+
+__all__ = ["Arrival", "are_new", "begins", "cancels", "cut_down", "taken_id", "too_early"]
+
+
+@dataclass(slots=True)
+class Arrival:
+    """An input and the delivery to settle once it is dealt with. With a `refusal` it becomes a dead letter as well;
+    `also` are inputs that were found on its account and have deliveries of their own."""
+
+    input: Input
+    delivery: Delivery
+    event_id: str
+    refusal: AttemptError | None = None
+    also: tuple[Input, ...] = ()
+
+
+def begins(each: Input) -> bool:
+    """Whether it may begin a workflow: a request, readable or not, or a handoff to the team."""
+    return isinstance(each, RequestReceived | RequestRefused)
+
+
+def taken_id(state: State, each: Input) -> AttemptError | None:
+    """Why a request does not become work whose id is that of another one; None for the same one again."""
+    if not isinstance(each, RequestReceived) or each.admission.digest == state.request_digest:
+        return None
+    if not state.request_digest or each.admission.parent is not None:  # of before digests were kept; a handoff
+        return None
+    return AttemptError(
+        kind="request_id_taken",
+        message=(
+            f"the id {each.admission.request_id!r} is taken by the workflow {state.workflow_id}, which began with "
+            "another request of the same source; publish this one under a new id"
+        ),
+    )
+
+
+def cancels(workflow: str, received: ControlReceived) -> bool:
+    """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
+    return received.control.action == "cancel" and received.event_id != f"{workflow}-{FROM_PARENT}"
+
+
+def too_early(state: State, arrivals: Iterable[Arrival], now: Callable[[], datetime]) -> bool:
+    """Whether the armed timer has fired long before its time."""
+    fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
+    return fired and state.timer_due is not None and state.timer_due - now() > EARLY
+
+
+def are_new(arrivals: Iterable[Arrival], entries: Iterable[Entry]) -> bool:
+    """Whether every input was committed now, and so by nobody before. Of a timer that cannot be told."""
+    committed = {getattr(entry, "event_id", None) for entry in entries}
+    return all(arrival.event_id in committed for arrival in arrivals)
+
+
+def cut_down(arrival: Arrival, error: OversizeEvent) -> None:
+    """What the bus could carry but a log entry around it cannot is refused for its size."""
+    failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
+    match arrival.input:
+        case RequestReceived() as received:
+            arrival.input = RequestRefused(received.admission, failure)
+            arrival.refusal = failure
+        case ResultReceived() as received if received.result.output is not None:
+            result = received.result.model_copy(update={"status": "failed", "output": None, "error": failure})
+            arrival.input = ResultReceived(received.event_id, result)
+        case _:
+            raise InvariantError(f"an input without a large body does not fit into a commit: {error}") from error

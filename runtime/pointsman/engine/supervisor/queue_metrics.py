@@ -1,0 +1,48 @@
+"""What waits in the broker's queues is looked at by whoever supervises: an agent that is gone cannot tell."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.errors import PeerError
+from pointsman.ports.bus import Bus, QueueDepth
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import metrics, semconv
+
+__all__ = ["show_queues"]
+
+_EVERY = 10.0  # seconds between two looks: metrics are collected every 15 to 60, and a look is a request for each agent
+
+
+async def show_queues(bus: Bus, clock: Clock, team: str) -> None:
+    """Keep the gauges of the team's queues, of every live agent's, and of each that is gone and has left work behind.
+    Never returns.
+
+    Every supervisor shows the same figures: take their maximum, not their sum.
+    """
+    own: dict[str, str | None] = {f"request-{team}": None, f"inbox-{team}": None}
+    queues = dict(own)
+    while True:
+        live = dict(queues)  # of all that are known, when the registry cannot be asked
+        with suppress(PeerError):
+            live = own | {consumer_name(card.name): card.name for card in await bus.registry.cards()}
+        queues |= live
+        for queue, agent in list(queues.items()):
+            depth: QueueDepth | None = None
+            with suppress(PeerError):  # a figure that is missing is missing
+                depth = await bus.depth(queue, "work" if queue in own else "handoffs")
+            if queue not in live and (depth is None or not depth.pending + depth.in_flight):
+                depth = None
+                del queues[queue]
+            _show(queue, agent, depth)
+        await clock.sleep(_EVERY)
+
+
+def _show(queue: str, agent: str | None, depth: QueueDepth | None) -> None:
+    for state in ("waiting", "in_flight"):
+        about = {semconv.QUEUE: queue, semconv.AGENT_NAME: agent, semconv.QUEUE_STATE: state}
+        if depth is None:
+            metrics.hide(semconv.QUEUE_DEPTH, about)
+        else:
+            metrics.show(semconv.QUEUE_DEPTH, depth.pending if state == "waiting" else depth.in_flight, about)

@@ -1,0 +1,288 @@
+"""The spans a supervisor owns: the workflow's and its tasks', exported by whoever commits their end.
+
+Their ids and times stand in the log, so it does not matter who that is. A supervisor that is given an input which
+another one left behind, committed but not acknowledged, exports what that commit has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache, partial
+
+from pointsman.core.evolve import apply
+from pointsman.core.model.lifecycle import Phase, TaskStatus
+from pointsman.core.model.state import State, Task
+from pointsman.engine.log.reader import commit_of
+from pointsman.errors import PointsmanError
+from pointsman.ports.bus import Bus, Delivery
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import (
+    Happening,
+    TraceContext,
+    metrics,
+    parse_traceparent,
+    record,
+    reserve,
+    semconv,
+    tracing,
+)
+from pointsman.telemetry.trace_context import trace_context
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.log import Entry
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Spans", "log_ids"]
+
+_TELLING = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
+"""The entries that end something."""
+
+
+def log_ids(state: State) -> dict[str, str]:
+    """What leads from a log line to the workflow's trace and to its caller. No span is open here that would say it."""
+    trace = state.trace
+    return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
+
+
+class Spans:
+    """Exports the spans of one team's workflows, and measures them. Nothing it does fails the work."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+
+    async def ended(self, state: State, entries: Sequence[Entry]) -> None:
+        """A span for each task and workflow that `entries`, committed just now, have ended."""
+        if not (tracing() or metrics.measuring()):
+            return
+        if _TELLING.isdisjoint([entry.kind for entry in entries]):
+            return
+        history: Sequence[Entry] = entries
+        if tracing() and state.trace.flags & 1 and _eventful(state, entries):
+            with suppress(PointsmanError):  # then the spans have no events
+                log = self._subjects.log(self._team, state.workflow_id)
+                history = [entry async for stored in self._bus.read("log", log) for entry in commit_of(stored).entries]
+        _record(state, entries, history, await self._cards())
+
+    async def left_behind(self, workflow: str, event_ids: Container[str]) -> None:
+        """A span for each end that was committed for one of `event_ids` by a supervisor that did not acknowledge it."""
+        history: list[Entry] = []
+        cards = await self._cards()
+        state: State | None = None
+        with suppress(PointsmanError):
+            async for stored in self._bus.read("log", self._subjects.log(self._team, workflow)):
+                commit = commit_of(stored)
+                state = apply(state, commit)
+                history += commit.entries
+                envelope, _ = decode(stored.headers, stored.body)
+                causes = {envelope.causation_id if envelope else None}
+                causes |= {getattr(entry, "event_id", None) for entry in commit.entries}
+                if any(cause is not None and cause in event_ids for cause in causes):
+                    _record(state, commit.entries, history, cards)
+
+    async def _cards(self) -> Sequence[AgentCard]:
+        """What the tasks' spans say of their agents, as far as it can be had."""
+        if tracing():
+            with suppress(PointsmanError):
+                return await self._bus.registry.cards()
+        return ()
+
+    def processed(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
+        """A span for inputs that were dealt with together, or came again: it links to each of them.
+
+        One input that comes for the first time needs none: it is the end of the span that sent it.
+        """
+        again = max(delivery.delivered for delivery in deliveries)
+        if not tracing() or not state.trace.flags & 1 or (len(deliveries) == 1 and again == 1):
+            return
+        about = partial(
+            semconv.process_inputs,
+            self._subjects.namespace,
+            self._team,
+            subject=deliveries[0].message.subject,
+            workflow_id=state.workflow_id,
+            count=len(deliveries),
+            delivered=again,
+            correlation_id=state.correlation_id,
+            server=self._bus.server,
+        )
+        workflow = trace_context(state.trace)
+        record(
+            about,
+            context=reserve(workflow),
+            parent_span_id=workflow.span_id,
+            kind="consumer",
+            started=started,
+            ended=self._clock.now(),
+            happenings=(Happening(semconv.REDELIVERED, started, {semconv.DELIVERED: again}),) if again > 1 else (),
+            links=(sent for delivery in deliveries if (sent := _sent_from(delivery)) is not None),
+        )
+
+
+def _sent_from(delivery: Delivery) -> TraceContext | None:
+    """Where the message was made."""
+    headers = {name.lower(): value for name, value in delivery.message.headers.items()}
+    return parse_traceparent(headers.get("ce-traceparent") or headers.get("traceparent"), headers.get("tracestate"))
+
+
+def _eventful(state: State, entries: Iterable[Entry]) -> bool:
+    """Whether anything happened on the way to these ends that their spans should tell: it is in the log."""
+    for entry in entries:
+        match entry.kind:
+            case "task_succeeded" | "task_failed" | "task_abandoned":
+                task = state.tasks[entry.task_id]
+                if task.attempt > 1 or task.detoured or state.ignored:
+                    return True
+            case "workflow_ended":
+                if state.revision > 1 or state.limit or state.rejections:
+                    return True
+            case _:
+                pass
+    return False
+
+
+def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], cards: Sequence[AgentCard]) -> None:
+    ended: set[str] = set()  # an answer that came and was refused is one end
+    for entry in entries:
+        match entry.kind:
+            case "task_succeeded" | "task_failed" | "task_abandoned":
+                task = state.tasks[entry.task_id]
+                if task.started_at is not None and task.id not in ended:
+                    _task_ended(state, task, task.started_at, entry.at, cards, _of_task(history, task.id))
+                ended.add(task.id)
+            case "retry_scheduled":
+                metrics.count(semconv.RETRIES, attributes={semconv.AGENT_NAME: entry.agent})
+            case "workflow_ended":
+                _workflow_ended(state, entry.at, _of_workflow(history))
+            case _:
+                pass
+
+
+@lru_cache(256)
+def _series(key: str, name: str, status: TaskStatus | Phase) -> metrics.Labels:
+    return metrics.labels({key: name, semconv.STATUS: status.value})
+
+
+def _of_task(history: Iterable[Entry], task_id: str) -> Iterator[Happening]:
+    for entry in history:
+        if getattr(entry, "task_id", None) != task_id:
+            continue
+        match entry.kind:
+            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+                yield Happening(semconv.ASKED, entry.at, {semconv.ATTEMPT: entry.attempt})
+            case "attempt_failed":
+                failed: semconv.Attributes = {semconv.ATTEMPT: entry.attempt, semconv.ERROR_TYPE: entry.error.kind}
+                yield Happening(semconv.ATTEMPT_FAILED, entry.at, failed)
+            case "retry_scheduled":
+                retry: semconv.Attributes = {
+                    semconv.ATTEMPT: entry.attempt,
+                    semconv.AGENT_NAME: entry.agent,
+                    "pointsman.delay": max(0.0, (entry.not_before - entry.at).total_seconds()),
+                }
+                yield Happening(semconv.RETRIED, entry.at, retry)
+            case "task_held":
+                held: semconv.Attributes = {
+                    "pointsman.delay": (entry.until - entry.at).total_seconds(),
+                    semconv.REASON: entry.reason,
+                }
+                yield Happening(semconv.HELD, entry.at, held)
+            case "task_dispatched" if entry.instead_of is not None:
+                stood: semconv.Attributes = {semconv.AGENT_NAME: entry.agent, "pointsman.instead_of": entry.instead_of}
+                yield Happening(semconv.STOOD_IN, entry.at, stood)
+            case "task_reopened":
+                yield Happening(semconv.REOPENED, entry.at, {})
+            case "result_ignored":
+                ignored: semconv.Attributes = {semconv.ATTEMPT: entry.attempt, semconv.REASON: entry.reason}
+                yield Happening(semconv.RESULT_IGNORED, entry.at, ignored)
+            case _:
+                pass
+
+
+def _of_workflow(history: Iterable[Entry]) -> Iterator[Happening]:
+    planned = False
+    for entry in history:
+        match entry.kind:
+            case "task_added" if entry.role is Role.PLAN:
+                if planned:
+                    yield Happening(semconv.PLANNED_AGAIN, entry.at, {semconv.TASK_ID: entry.task_id})
+                planned = True
+            case "plan_rejected":
+                said: semconv.Attributes = {"pointsman.problems": entry.problems}
+                yield Happening(semconv.PLAN_REFUSED, entry.at, said)
+            case "limit_reached":
+                limit: semconv.Attributes = {"pointsman.limit": entry.limit, semconv.REASON: entry.detail}
+                yield Happening(semconv.LIMIT_REACHED, entry.at, limit)
+            case _:
+                pass
+
+
+def _task_ended(
+    state: State,
+    task: Task,
+    started: datetime,
+    ended: datetime,
+    cards: Sequence[AgentCard],
+    happenings: Iterable[Happening],
+) -> None:
+    seconds = (ended - started).total_seconds()
+    metrics.measure(semconv.TASK_DURATION, seconds, _series(semconv.AGENT_NAME, task.agent, task.status))
+    if not tracing():
+        return
+
+    def about() -> tuple[str, semconv.Attributes]:
+        card = next((card for card in cards if card.name == task.agent), None)
+        return semconv.task(
+            task.role.value,
+            task.agent,
+            workflow_id=state.workflow_id,
+            task_id=task.id,
+            attempts=task.attempt,
+            correlation_id=state.correlation_id,
+            status=task.status.value,
+            model=card.model if card else None,
+            version=card.version if card else None,
+        )
+
+    trace = state.trace
+    error = (task.error.kind, task.error.message) if task.error and task.status is TaskStatus.FAILED else None
+    record(
+        about,
+        context=trace_context(trace, task.span_id),
+        parent_span_id=trace.span_id,
+        kind="internal" if task.role is Role.PLAN else "client",
+        started=started,
+        ended=ended,
+        error=error,
+        happenings=happenings,
+    )
+
+
+def _workflow_ended(state: State, ended: datetime, happenings: Iterable[Happening]) -> None:
+    seconds = (ended - state.started_at).total_seconds()
+    metrics.measure(semconv.WORKFLOW_DURATION, seconds, _series(semconv.WORKFLOW_NAME, state.team, state.phase))
+    if not tracing():
+        return
+    about = partial(
+        semconv.invoke_workflow,
+        state.team,
+        workflow_id=state.workflow_id,
+        correlation_id=state.correlation_id,
+        status=state.phase.value,
+    )
+    trace = state.trace
+    reason = state.outcome.reason if state.outcome else ""
+    record(
+        about,
+        context=trace_context(trace),
+        parent_span_id=trace.parent_span_id,
+        kind="internal",
+        started=state.started_at,
+        ended=ended,
+        error=(state.phase.value, reason) if state.phase is Phase.FAILED else None,
+        happenings=happenings,
+    )

@@ -1,0 +1,137 @@
+"""Whether the streams still hold what they once acknowledged, as far as one of them can testify for the other.
+
+A commit is stored before the handoffs that follow from it, and a result before the commit that accepts it. So the
+newest handoff vouches for its commit, and the newest commit for its result. Where one is missing, its stream has lost
+its end: a disk that failed, a power cut, a store put back from an older copy. The broker itself says nothing then: it
+moves consumers that are ahead of their stream back in silence.
+
+A copy of all streams from one earlier moment is consistent. Only a process that remembers a later one can tell, which
+is what a running supervisor looks for; see docs/durability.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+
+from pointsman.engine.log.reader import commit_of
+from pointsman.engine.supervisor.retention import kept_for
+from pointsman.errors import BusUnavailable, ContractError, StreamLost
+from pointsman.ports.bus import Bus, StreamKind
+from pointsman.ports.clock import Clock
+from pointsman.settings import Settings
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
+
+_WITNESS = 6 / 7
+"""How old a commit may be to vouch for its result, of the time for which the work stream keeps that: there is time left
+for a look to come late."""
+_DAY = 86_400.0
+_DEPOSED = 2.0
+"""Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
+_CAUSE = re.compile(r"(.+)-(\d+)")
+
+
+async def bounds(bus: Bus) -> Sequence[str]:
+    """The bounds for which what was acknowledged is dropped, or what is to be is refused, as sentences."""
+    kinds: Sequence[StreamKind] = ("work", "handoffs", "log") if bus.forgets else ("work", "log")
+    return [bound for kind in kinds if (bound := await bus.lacks_room(kind))]
+
+
+async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: float) -> Sequence[str]:
+    """What the log must have held and does not, as sentences. `retention_days` is how long it keeps anything."""
+    newest = await bus.last("handoffs", f"{subjects.namespace}.handoff.>")
+    if newest is None or clock.now() - newest.at > timedelta(days=retention_days):
+        return ()
+    try:
+        envelope, _ = decode(newest.headers, newest.body)
+        ours = envelope is not None and envelope.source.startswith(f"/{subjects.namespace}/team/")
+        cause = _CAUSE.fullmatch((envelope.causation_id or "") if envelope and ours else "")
+        if cause is None:  # somebody else's
+            return ()
+        workflow, number = cause[1], int(cause[2])
+        stored = await bus.last("log", subjects.log_anywhere(workflow))
+        held = commit_of(stored).number if stored else 0
+    except ContractError:  # what cannot be read testifies to nothing
+        return ()
+    if held >= number:
+        return ()
+    return (
+        f"{newest.subject} was sent after commit {number} of {workflow}, and {subjects.log_stream} holds "
+        f"{held or 'none'} of its commits: the stream has lost its end",
+    )
+
+
+async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence[str]:
+    """The workflows of the team that have a log and no outcome, imported ones among them. No message is read: a team
+    may have had a hundred thousand."""
+    logs = await bus.subjects("log", subjects.logs_of(team))
+    ended = {subject.rpartition(".")[2] for subject in await bus.subjects("log", subjects.outcomes_of(team))}
+    return tuple(workflow for log in logs if (workflow := log.rpartition(".")[2]) not in ended)
+
+
+class LogWatch:
+    """Remembers the newest commit of a process, and looks whether the log still holds it.
+
+    A process must not go on from memory when what it wrote is gone.
+    """
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, settings: Settings, team: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._pause = settings.heartbeat
+        self._remembered = min(_DAY, settings.retention_days * _DAY / 2)  # well before the log itself lets it go
+        self._team = team
+        self._sequence, self._at = 0, 0.0
+
+    def wrote(self, sequence: int) -> None:
+        """A commit of this process was stored at `sequence`."""
+        if sequence > self._sequence:
+            self._sequence, self._at = sequence, self._clock.monotonic()
+
+    async def run(self) -> None:
+        """Look at every heartbeat, until cancelled. Raises `StreamLost` when the log has lost what was written."""
+        while True:
+            await self._clock.sleep(self._pause)
+            sequence = self._sequence
+            recent = self._clock.monotonic() - self._at < self._remembered
+            if sequence == 0 or not recent or await self._holds(sequence):
+                continue
+            await self._clock.sleep(_DEPOSED)
+            if not await self._holds(sequence):
+                raise StreamLost(
+                    f"message {sequence} of {self._subjects.log_stream} was stored by this supervisor and the stream "
+                    "ends before it: it was restored from an older copy, recreated, or its disk has lost data; this "
+                    "process ends so that the next one begins from what is there; docs/durability.md says more"
+                )
+
+    async def _holds(self, sequence: int) -> bool:
+        try:
+            newest = await self._bus.last("log", self._subjects.logs_of(self._team))
+        except BusUnavailable:
+            return True  # not known to be gone
+        return newest is not None and newest.sequence >= sequence
+
+
+async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
+    """What was to be done and is gone from the work stream, as sentences."""
+    stored = await bus.last("log", subjects.logs_of(team))
+    if stored is None or clock.now() - stored.at > _WITNESS * kept_for("work", retention_days):
+        return ()
+    workflow = stored.subject.rpartition(".")[2]
+    try:
+        entries = commit_of(stored).entries
+    except ContractError:
+        return ()
+    for entry in entries:
+        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result is not None:
+            subject = subjects.result(team, workflow, entry.result.agent, entry.task_id, entry.attempt)
+            if await bus.last("work", subject) is None:
+                return (f"{workflow} has accepted {subject}, which {subjects.work_stream} does not hold: "
+                        "the stream has lost its end",)  # fmt: skip
+    return ()

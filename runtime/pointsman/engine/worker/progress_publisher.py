@@ -1,0 +1,141 @@
+"""How a running attempt's reports reach the bus: progress on the side and best effort, domain events for certain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from uuid import uuid4
+
+from pointsman.engine.process.retrying import insist
+from pointsman.engine.worker.executors import on_loop
+from pointsman.errors import PointsmanError
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import current, get_logger, metrics, semconv
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Delta, Progress
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["BusReporter"]
+
+_OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
+_GATHER = 0.05  # seconds of text in one broadcast: twenty a second look like writing
+_FLUSH = 1.0  # seconds that a result waits for the reports before it
+
+_log = get_logger(__name__)
+
+
+class BusReporter:
+    """A `Reporter` for one attempt. It publishes on the loop it was made on, whatever thread reports come from."""
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, *, source: str, correlation_id: str | None, causation_id: str, clock: Clock
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._source = source
+        self._correlation_id = correlation_id
+        self._causation_id = causation_id
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: list[Delta] = []
+        self._dropped = 0
+
+    def report(self, progress: Progress) -> None:
+        try:
+            subject = self._subjects.event(progress.workflow_id, progress.task_id)
+            body, headers = dump(progress), self._headers(progress, uuid4().hex)
+            self._loop.call_soon_threadsafe(self._send, subject, body, headers)
+        except (ValueError, RuntimeError) as error:  # text that cannot be sent; or the worker is gone
+            _log.debug("report_dropped", kind=progress.kind, error=repr(error))
+
+    def say(self, delta: Delta) -> None:
+        with suppress(RuntimeError):  # the worker is gone
+            self._loop.call_soon_threadsafe(self._gather, delta)
+
+    async def emit(self, event: Progress, event_id: str) -> None:
+        subject = self._subjects.event(event.workflow_id, event.name)
+        storing = self._store(subject, dump(event), self._headers(event, event_id), event_id)
+        await on_loop(self._loop, storing)
+
+    async def flush(self) -> None:
+        """Wait, for a bounded time, until what was reported is stored; what is not by then is dropped."""
+        self._broadcast()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_FLUSH)
+            for task in late:
+                task.cancel()
+            self._dropped += len(late)
+        if self._dropped:
+            metrics.count(semconv.TELEMETRY_DROPPED, self._dropped, {semconv.SIGNAL: "reports"})
+            _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
+
+    def _gather(self, delta: Delta) -> None:
+        """Models write in pieces of a few letters; people read them as well in pieces of a few words."""
+        if not self._said:
+            self._loop.call_later(_GATHER, self._broadcast)
+        self._said.append(delta)
+
+    def _broadcast(self) -> None:
+        if not self._said:
+            return
+        said, self._said = self._said, []
+        whole = said[0].model_copy(update={"text": "".join(delta.text for delta in said)})
+        body = dump(whole)
+        headers = encode(
+            Envelope(
+                id=uuid4().hex,
+                type=Delta.event_type,
+                source=self._source,
+                time=self._clock.now(),
+                subject=whole.workflow_id,
+                correlation_id=self._correlation_id,
+                causation_id=self._causation_id,
+            )
+        )
+        task = self._loop.create_task(self._tell(self._subjects.live(whole.workflow_id, "delta"), body, headers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        with suppress(PointsmanError):
+            await self._bus.broadcast(subject, body, headers)
+
+    def _send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        if len(self._tasks) >= _OUTSTANDING:
+            self._dropped += 1
+            return
+        task = self._loop.create_task(self._try(subject, body, headers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _try(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            await self._bus.publish(subject, body, headers)
+        except PointsmanError as error:
+            _log.debug("report_dropped", subject=subject, error=str(error))
+
+    async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
+        # It may have been stored, though nobody said so: the message id makes the second one vanish.
+        await insist(lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock)
+
+    def _headers(self, event: Progress, event_id: str) -> Mapping[str, str]:
+        here = current()
+        traceparent = here.traceparent if here else None
+        return encode(
+            Envelope(
+                id=event_id,
+                type=Progress.event_type,
+                source=self._source,
+                time=self._clock.now(),
+                subject=event.workflow_id,
+                correlation_id=self._correlation_id,
+                causation_id=self._causation_id,
+                traceparent=traceparent,
+                tracestate=here.tracestate if here else None,
+                origin_traceparent=traceparent,
+            )
+        )

@@ -1,0 +1,160 @@
+"""Limits of model providers that all processes of a namespace keep together: one message for each key and model.
+
+Whoever takes from it or gives back writes it anew by compare-and-set; who was not first reads it and tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from pointsman.authoring.ports import Admission
+from pointsman.core.budget.token_bucket import Allowance, ModelLimits, give, take
+from pointsman.engine.process.retrying import insist
+from pointsman.engine.worker.executors import on_loop
+from pointsman.errors import Conflict, ModelError, PointsmanError, describe_error
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman.ports.model import Model
+from pointsman.telemetry import get_logger
+from pointsman_schemas.ids import derived_id
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["BusMeters"]
+
+_log = get_logger(__name__)
+
+_LONGEST_CALL = 300.0  # seconds after which a call that nobody gave back has died with its process
+_GIVING = 0.5  # seconds, when leaving, for what is being given back
+_JITTER = 0.02  # seconds that those who wait for the same come apart
+
+
+@dataclass(slots=True)
+class _Meter:
+    subject: str
+    limits: ModelLimits
+    known: Allowance | None = None
+    sequence: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class BusMeters:
+    """The meters of the models that `limits` names, as `provider:model`, or as `provider` for each of its models."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, limits: Mapping[str, ModelLimits], clock: Clock) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._limits = limits
+        self._clock = clock
+        self._meters: dict[str, _Meter] = {}
+        self._loop = asyncio.get_running_loop()
+        self._giving: set[asyncio.Task[None]] = set()
+
+    async def admit(self, model: Model, tokens: int, patience: float) -> Admission | None:
+        meter = self._meter(model)
+        if meter is None:
+            return None
+        call = uuid4().hex[:12]
+
+        def done(used: int, retry_after: float | None) -> None:
+            with suppress(RuntimeError):  # the worker is gone
+                self._loop.call_soon_threadsafe(self._give, meter, call, tokens - used, retry_after)
+
+        try:
+            await on_loop(self._loop, self._take(meter, call, tokens, patience, f"{model.provider}:{model.name}"))
+        except asyncio.CancelledError:
+            done(0, None)  # its place may be taken already, at the broker
+            raise
+        return Admission(done)
+
+    async def close(self) -> None:
+        """Wait a little for what is being given back."""
+        if self._giving:
+            await asyncio.wait(self._giving, timeout=_GIVING)
+
+    def _meter(self, model: Model) -> _Meter | None:
+        limits = self._limits.get(f"{model.provider}:{model.name}") or self._limits.get(model.provider)
+        if limits is None:
+            return None
+        name = derived_id("limit", model.provider, model.name, model.account)
+        if name not in self._meters:
+            self._meters[name] = _Meter(self._subjects.limit(name), limits)
+        return self._meters[name]
+
+    async def _take(self, meter: _Meter, call: str, tokens: int, patience: float, name: str) -> None:
+        began = self._clock.monotonic()
+        while True:
+            now = self._clock.now()
+            until = now + timedelta(seconds=_LONGEST_CALL)
+            wait = await self._change(
+                meter,
+                lambda known: take(known, meter.limits, now, call, tokens, until),  # noqa: B023  # it runs now
+            )
+            if wait is None:
+                return
+            left = patience - (self._clock.monotonic() - began)
+            if wait >= left:
+                raise ModelError(
+                    f"the limits set for {name} leave no room within the {max(left, 0):.1f} s there are; raise them in "
+                    "POINTSMAN_MODEL_LIMITS, or give the work more time",
+                    retryable=True,
+                    retry_after=wait,
+                    kind="rate_limited",
+                )
+            await self._clock.sleep(wait + random.uniform(0, _JITTER))
+
+    def _give(self, meter: _Meter, call: str, tokens: int, closed: float | None) -> None:
+        async def back() -> None:
+            try:
+                await self._change(
+                    meter, lambda known: give(known, meter.limits, self._clock.now(), call, tokens, closed)
+                )
+            except PointsmanError as error:
+                _log.warning(
+                    "model_limit_not_given_back",
+                    subject=meter.subject,
+                    error=describe_error(error),
+                    hint=f"its place is free again in {_LONGEST_CALL:g} s",
+                )
+
+        task = self._loop.create_task(back())
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _change(self, meter: _Meter, change: Callable[[Allowance | None], Allowance | float]) -> float | None:
+        """None once the change is stored; the seconds to wait when it says that it must wait."""
+
+        async def once() -> float | None:
+            while True:
+                wanted = change(meter.known)
+                if not isinstance(wanted, Allowance):
+                    if meter.sequence != await self._read(meter):
+                        continue  # it was decided on what is no longer true
+                    return wanted
+                try:
+                    meter.sequence = await self._bus.publish(meter.subject, dump(wanted), {}, expect=meter.sequence)
+                except Conflict:
+                    await self._read(meter)
+                else:
+                    meter.known = wanted
+                    return None
+
+        async with meter.lock:
+            return await insist(once, self._clock)
+
+    async def _read(self, meter: _Meter) -> int:
+        stored = await self._bus.last("limits", meter.subject)
+        meter.sequence = stored.sequence if stored else 0
+        try:
+            meter.known = Allowance.model_validate_json(stored.body) if stored else None
+        except ValidationError:  # another release's: it is written anew
+            meter.known = None
+        return meter.sequence

@@ -1,0 +1,85 @@
+"""The journal of one attempt on the bus: a subject for each step, written once, by whoever is first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from pointsman.engine.process.retrying import insist, store_first
+from pointsman.engine.worker.executors import on_loop
+from pointsman.errors import ContractError
+from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.clock import Clock
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import Handoff, Step
+from pointsman_schemas.ids import derived_id
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["BusJournal"]
+
+
+class BusJournal:
+    """The `Journal` of `handoff`. It speaks to the bus on the loop it was made on, whatever loop asks.
+
+    `fresh`: the handoff came for the first time, so that there is nothing to recall, and nothing is read.
+    """
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, handoff: Handoff, *, source: str, correlation_id: str | None,
+        causation_id: str, clock: Clock, fresh: bool
+    ) -> None:  # fmt: skip
+        self._bus = bus
+        self._subjects = subjects
+        self._handoff = handoff
+        self._source = source
+        self._correlation_id = correlation_id
+        self._causation_id = causation_id
+        self._clock = clock
+        self._fresh = fresh and not handoff.continues
+        self._loop = asyncio.get_running_loop()
+
+    async def recall(self) -> Mapping[str, Step]:
+        if self._fresh:
+            return {}
+        return await on_loop(self._loop, insist(self._recall, self._clock))
+
+    async def keep(self, step: Step) -> Step:
+        return await on_loop(self._loop, self._keep(step))
+
+    async def _recall(self) -> dict[str, Step]:
+        handoff = self._handoff
+        steps: dict[str, Step] = {}
+        for attempt in (*handoff.continues, handoff.attempt):
+            filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, attempt)
+            steps |= {step.name: step async for stored in self._bus.read("work", filter) if (step := _step(stored))}
+        return steps
+
+    async def _keep(self, step: Step) -> Step:
+        subject = self._subjects.step(step.workflow_id, step.task_id, step.attempt, step.name)
+        body = dump(step)
+        there = await store_first(self._bus, self._clock, subject, body, self._headers(step))
+        if there is None or there.body == body:
+            return step
+        self._fresh = False  # another worker is at it, too
+        return _step(there)
+
+    def _headers(self, step: Step) -> Mapping[str, str]:
+        return encode(
+            Envelope(
+                id=derived_id("step", step.workflow_id, step.task_id, str(step.attempt), step.name),
+                type=Step.event_type,
+                source=self._source,
+                time=step.at,
+                subject=step.workflow_id,
+                correlation_id=self._correlation_id,
+                causation_id=self._causation_id,
+            )
+        )
+
+
+def _step(stored: Stored) -> Step:
+    try:
+        return parse(Step, decode(stored.headers, stored.body)[1])
+    except ContractError as error:
+        raise ContractError(f"the step on {stored.subject} cannot be read: {error}") from None

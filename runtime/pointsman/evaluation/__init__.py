@@ -1,0 +1,4 @@
+"""Evaluation of teams and agents against labelled requests.
+
+Read in this order: suite, runner
+"""

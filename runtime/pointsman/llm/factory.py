@@ -1,0 +1,74 @@
+"""Which model a name means, and which one is taken when nobody names one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pointsman.errors import ConfigurationError
+from pointsman.llm.network_guard import FORBIDDEN
+from pointsman.ports.model import Model
+
+__all__ = ["DEFAULT_MODELS", "chosen_model", "model_from"]
+
+DEFAULT_MODELS: Mapping[str, str] = {
+    "openai": "gpt-4.1-mini",
+    "openai-responses": "gpt-4.1-mini",
+    "anthropic": "claude-haiku-4-5",
+}
+"""The model of a provider when only the provider is known: small, cheap, good at tools and structured output, and
+without hidden reasoning, so that forced tool calls and temperature are accepted."""
+
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+
+
+def model_from(spec: str | None = None) -> Model:
+    """The model for `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`.
+
+    None stands for `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`. No
+    key counts while real models are forbidden: a test that names none must not depend on who runs it.
+
+    Raises:
+        ConfigurationError: no such provider, or its key is not set.
+    """
+    provider, _, name = chosen_model(spec).partition(":")
+    match provider:
+        case "openai":
+            from pointsman.llm.openai import OpenAIModel
+
+            return OpenAIModel(name)
+        case "openai-responses":
+            from pointsman.llm.openai_responses import OpenAIResponsesModel
+
+            return OpenAIResponsesModel(name)
+        case "anthropic":
+            from pointsman.llm.anthropic import AnthropicModel
+
+            return AnthropicModel(name)
+        case _:
+            from pointsman.llm.offline.model import OfflineModel
+
+            return OfflineModel()
+
+
+def chosen_model(spec: str | None = None) -> str:
+    """What `model_from(spec)` makes, as `PROVIDER:NAME` or `offline`. Nothing is loaded.
+
+    Raises:
+        ConfigurationError: no such provider. Whether its key is set is not looked at.
+    """
+    by = "" if spec else ", by POINTSMAN_MODEL"
+    spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
+    provider, _, name = spec.strip().partition(":")
+    if provider not in (*DEFAULT_MODELS, "offline"):
+        raise ConfigurationError(
+            f"the model is {spec!r}{by}; expected openai:NAME, openai-responses:NAME, anthropic:NAME or offline"
+        )
+    name = name.strip() or DEFAULT_MODELS.get(provider, "")
+    return f"{provider}:{name}" if name else provider
+
+
+def _by_key() -> str:
+    if FORBIDDEN:
+        return "offline"
+    return next((provider for provider, key in _KEYS.items() if os.environ.get(key)), "offline")

@@ -1,0 +1,39 @@
+"""A model without a network: it matches words, fills in arguments, quotes results, and says that it is no language
+model.
+
+It reads what it is asked from the request alone: the name of the wanted output (`plan`, `selection`, `synthesis`), the
+data in the first turn, the tools on offer and what they returned. The same request always gets the same reply.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from pointsman.llm.offline.roles import ROLES
+from pointsman.llm.offline.words import OFFLINE_NOTE
+from pointsman.llm.offline.work import reply, work
+from pointsman.llm.prompt import read_task
+from pointsman.ports.model import ModelReply, ModelRequest
+from pointsman_schemas.strict_json import as_json_value
+
+__all__ = ["OFFLINE_NOTE", "OfflineModel"]
+
+
+class OfflineModel:
+    """Plans and classifies by the agents' cards, works by the tools' descriptions, answers with what they returned."""
+
+    provider = "offline"
+    name = "offline"
+    account = ""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        task = read_task(next((turn.text for turn in request.turns if turn.role == "user"), ""))
+        if request.output_schema is not None and (role := ROLES.get(request.output_name)) is not None:
+            try:
+                return reply(data=as_json_value(role(task)))
+            except ValidationError:
+                pass  # a schema of somebody else's that bears the name of one of ours: plain work
+        return work(request, task)
+
+    async def close(self) -> None:
+        return None

@@ -1,0 +1,136 @@
+"""The roles without a language model: answers quoted from the results, and what can be judged by words and figures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from pydantic import BaseModel, JsonValue
+
+from pointsman.llm.offline.planning import TELL, plan, selection
+from pointsman.llm.offline.words import OFFLINE_NOTE, in_words, short, spoken, strings, without_note
+from pointsman.llm.prompt import TaskPrompt
+from pointsman_schemas.events import Conflict, ErrorKind, Gap
+from pointsman_schemas.role_io import (
+    JudgeInput,
+    Refinement,
+    RefinerInput,
+    Review,
+    ReviewInput,
+    Ruling,
+    Synthesis,
+    SynthesizerInput,
+)
+
+__all__ = ["ROLES"]
+
+_MAY_BE_TOLD: Final = frozenset(
+    {
+        ErrorKind.CANCELLED,
+        ErrorKind.CIRCUIT,
+        ErrorKind.LIMIT,
+        ErrorKind.NEEDS_APPROVAL,
+        ErrorKind.NO_WORKER,
+        ErrorKind.OVERSIZE,
+        ErrorKind.REFUSED,
+        ErrorKind.REJECTED,
+        ErrorKind.TIMEOUT,
+    }
+)
+"""Failures whose reason is in words of ours, or of an agent that means them for the caller. What an exception said
+stands in the outcome's gaps, for those who run it."""
+_FIGURE = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
+_FIGURES_STAND = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
+
+
+def _synthesis(task: TaskPrompt) -> Synthesis:
+    asked = SynthesizerInput.model_validate(task.input)
+    reports = {str(report.get("task_id")): report for report in task.results}
+    paragraphs = [
+        without_note(spoken(report.get("output")))
+        for report in task.results
+        if report.get("status") == "succeeded" and report.get("output") is not None
+    ]
+    told = asked.final_instruction.removeprefix(TELL) if asked.final_instruction.startswith(TELL) else ""
+    if not paragraphs:
+        paragraphs = [f"I could not help with this request: {short(in_words(asked.request))!r}."]
+    paragraphs += _missing(asked.gaps, reports)
+    if asked.disagreements:
+        paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
+    if told:
+        paragraphs.append(told[0].upper() + told[1:])
+    if asked.limit:
+        paragraphs.append(f"The reason it ended here: {asked.limit.rstrip('.')}.")
+    return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
+
+
+def _missing(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
+    """A sentence for each gap. Those that were asked the same are told apart by whom."""
+    wanted = [str(reports.get(gap.task_id, {}).get("intent", gap.task_id)) for gap in gaps]
+    for gap, intent in zip(gaps, wanted, strict=True):
+        error = reports.get(gap.task_id, {}).get("error")
+        may_be_told = not isinstance(error, Mapping) or error.get("kind") in _MAY_BE_TOLD
+        reason = gap.reason.rstrip(".") if may_be_told else "something went wrong on our side"
+        by = f" by {gap.agent}" if gap.agent and wanted.count(intent) > 1 else ""
+        yield f"This could not be done{by}: {intent.rstrip('.')}. The reason: {reason}."
+
+
+def _refine(task: TaskPrompt) -> Refinement:
+    """The same task, with what went wrong beside it."""
+    asked = RefinerInput.model_validate(task.input)
+    return Refinement(
+        intent=f"{asked.intent} (It failed {asked.attempts} times, last with: {asked.error}. Avoid that.)"
+    )
+
+
+def _judge(task: TaskPrompt) -> Ruling:
+    """What most results say; of as many for each, what was said first."""
+    asked = JudgeInput.model_validate(task.input)
+    decided: list[Conflict] = []
+    for conflict in asked.disagreements:
+        field, _, rest = conflict.partition(": ")
+        said = [what for part in rest.split("; ") if (what := part.partition(" says ")[2])] or [rest]
+        (most, votes), *_ = Counter(said).most_common(1)
+        even = sum(1 for count in Counter(said).values() if count == votes) > 1
+        reason = "as many say something else, and it was said first" if even else f"{votes} of {len(said)} say so"
+        decided.append(Conflict(what=conflict, decision=f"{field}: {most}", reason=reason))
+    return Ruling(decisions=tuple(decided))
+
+
+def _review(task: TaskPrompt) -> Review:
+    """Whether there is anything in it and, where the criteria ask for that in so many words, whether each of its
+    figures stands in a result. It can judge no more, and says so."""
+    asked = ReviewInput.model_validate(task.input)
+    made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
+    words = without_note(" ".join(strings(made)))
+    wrong = "" if words else "there is nothing in it to read"
+    if _FIGURES_STAND.search(asked.criteria):
+        before = [report.get("output") for report in task.results if report.get("task_id") != asked.task_id]
+        there = {figure for said in (*_scalars(before), *_scalars(asked.request)) for figure in _FIGURE.findall(said)}
+        if invented := [each for each in dict.fromkeys(_FIGURE.findall(words)) if each not in there]:
+            wrong = f"{', '.join(invented)} stands in no result and not in the request; leave out what does not"
+    if wrong:
+        return Review(verdict="stop" if asked.last else "again", reason=wrong)
+    return Review(verdict="pass", reason="the offline model finds nothing wrong, and can judge no more than figures")
+
+
+def _scalars(value: JsonValue) -> Iterator[str]:
+    match value:
+        case dict() | list():
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from _scalars(part)
+        case _:
+            yield str(value)
+
+
+ROLES: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
+    "plan": plan,
+    "selection": selection,
+    "synthesis": _synthesis,
+    "refinement": _refine,
+    "ruling": _judge,
+    "review": _review,
+}
+"""By the name of the wanted output. Each raises `ValidationError` where the input is not that of the role."""

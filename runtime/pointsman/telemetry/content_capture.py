@@ -1,0 +1,127 @@
+"""Prompts, answers and tool arguments go on spans only when somebody asked for them, and scrubbed as a rule.
+
+| `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans |
+|---|---|---|
+| `none` (default) | `false`, `no_content`, `event_only` (there are no events) | nothing |
+| `redacted` | `redacted` | all, with what looks like a key, token or password hidden |
+| `full` | `true`, `span_only`, `span_and_event`, `full` | all, as it is |
+
+The first wins where both are set. What the functions return has the shapes of the GenAI conventions, as JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import JsonValue
+
+from pointsman.ports.model import ModelReply, ModelRequest, Turn
+from pointsman.settings import Settings
+from pointsman.telemetry.logs import get_logger
+from pointsman.telemetry.scrubber import scrub_json
+from pointsman.telemetry.semconv import Attributes
+
+__all__ = ["Mode", "captured", "mode_of", "of_reply", "of_request", "of_tool", "use"]
+
+Mode: TypeAlias = Literal["none", "redacted", "full"]
+
+_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_MODES: Final[Mapping[str, Mode]] = {
+    "": "none",
+    "none": "none",
+    "false": "none",
+    "no_content": "none",
+    "event_only": "none",
+    "redacted": "redacted",
+    "true": "full",
+    "span_only": "full",
+    "span_and_event": "full",
+    "full": "full",
+}
+_NOTHING: Final[Attributes] = {}
+
+_log = get_logger(__name__)
+_mode: Mode = "none"
+_emails = False
+
+
+def use(mode: Mode, *, emails: bool = False) -> None:
+    """Capture so from now on. `emails`: hide addresses, too, where it is redacted. `setup` and tests call it."""
+    global _mode, _emails
+    _mode, _emails = mode, emails
+
+
+def mode_of(settings: Settings) -> Mode:
+    """What the settings ask for, else the standard variable. One that says something else captures nothing."""
+    if settings.capture_content is not None:
+        return settings.capture_content
+    asked = os.environ.get(_VARIABLE, "").strip().lower()
+    if asked not in _MODES:
+        _log.warning("capture_mode_unknown", variable=_VARIABLE, seen=asked, expected=", ".join(filter(None, _MODES)))
+    return _MODES.get(asked, "none")
+
+
+def captured() -> bool:
+    """Whether anything is, so that a hot path need not write down what is not."""
+    return _mode != "none"
+
+
+def of_request(request: ModelRequest) -> Attributes:
+    """What a model is asked: instructions, messages and the definitions of its tools."""
+    if _mode == "none":
+        return _NOTHING
+    return {
+        "gen_ai.system_instructions": _text([{"type": "text", "content": request.instructions}]),
+        "gen_ai.input.messages": _text([_message(turn) for turn in request.turns]),
+        "gen_ai.tool.definitions": _text([
+            {"type": "function", "name": tool.name, "description": tool.description,
+             "parameters": dict(tool.parameters)}
+            for tool in request.tools
+        ]) if request.tools else None,
+    }  # fmt: skip
+
+
+def of_reply(reply: ModelReply) -> Attributes:
+    """What it answered."""
+    if _mode == "none":
+        return _NOTHING
+    said = reply.text or (json.dumps(reply.data, ensure_ascii=False) if reply.data is not None else "")
+    message = _message(Turn("assistant", said, reply.calls))
+    return {"gen_ai.output.messages": _text([{**message, "finish_reason": reply.finish}])}
+
+
+def of_tool(arguments: JsonValue, result: JsonValue) -> Attributes:
+    """What a tool was called with, and what it gave."""
+    if _mode == "none":
+        return _NOTHING
+    return {"gen_ai.tool.call.arguments": _text(_parsed(arguments)), "gen_ai.tool.call.result": _text(result)}
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    if turn.role == "tool":
+        parts: list[JsonValue] = [{"type": "tool_call_response", "id": turn.call_id, "response": _parsed(turn.text)}]
+    else:
+        parts = [{"type": "text", "content": turn.text}] if turn.text else []
+        parts += [
+            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _parsed(call.arguments)}
+            for call in turn.calls
+        ]
+    return {"role": turn.role, "parts": parts}
+
+
+def _parsed(value: JsonValue) -> JsonValue:
+    """JSON text as data, so that it is scrubbed by its keys and is not quoted twice; other text as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed: JsonValue = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, dict | list) else value
+
+
+def _text(value: JsonValue) -> str:
+    return json.dumps(scrub_json(value, emails=_emails) if _mode == "redacted" else value, ensure_ascii=False)

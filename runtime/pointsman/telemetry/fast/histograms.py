@@ -1,0 +1,165 @@
+"""Histograms that are added up here, and handed to the SDK's readers as points whenever one of them reads.
+
+A value costs a few additions instead of the SDK's walk through readers, views and attribute sets (docs/performance.md
+has both). What is handed over is what the SDK would have made of it: cumulative, with explicit buckets, and with the
+newest value of each bucket that was measured within a sampled span as its exemplar.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from opentelemetry.context import get_current
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.trace import get_current_span
+
+from pointsman.telemetry.semconv import Value
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, MetricReader, MetricsData
+
+__all__ = ["MOST", "OVERFLOW", "Histograms", "Labels"]
+
+Labels: TypeAlias = frozenset[tuple[str, Value]]
+"""What a series is known by, in whatever order it is given."""
+Described: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
+"""Unit, description and boundaries of histograms, by name."""
+MOST: Final = 2000  # series of one metric: the standard's limit
+OVERFLOW: Final[Labels] = frozenset({("otel.metric.overflow", True)})
+"""The series that those beyond it share."""
+_INFINITE: Final = float("inf")
+_PLACE: Final = "pointsman.histograms"
+_Reader = TypeVar("_Reader", bound="MetricReader")
+
+
+class Histograms:
+    """All histograms of a meter, as `described`. Any thread may add, and any may read."""
+
+    def __init__(self, described: Described) -> None:
+        self._described: Final = described
+        self._series: dict[str, dict[Labels, _Series]] = {}
+        self._lock = threading.RLock()  # a collected generator may measure what it leaves while it is held
+
+    def add(self, name: str, value: float, labels: Labels) -> None:
+        if not 0 <= value < _INFINITE:  # as after a clock was set back: the SDK leaves it out, too
+            return
+        with self._lock:
+            found = self._series.get(name)
+            if found is None:
+                found = self._series[name] = {}
+            series = found.get(labels)
+            if series is None:
+                series = self._another(found, labels, self._described[name][2])
+            series.add(value)
+
+    def _another(self, series: dict[Labels, _Series], labels: Labels, bounds: tuple[float, ...]) -> _Series:
+        if len(series) >= MOST:
+            labels = OVERFLOW
+        if (found := series.get(labels)) is None:
+            found = series[labels] = _Series(bounds)
+        return found
+
+    def join(self, meter: Meter) -> None:
+        """Be read as if they were that meter's. The SDK has nothing for a reader that it has added up nothing for, so
+        there is a gauge in it, in whose place its readers get these."""
+        meter.create_observable_gauge(_PLACE, [lambda _: [Observation(1)]])
+
+    def counts(self, name: str, _: CallbackOptions) -> list[Observation]:
+        """How many measurements each series of the histogram has had."""
+        with self._lock:
+            return [Observation(each.count, dict(labels)) for labels, each in self._series.get(name, {}).items()]
+
+    def read_by(self, kind: type[_Reader]) -> type[_Reader]:
+        """A reader of that kind that gets these histograms beside what the SDK has added up."""
+        histograms = self
+
+        class Reading(kind):  # type: ignore[valid-type, misc]
+            def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **kwargs: Any) -> None:
+                if (filled := histograms._filled(metrics_data)) is not None:
+                    super()._receive_metrics(filled, *args, **kwargs)
+
+        return Reading  # pyright: ignore[reportReturnType]
+
+    def _filled(self, data: MetricsData) -> MetricsData | None:
+        """`data` with these in their place; None when nothing is left that a reader could be told."""
+        ours = self._metrics()
+        resources = [
+            replace(resource, scope_metrics=[
+                replace(scope, metrics=[
+                    metric for one in scope.metrics for metric in (ours if one.name == _PLACE else (one,))
+                ])
+                for scope in resource.scope_metrics
+            ])
+            for resource in data.resource_metrics
+        ]  # fmt: skip
+        if not any(scope.metrics for resource in resources for scope in resource.scope_metrics):
+            return None
+        return replace(data, resource_metrics=resources)
+
+    def _metrics(self) -> Sequence[Metric]:
+        from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram, Metric
+
+        with self._lock:
+            points = {
+                name: [one.point(labels) for labels, one in series.items()] for name, series in self._series.items()
+            }
+        return [
+            Metric(name, self._described[name][1], self._described[name][0],
+                   Histogram(of, AggregationTemporality.CUMULATIVE))
+            for name, of in points.items()
+        ]  # fmt: skip
+
+
+class _Series:
+    __slots__ = ("_bounds", "_counts", "_exemplars", "_greatest", "_least", "_started", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._least = float("inf")
+        self._greatest = float("-inf")
+        self._exemplars: dict[int, tuple[float, int, int, int]] = {}
+        self._started = time_ns()
+
+    def add(self, value: float) -> None:
+        bucket = bisect_left(self._bounds, value)
+        self._counts[bucket] += 1
+        self._sum += value
+        if value < self._least:
+            self._least = value
+        if value > self._greatest:
+            self._greatest = value
+        if not get_current():  # no span is open, nor anything else: that is cheaper to see
+            return
+        within = get_current_span().get_span_context()
+        if within.trace_flags & 1:
+            self._exemplars[bucket] = (value, time_ns(), within.span_id, within.trace_id)
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def point(self, labels: Labels) -> HistogramDataPoint:
+        """What there is so far. Exemplars are told once."""
+        from opentelemetry.sdk.metrics import Exemplar
+        from opentelemetry.sdk.metrics.export import HistogramDataPoint
+
+        exemplars, self._exemplars = self._exemplars, {}
+        return HistogramDataPoint(
+            attributes=dict(labels),
+            start_time_unix_nano=self._started,
+            time_unix_nano=time_ns(),
+            count=self.count,
+            sum=self._sum,
+            bucket_counts=list(self._counts),
+            explicit_bounds=self._bounds,
+            min=self._least,
+            max=self._greatest,
+            exemplars=[Exemplar({}, *exemplar) for exemplar in exemplars.values()],
+        )

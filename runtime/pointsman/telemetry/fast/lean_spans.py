@@ -1,0 +1,284 @@
+"""Spans of our own, kept as what they were told until they are sent, beside those the SDK makes for everybody else.
+
+A span of the SDK costs 60 to 80 µs to make and end, and 100 to encode; one of these costs a quarter of that in all
+(docs/performance.md). They are encoded some at a time, which with warm caches is half as dear as one by one amid the
+work, and wait as bytes, which take half of the room or less. They go the SDK's way: through its batch processors to its
+exporter, which sends one request for both. Only a span whose trace is known to be sampled is one of these: whether it
+is remains the sampler's to say.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import time_ns
+from typing import Any, ClassVar, Final, TypeAlias
+
+from opentelemetry import trace as otel
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.trace.span import SpanContext
+
+from pointsman.telemetry.fast import otlp_encoder
+from pointsman.telemetry.logs import get_logger
+from pointsman.telemetry.semconv import Attributes
+from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
+
+__all__ = ["LeanSpan", "Recorder", "Written"]
+
+_RUN: Final = 32  # spans that are encoded in a row: half a millisecond, and all but the first find warm caches
+_MOST: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
+_HINT: Final = "look at the name, events and times that a tool or a library gives to the span it runs in"
+_UNSET: Final = (otel.StatusCode.UNSET.value, "")
+_Told: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]
+_Link: TypeAlias = tuple[str, str, bool, Mapping[str, Any]]
+_PLAIN: Final = frozenset({str, int, bool, float})
+_log = get_logger(__name__)
+
+
+class _Sampled:
+    """What a queue of the SDK looks at, and nothing more: it does with each span."""
+
+    __slots__ = ()
+    sampled = True
+
+
+class _Context:
+    __slots__ = ()
+    trace_flags = _Sampled()
+
+
+class Written:
+    """An ended span, as a queue of the SDK takes it."""
+
+    __slots__ = ("_encoded", "_told")
+    context: ClassVar = _Context()
+
+    def __init__(self, told: _Told) -> None:
+        self._told: _Told | None = told
+        self._encoded = b""
+
+    def encoded(self) -> bytes:
+        """As a field of its scope; from then on that is all that is kept. Nothing, and a line, for what types forbid
+        and somebody's tool has said of it all the same: it would cost the spans beside it."""
+        told = self._told  # another thread may be at it, and comes to the same
+        if told is not None:
+            name, kind, place, parent_id, attributes, more = told
+            try:
+                self._encoded = otlp_encoder.span(
+                    name, kind, place.trace_id, place.span_id, parent_id, attributes, **more
+                )
+            except Exception as error:
+                _log.warning("span_not_sent", span=str(name), error=f"{type(error).__name__}: {error}", hint=_HINT)
+            self._told = None
+        return self._encoded
+
+
+class Recorder:
+    """Makes spans, and gives each to `take` when it has ended, which says whether anybody has it now."""
+
+    def __init__(self, take: Callable[[Written], bool]) -> None:
+        self._take = take
+        self._taken: list[Written] = []  # and not encoded yet
+
+    def begin(
+        self,
+        name: str,
+        kind: int,
+        parent: TraceContext,
+        *,
+        remote: bool,
+        span_id: str | None = None,
+        attributes: Attributes | None = None,
+        links: Sequence[TraceContext] = (),
+    ) -> LeanSpan:
+        """A span below `parent`, which is sampled; `remote` when that was made in another process."""
+        place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
+        said = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
+        return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
+
+    def write(
+        self,
+        name: str,
+        kind: int,
+        place: TraceContext,
+        parent_id: str | None,
+        attributes: Mapping[str, Any],
+        *,
+        links: Sequence[TraceContext] = (),
+        **more: Any,
+    ) -> None:
+        """A span that has ended; `more` is as `encoder.span` has it."""
+        if links:
+            more["links"] = _linked(links)
+            more["dropped"] = (0, 0, len(links) - len(more["links"]))
+        self.put(name, kind, place, parent_id, attributes, more)
+
+    def put(
+        self,
+        name: str,
+        kind: int,
+        place: TraceContext,
+        parent_id: str | None,
+        attributes: Mapping[str, Any],
+        more: dict[str, Any],
+    ) -> None:
+        """One whose links are told as well as `encoder.span` has them."""
+        if place.tracestate:
+            state = to_otel(place).trace_state
+            more["tracestate"] = ",".join([f"{key}={value}" for key, value in state.items()])
+        span = Written((name, kind, place, parent_id, attributes, more))
+        if self._take(span):
+            self._taken.append(span)
+            if len(self._taken) >= _RUN:
+                taken, self._taken = self._taken, []
+                for one in taken:
+                    one.encoded()
+
+
+class LeanSpan(otel.Span):
+    """What OpenTelemetry's API asks of a span. Its own attributes are taken as they are, others' are looked at."""
+
+    __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
+                 "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",
+                 "place")  # fmt: skip
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        kind: int,
+        place: TraceContext,
+        parent_id: str,
+        remote: bool,
+        attributes: dict[str, Any],
+        links: Sequence[TraceContext],
+    ) -> None:
+        self.place = place
+        """Where it is in its trace."""
+        self._recorder = recorder
+        self._name = name
+        self._kind = kind
+        self._parent_id = parent_id
+        self._remote = remote
+        self._attributes = attributes
+        self._links = _linked(links) if links else None
+        self._links_dropped = len(links) - len(self._links or ())
+        self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = None  # few have any, and a deque is large
+        self._status = _UNSET
+        self._dropped = 0
+        self._events_dropped = 0
+        self._context: SpanContext | None = None
+        self._ended = False
+        self._started = time_ns()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return self._attributes
+
+    def get_span_context(self) -> SpanContext:
+        if self._context is None:
+            self._context = to_otel(self.place, remote=False)
+        return self._context
+
+    def is_recording(self) -> bool:
+        return not self._ended
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        if self._ended:
+            return
+        if type(value) not in _PLAIN or type(key) is not str or not key:
+            found = _clean({key: value})
+            if key not in found:
+                self._dropped += 1
+                return
+            value = found[key]
+        if key not in self._attributes and len(self._attributes) >= _MOST:  # the oldest gives way, as in the SDK
+            self._attributes.pop(next(iter(self._attributes)))
+            self._dropped += 1
+        self._attributes[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Of several at once the SDK makes a key that is no text into one, as it does not of one alone."""
+        if not all(type(key) is str for key in attributes):
+            known, attributes = len(attributes), _clean(attributes)
+            self._dropped += known - len(attributes)
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
+        if self._ended:
+            return
+        if self._events is None:
+            self._events = deque(maxlen=_MOST)
+        self._events_dropped += len(self._events) == _MOST
+        self._events.append((name, time_ns() if timestamp is None else timestamp, _clean(attributes)))
+
+    def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
+        if self._ended or not (context.is_valid or attributes or context.trace_state):
+            return
+        if self._links is None:
+            self._links = _linked(())
+        self._links_dropped += len(self._links) == _MOST
+        ids = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+        self._links.append((*ids, context.is_remote, _clean(attributes)))
+
+    def update_name(self, name: str) -> None:
+        if not self._ended:
+            self._name = name
+
+    def set_status(self, status: otel.Status | otel.StatusCode, description: str | None = None) -> None:
+        told = status if isinstance(status, otel.Status) else otel.Status(status, description)  # which looks at it
+        settled = self._status[0] == otel.StatusCode.OK.value
+        if not self._ended and not settled and not told.is_unset:
+            self._status = (told.status_code.value, told.description or "")
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        kind = type(exception)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        said = {
+            "exception.type": f"{module}{kind.__qualname__}",
+            "exception.message": str(exception),
+            "exception.stacktrace": "".join(traceback.format_exception(exception)),
+            "exception.escaped": str(escaped),
+        }
+        self.add_event("exception", {**said, **(attributes or {})}, timestamp)
+
+    def end(self, end_time: int | None = None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        more: dict[str, Any] = {
+            "started": self._started,
+            "ended": time_ns() if end_time is None else end_time,
+            "remote": self._remote,
+        }
+        if self._events:
+            more["events"] = self._events
+        if self._status is not _UNSET:
+            more["status"] = self._status
+        if self._links:
+            more["links"] = self._links
+        if self._dropped or self._events_dropped or self._links_dropped:
+            more["dropped"] = (self._dropped, self._events_dropped, self._links_dropped)
+        self._recorder.put(self._name, self._kind, self.place, self._parent_id, self._attributes, more)
+
+
+def _linked(links: Sequence[TraceContext]) -> deque[_Link]:
+    """What was made elsewhere; the newest, where they are too many."""
+    return deque(((link.trace_id, link.span_id, True, {}) for link in links), maxlen=_MOST)
+
+
+def _clean(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """As the SDK would keep them: values of a kind that OTLP has none of are left out, and it says so."""
+    return dict(BoundedAttributes(_MOST, dict(attributes), immutable=False)) if attributes else {}

@@ -1,0 +1,90 @@
+"""The SDK's exporter of spans, which sends those that were written here in the same request as its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pointsman.telemetry.fast import otlp_encoder
+from pointsman.telemetry.fast.lean_spans import Written
+from pointsman.telemetry.otel_env import variable
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+__all__ = ["span_exporter", "use_written"]
+
+_LARGEST: Final = 64 * 1024 * 1024  # bytes of a request: as the SDK has it
+_FOLLOWING: Final = ("", "always_on", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio")
+_LIMITS: Final = (
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+)
+
+
+def span_exporter(name: str) -> Any:
+    """The one called so by `OTEL_TRACES_EXPORTER`."""
+    if name == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
+    return _otlp()
+
+
+def _otlp() -> Any:
+    """Sent, tried again, compressed and secured by the SDK.
+
+    It is the SDK's own where that is not what we know, or where what the environment asks for is the SDK's to keep:
+    limits, its own metrics, and samplers that may leave out a span of a trace that is sampled.
+    """
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    class Sending(OTLPSpanExporter):
+        about: tuple[Resource, tuple[str, str, str]] | None = None
+        left_out = 0  # spans of the last batch
+
+        def export(self, spans: Sequence[Any]) -> SpanExportResult:
+            self.left_out = 0
+            ours = [span for span in spans if isinstance(span, Written)]
+            if not ours or self._shutdown or self.about is None:
+                return super().export(spans)
+            others = [span for span in spans if not isinstance(span, Written)]
+            resource, scope = self.about
+            encoded = list(map(Written.encoded, ours))
+            self.left_out = encoded.count(b"")
+            body = otlp_encoder.request(resource.attributes, resource.schema_url, scope, encoded)
+            if others:  # two messages in a row are one with the fields of both
+                body += encode_spans(others).SerializePartialToString()
+            if len(body) > _LARGEST:
+                raise ValueError(
+                    f"a batch of {len(spans)} spans is a request of {len(body)} bytes, and {_LARGEST} are the most:"
+                    " lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
+                )
+            return SpanExportResult.SUCCESS if self._client.export(body).success else SpanExportResult.FAILURE
+
+    plain = (
+        variable("OTEL_TRACES_SAMPLER").lower() in _FOLLOWING
+        and not any(map(variable, _LIMITS))
+        and variable("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED").lower() != "true"
+    )
+    exporter = Sending() if plain else OTLPSpanExporter()
+    known = callable(getattr(getattr(exporter, "_client", None), "export", None)) and hasattr(exporter, "_shutdown")
+    return exporter if known else OTLPSpanExporter()
+
+
+def use_written(exporters: Sequence[Any], resource: Resource, scope: tuple[str, str, str]) -> bool:
+    """Whether all of them send written spans; they are of `resource` then, and `scope` is its name, version, schema."""
+    if not all(hasattr(exporter, "about") for exporter in exporters):
+        return False
+    for exporter in exporters:
+        exporter.about = resource, scope
+    return True

@@ -1,0 +1,467 @@
+"""Names of spans, attributes and metrics: the OpenTelemetry strings Pointsman uses, spelled in this one place.
+
+The messaging (core 1.44) and GenAI (1.42) conventions are in development and their names still move, so they are copied
+here, not imported. What no convention covers has the prefix `pointsman.`.
+
+The functions give the name and the attributes of each span of a workflow. Span names stay few: a workflow id appears in
+attributes only, never in a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from pointsman.ports.bus import Server
+
+__all__ = [
+    "AGENT_NAME",
+    "ASKED",
+    "ATTEMPT",
+    "ATTEMPT_FAILED",
+    "BROKER_PEER",
+    "CIRCUIT_STATE",
+    "COMMIT_CONFLICTS",
+    "CONSUMED_MESSAGES",
+    "CONVERSATION_ID",
+    "COST",
+    "DEAD_LETTERS",
+    "DELIVERED",
+    "ERROR_TYPE",
+    "HANDOFFS_ACTIVE",
+    "HELD",
+    "LIMIT_REACHED",
+    "MODEL_COST",
+    "MODEL_DURATION",
+    "OPERATION_DURATION",
+    "OPERATION_NAME",
+    "ORIGIN",
+    "PLANNED_AGAIN",
+    "PLAN_REFUSED",
+    "PROCESS_DURATION",
+    "PROVIDER_NAME",
+    "QUEUE",
+    "QUEUE_DEPTH",
+    "QUEUE_DURATION",
+    "QUEUE_STATE",
+    "REASON",
+    "REDELIVERED",
+    "REOPENED",
+    "REQUEST_MODEL",
+    "RESULT_IGNORED",
+    "RETRIED",
+    "RETRIES",
+    "ROLE",
+    "SENT_MESSAGES",
+    "SERVER_ADDRESS",
+    "SERVER_PORT",
+    "SIGNAL",
+    "STATUS",
+    "STOOD_IN",
+    "TASK_DURATION",
+    "TASK_ID",
+    "TEAM",
+    "TELEMETRY_DROPPED",
+    "TOKEN_TYPE",
+    "TOKEN_USAGE",
+    "TOOL_DURATION",
+    "TOOL_NAME",
+    "WORKFLOW_DURATION",
+    "WORKFLOW_ID",
+    "WORKFLOW_NAME",
+    "Attributes",
+    "Value",
+    "broker_hop",
+    "chat",
+    "chat_answer",
+    "destination",
+    "execute_tool",
+    "invoke_workflow",
+    "process_handoff",
+    "process_inputs",
+    "processed_handoff",
+    "publish_request",
+    "sent_message",
+    "taken_messages",
+    "task",
+]
+
+Value: TypeAlias = str | bool | int | float | Sequence[str]
+Attributes: TypeAlias = Mapping[str, Value | None]
+"""What may stand on a span. None means there is nothing to say, and the attribute is left out."""
+
+# Common to all
+ERROR_TYPE: Final = "error.type"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+
+# GenAI
+OPERATION_NAME: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+AGENT_NAME: Final = "gen_ai.agent.name"
+WORKFLOW_NAME: Final = "gen_ai.workflow.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+TOKEN_TYPE: Final = "gen_ai.token.type"
+
+# Ours
+WORKFLOW_ID: Final = "pointsman.workflow.id"
+TEAM: Final = "pointsman.team"
+TASK_ID: Final = "pointsman.task.id"
+ATTEMPT: Final = "pointsman.attempt"
+ROLE: Final = "pointsman.role"
+STATUS: Final = "pointsman.status"
+ORIGIN: Final = "pointsman.origin"
+REASON: Final = "pointsman.reason"
+DELIVERED: Final = "pointsman.delivered"
+BROKER_PEER: Final = "pointsman.broker.peer"
+"""The connection, server or stream that a server of the broker dealt with."""
+QUEUE: Final = "pointsman.queue"
+"""A durable consumer: `agent-NAME`, `request-TEAM` or `inbox-TEAM`."""
+QUEUE_STATE: Final = "pointsman.queue.state"
+"""`waiting` or `in_flight`."""
+SIGNAL: Final = "pointsman.signal"
+"""`spans`, `logs` or `reports`."""
+TOOL_NAME: Final = "gen_ai.tool.name"
+COST: Final = "pointsman.usage.cost"
+"""US dollars. The conventions have no attribute for money."""
+
+# Span events
+ASKED: Final = "pointsman.approval_asked"
+ATTEMPT_FAILED: Final = "pointsman.attempt_failed"
+HELD: Final = "pointsman.held"
+STOOD_IN: Final = "pointsman.stood_in"
+RETRIED: Final = "pointsman.retried"
+REOPENED: Final = "pointsman.reopened"
+REDELIVERED: Final = "pointsman.redelivered"
+RESULT_IGNORED: Final = "pointsman.result_ignored"
+PLAN_REFUSED: Final = "pointsman.plan_refused"
+PLANNED_AGAIN: Final = "pointsman.planned_again"
+LIMIT_REACHED: Final = "pointsman.limit_reached"
+
+# Metrics
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+PROCESS_DURATION: Final = "messaging.process.duration"
+MODEL_DURATION: Final = "gen_ai.client.operation.duration"
+TOKEN_USAGE: Final = "gen_ai.client.token.usage"
+WORKFLOW_DURATION: Final = "gen_ai.workflow.duration"
+TASK_DURATION: Final = "gen_ai.invoke_agent.duration"
+TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+QUEUE_DURATION: Final = "pointsman.queue.duration"
+QUEUE_DEPTH: Final = "pointsman.queue.depth"
+CIRCUIT_STATE: Final = "pointsman.circuit.state"
+HANDOFFS_ACTIVE: Final = "pointsman.handoffs.active"
+MODEL_COST: Final = "pointsman.model.cost"
+TELEMETRY_DROPPED: Final = "pointsman.telemetry.dropped"
+RETRIES: Final = "pointsman.retries"
+DEAD_LETTERS: Final = "pointsman.dead_letters"
+COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
+
+# Whether the third token of a subject says what it is for, as the first two do, and what stands for those behind them
+_DESTINATIONS: Final = {
+    "request": (True, ""),
+    "handoff": (True, ".{workflow}.{task}.{attempt}"),
+    "handed": (False, ".{instance}.{subject}"),
+    "step": (False, ".{workflow}.{task}.{attempt}.{name}"),
+    "inbox": (True, ".{workflow}.{kind}.{name}"),
+    "schedule": (False, ".{workflow}.{name}"),
+    "log": (True, ".{workflow}"),
+    "event": (False, ".{workflow}.{name}"),
+    "live": (False, ".{workflow}.{name}"),
+    "limit": (False, ".{id}"),
+    "outcome": (True, ".{workflow}"),
+    "dead": (True, ".{workflow}.{id}"),
+}
+_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # the last token of artifacts' parts, and of agents' cards
+_QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # where a supervisor takes its inputs
+_NATS: Final = "nats"  # not among the conventions' systems yet; a value of one's own is allowed
+
+
+def publish_request(
+    namespace: str,
+    team: str,
+    *,
+    message_id: str | None = None,
+    source: str | None = None,
+    correlation_id: str | None = None,
+    server: Server | None = None,
+) -> tuple[str, Attributes]:
+    """A caller publishes a request. Kind: producer."""
+    subject = f"{namespace}.request.{team}"
+    return f"publish {subject}", {
+        **_messaging("publish", "send", subject, server, message_id=message_id, correlation_id=correlation_id),
+        **_cloudevent(message_id, source, "io.pointsman.request.v1"),
+        TEAM: team,
+    }
+
+
+def invoke_workflow(
+    team: str, *, workflow_id: str, correlation_id: str | None = None, status: str | None = None
+) -> tuple[str, Attributes]:
+    """A workflow, from its request to its outcome. Kind: internal."""
+    return f"invoke_workflow {team}", {
+        OPERATION_NAME: "invoke_workflow",
+        WORKFLOW_NAME: team,
+        TEAM: team,
+        WORKFLOW_ID: workflow_id,
+        CONVERSATION_ID: correlation_id,
+        STATUS: status,
+    }
+
+
+def task(
+    role: str,
+    agent: str,
+    *,
+    workflow_id: str,
+    task_id: str,
+    attempts: int | None = None,
+    correlation_id: str | None = None,
+    status: str | None = None,
+    model: str | None = None,
+    version: str | None = None,
+) -> tuple[str, Attributes]:
+    """A task of any role, over all its attempts, from dispatch to result. Kind: client, and internal for `plan`.
+
+    `work` is an `invoke_agent`, `plan` is a `plan`; the roles no convention knows are named by themselves, and are an
+    `invoke_agent` for whoever reads operation names. `model` is as the agent's card has it, `openai:gpt-5` or
+    `offline`; an agent without a model has no provider, so the attribute the conventions ask for is left out there.
+    """
+    provider, _, named = (model or "").partition(":")
+    operation = "plan" if role == "plan" else "invoke_agent"
+    return f"{operation if role in ('work', 'plan') else role} {agent}", {
+        OPERATION_NAME: operation,
+        PROVIDER_NAME: provider or None,
+        REQUEST_MODEL: named or provider or None,
+        AGENT_NAME: agent,
+        "gen_ai.agent.version": version,
+        ROLE: role,
+        WORKFLOW_ID: workflow_id,
+        TASK_ID: task_id,
+        "pointsman.attempts": attempts,
+        CONVERSATION_ID: correlation_id,
+        STATUS: status,
+    }
+
+
+def process_handoff(
+    namespace: str,
+    agent: str,
+    *,
+    subject: str,
+    workflow_id: str,
+    task_id: str,
+    attempt: int,
+    delivered: int = 1,
+    message_id: str | None = None,
+    source: str | None = None,
+    correlation_id: str | None = None,
+    consumer: str | None = None,
+    role: str | None = None,
+    server: Server | None = None,
+) -> tuple[str, Attributes]:
+    """A worker runs one attempt. Kind: consumer. `delivered` is the broker's count of deliveries, from 1.
+
+    Its parent is the task's span: a handoff is taken one at a time, which is when the conventions allow the message's
+    context to be the parent rather than a link.
+    """
+    return f"process {namespace}.handoff.{agent}", {
+        **_cloudevent(message_id, source, "io.pointsman.handoff.v1"),
+        **_messaging(
+            "process",
+            "process",
+            subject,
+            server,
+            message_id=message_id,
+            correlation_id=correlation_id,
+            consumer=consumer,
+        ),
+        AGENT_NAME: agent,
+        CONVERSATION_ID: correlation_id,
+        ROLE: role,
+        WORKFLOW_ID: workflow_id,
+        TASK_ID: task_id,
+        ATTEMPT: attempt,
+        DELIVERED: delivered,
+    }
+
+
+def processed_handoff(namespace: str, agent: str, server: Server | None, error: str | None) -> Attributes:
+    """What the measurement of one attempt says of it."""
+    return {
+        **_where(server),
+        "messaging.system": _NATS,
+        "messaging.operation.name": "process",
+        "messaging.destination.template": destination(f"{namespace}.handoff.{agent}"),
+        AGENT_NAME: agent,
+        ERROR_TYPE: error,
+    }
+
+
+def process_inputs(
+    namespace: str,
+    team: str,
+    *,
+    subject: str,
+    workflow_id: str,
+    count: int,
+    delivered: int = 1,
+    correlation_id: str | None = None,
+    server: Server | None = None,
+) -> tuple[str, Attributes]:
+    """A supervisor deals with `count` inputs of one workflow at once. Kind: consumer. It links to each of them."""
+    kind = subject.removeprefix(f"{namespace}.").partition(".")[0]
+    return f"process {namespace}.{kind}.{team}", {
+        **_messaging(
+            "process", "process", subject, server, correlation_id=correlation_id, consumer=f"{_QUEUES[kind]}-{team}"
+        ),
+        "messaging.batch.message_count": count if count > 1 else None,
+        TEAM: team,
+        WORKFLOW_ID: workflow_id,
+        CONVERSATION_ID: correlation_id,
+        DELIVERED: delivered,
+    }
+
+
+def chat(
+    provider: str,
+    model: str,
+    *,
+    agent: str | None = None,
+    correlation_id: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    structured: bool = False,
+    attempt: int | None = None,
+) -> tuple[str, Attributes]:
+    """One model call. Kind: client. `attempt` counts the tries of the same call, from 1."""
+    return f"chat {model}", {
+        OPERATION_NAME: "chat",
+        PROVIDER_NAME: provider,
+        REQUEST_MODEL: model,
+        AGENT_NAME: agent,
+        CONVERSATION_ID: correlation_id,
+        "gen_ai.request.max_tokens": max_tokens,
+        "gen_ai.request.temperature": temperature,
+        "gen_ai.output.type": "json" if structured else "text",
+        ATTEMPT: attempt,
+    }
+
+
+def chat_answer(
+    *,
+    model: str | None = None,
+    response_id: str | None = None,
+    finish: str | None = None,
+    input_tokens: int | None = None,
+    output_tokens: int | None = None,
+    cost: float | None = None,
+) -> Attributes:
+    """What the span of a model call learns from the answer."""
+    return {
+        "gen_ai.response.model": model or None,
+        "gen_ai.response.id": response_id or None,
+        "gen_ai.response.finish_reasons": (finish,) if finish else None,
+        "gen_ai.usage.input_tokens": input_tokens,
+        "gen_ai.usage.output_tokens": output_tokens,
+        COST: cost or None,
+    }
+
+
+def execute_tool(
+    tool: str, *, call_id: str, agent: str | None = None, description: str | None = None
+) -> tuple[str, Attributes]:
+    """One run of a tool. Kind: internal."""
+    return f"execute_tool {tool}", {
+        OPERATION_NAME: "execute_tool",
+        TOOL_NAME: tool,
+        "gen_ai.tool.call.id": call_id or None,  # code that calls a tool by itself has none
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": description or None,
+        AGENT_NAME: agent,
+    }
+
+
+def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attributes]:
+    """One server of the broker dealt with a message: it stored it, or handed it on to others. Kind: internal."""
+    operation = "store" if stored else "route"
+    return f"{operation} {destination(subject).partition('.{')[0]}", {
+        "messaging.system": _NATS,
+        "messaging.operation.name": operation,
+        "messaging.destination.name": subject,
+        "messaging.destination.template": destination(subject),
+        "pointsman.broker.server": server,
+    }
+
+
+def destination(subject: str) -> str:
+    """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
+    match subject.split(".", 3):
+        case "$O" | "$KV" as store, bucket, kind, _:
+            return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
+        case namespace, kind, third, *_ if kind in _DESTINATIONS:
+            of_third, rest = _DESTINATIONS[kind]
+            return f"{namespace}.{kind}.{third}{rest}" if of_third else f"{namespace}.{kind}{rest}"
+        case _:
+            return subject
+
+
+def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:
+    """What the measurements of one message that was sent say of it."""
+    return {**_measured("publish", "send", subject, server), ERROR_TYPE: error}
+
+
+def taken_messages(subject: str, server: Server | None, consumer: str) -> Attributes:
+    """What the measurements of messages that a durable consumer handed out say of them."""
+    return {**_measured("receive", "receive", subject, server), "messaging.consumer.group.name": consumer}
+
+
+def _measured(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
+    """No message's own subject or id: each would be a series of its own."""
+    return {
+        **_where(server),
+        "messaging.system": _NATS,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.template": destination(subject),
+    }
+
+
+def _where(server: Server | None) -> dict[str, Value | None]:
+    return {SERVER_ADDRESS: server.address, SERVER_PORT: server.port} if server is not None else {}
+
+
+def _cloudevent(event_id: str | None, source: str | None, event_type: str) -> dict[str, Value | None]:
+    if not event_id or not source:
+        return {}
+    return {
+        "cloudevents.event_id": event_id,
+        "cloudevents.event_source": source,
+        "cloudevents.event_spec_version": "1.0",
+        "cloudevents.event_type": event_type,
+    }
+
+
+def _messaging(
+    operation: str,
+    kind: str,
+    subject: str,
+    server: Server | None,
+    *,
+    message_id: str | None = None,
+    correlation_id: str | None = None,
+    consumer: str | None = None,
+) -> dict[str, Value | None]:
+    return {
+        **_where(server),
+        "messaging.system": _NATS,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": subject,
+        "messaging.destination.template": destination(subject),
+        "messaging.message.id": message_id,
+        "messaging.message.conversation_id": correlation_id,
+        "messaging.consumer.group.name": consumer,
+    }

@@ -1,0 +1,108 @@
+"""The dead letters of a namespace without their bodies, folded from their stream: any number can be looked through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from pointsman.engine.log.reader import closeable
+from pointsman.engine.operations.dead_letters import letter_of
+from pointsman.errors import BusUnavailable, ContractError
+from pointsman.ports.bus import Bus, Stored
+from pointsman.web import views
+from pointsman.web.projections.projection import Folded
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["LetterIndex", "LetterRow"]
+
+_KEPT = 20_000  # letters, the newest; a row is about 1.5 kB
+_HISTORY = 100_000  # messages read at the start: what was dealt with leaves an empty one in its place
+_SEARCHED = 1_000  # characters of a cause that a search looks at
+_SWEEP = 60.0  # seconds between two looks for what has aged out, which nobody tells
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """One letter in the list, as the page gets it. `hay`, in folded case, is what a search looks at."""
+
+    sequence: int
+    id: str
+    shown: Mapping[str, object]
+    hay: str
+
+
+class LetterIndex(Folded):
+    """Rows of one namespace."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _KEPT) -> None:
+        super().__init__(bus, "dead", subjects.dead_letters, history=_HISTORY)
+        self._limit = kept
+        self._rows: dict[str, LetterRow] = {}  # by subject, in the order of the stream
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[LetterRow], int]:
+        """The rows from the `offset`th that fits `text` on, newest first, and how many fit."""
+        fitting = self.fitting(text)
+        return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
+
+    def fitting(self, text: str, *, until: int | None = None) -> Sequence[LetterRow]:
+        """All rows that fit `text`, in folded case, and stand no later in the stream than `until`, oldest first."""
+        rows = self._rows.values()
+        return [row for row in rows if text in row.hay and (until is None or row.sequence <= until)]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run())
+            group.create_task(self._sweep())
+
+    async def take(self, stored: Stored) -> None:
+        self._rows.pop(stored.subject, None)
+        if not stored.body:
+            return  # it was replayed or discarded
+        try:
+            content = letter_of(stored).content
+        except ContractError:  # somebody else's
+            return
+        searched = (
+            content.id,
+            content.origin,
+            content.workflow_id or "",
+            content.cause.kind,
+            content.cause.message[:_SEARCHED],
+        )
+        hay = " ".join(searched).casefold()
+        self._rows[stored.subject] = LetterRow(stored.sequence, content.id, views.letter_row(content), hay)
+        while len(self._rows) > self._limit:
+            del self._rows[next(iter(self._rows))]
+
+    def forget(self) -> None:
+        self._rows.clear()
+
+    def gone(self, name: str) -> None:
+        """The letter called `name` is not there any more."""
+        self._drop([subject for subject, row in self._rows.items() if row.id == name])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            with suppress(BusUnavailable):
+                await self.drop_aged()
+
+    async def drop_aged(self) -> None:
+        """Drop the rows before the first message that the stream still holds."""
+        seen = self.sequence
+        async with aclosing(closeable(self._bus.read(self._stream, self._subject))) as messages:
+            first = await anext(messages, None)
+        begin = first.sequence if first else seen + 1
+        self._drop([subject for subject, row in self._rows.items() if row.sequence < begin])
+
+    def _drop(self, subjects: Sequence[str]) -> None:
+        for subject in subjects:
+            del self._rows[subject]
+        if subjects:
+            self.changed()

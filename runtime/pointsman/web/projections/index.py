@@ -1,0 +1,159 @@
+"""The newest workflows of a namespace, folded from the log.
+
+The index is bounded: it begins near the end of a long log and forgets the oldest workflows. Rows change in the order of
+the log, so whoever has seen everything up to a sequence can ask for what changed since, however often he was away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pointsman.core.views.formatting import request_text
+from pointsman.engine.log.reader import commit_of, started_of
+from pointsman.errors import ContractError, NotFound
+from pointsman.ports.bus import Bus, Stored
+from pointsman.telemetry import get_logger
+from pointsman.web.projections.activity import course_of
+from pointsman.web.projections.projection import Folded
+from pointsman.web.projections.rows import SEARCHED, SHOWN, AgentRecord, Page, Row, Search, Totals, share_of
+from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.log import AttemptFailed, Entry, TaskAdded, TaskSucceeded, WorkflowStarted
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["WorkflowIndex"]
+
+_log = get_logger(__name__)
+
+_KEPT = 20_000  # workflows: twice the 10,000 that must stay quick; a row is about 2 kB
+_HISTORY = 300_000  # messages of the log read at the start: about 30 a workflow, its agents' reports among them
+
+
+class WorkflowIndex(Folded):
+    """Rows and agents' records of one namespace."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _KEPT) -> None:
+        super().__init__(bus, "log", subjects.logs_of(), history=_HISTORY)
+        self._subjects = subjects
+        self._limit = kept
+        self._rows: dict[str, Row] = {}  # in the order they began
+        self._changed: dict[str, Row] = {}  # in the order they changed
+        self._teams: dict[str, int] = {}
+        self.agents: dict[str, AgentRecord] = {}
+
+    @property
+    def teams(self) -> Sequence[str]:
+        return sorted(self._teams)
+
+    def __contains__(self, workflow: str) -> bool:
+        return workflow in self._rows
+
+    def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
+        """The rows from the `offset`th that fits on, at most `limit`, and the totals of all that fit."""
+        fitting = [row for row in reversed(self._rows.values()) if search.fits(row)]
+        of = Counter([row.status for row in fitting])
+        took = sorted([row.took for row in fitting if row.took is not None])
+        since = search.since.timestamp() if search.since else None
+        totals = Totals(
+            count=len(fitting),
+            running=of["running"],
+            failed=of["failed"] + of["partial"],
+            tokens=sum([row.usage.tokens for row in fitting]),
+            cost=sum([row.usage.cost for row in fitting]),
+            usual=share_of(took, 0.5),
+            slow=share_of(took, 0.95),
+            course=course_of([(row.begun, row.status) for row in fitting], since=since, now=time.time()),
+        )
+        return Page(fitting[offset : offset + limit], totals, self.sequence)
+
+    def changed_since(self, sequence: int) -> Iterator[Row]:
+        """The rows that changed above `sequence`, the newest change first."""
+        for row in reversed(self._changed.values()):
+            if row.sequence <= sequence:
+                return
+            yield row
+
+    async def take(self, stored: Stored) -> None:
+        try:
+            entries = commit_of(stored).entries
+        except ContractError as error:  # another release wrote it: shown by its own page, with the reason
+            _log.warning("commit_unreadable", subject=stored.subject, sequence=stored.sequence, error=str(error))
+            entries = ()
+        workflow = stored.subject.rpartition(".")[2]
+        row = self._rows.get(workflow) or await self._begin(stored, entries)
+        if row is not None:
+            for entry in entries:
+                self._count(row, entry)
+                row.take(entry)
+            row.sequence = stored.sequence
+            self._changed.pop(row.id, None)
+            self._changed[row.id] = row
+
+    async def _begin(self, stored: Stored, entries: Sequence[Entry]) -> Row | None:
+        first = entries[0] if entries else None
+        if not isinstance(first, WorkflowStarted):
+            # It began before what was read. While the history is read, these are the oldest: left out.
+            if self.read < 1:
+                return None
+            try:
+                first = await started_of(self._bus, self._subjects, stored.subject)
+            except (NotFound, ContractError):
+                return None
+        asked = request_text(first.input)
+        row = Row(
+            id=first.workflow_id,
+            team=first.team,
+            began=stored.sequence,
+            sequence=stored.sequence,
+            started_at=first.at,
+            input=asked[:SHOWN],
+            hay=f"{first.workflow_id} {first.correlation_id} {asked[:SEARCHED]}".casefold(),
+        )
+        self._rows[row.id] = row
+        self._teams[row.team] = self._teams.get(row.team, 0) + 1
+        while len(self._rows) > self._limit:
+            self._drop(next(iter(self._rows)))
+        return row
+
+    def _drop(self, workflow: str) -> None:
+        gone = self._rows.pop(workflow)
+        self._changed.pop(workflow, None)
+        self._teams[gone.team] -= 1
+        if not self._teams[gone.team]:
+            del self._teams[gone.team]
+
+    def forget(self) -> None:
+        for known in (self._rows, self._changed, self._teams, self.agents):
+            known.clear()
+
+    def _count(self, row: Row, entry: Entry) -> None:
+        match entry:
+            case TaskAdded():
+                self._agent(entry.agent).role = entry.role.value
+            case TaskSucceeded():
+                self._attempt(row, entry, succeeded=True)
+            case AttemptFailed() if entry.result is not None:
+                asks = entry.error.kind == ErrorKind.NEEDS_APPROVAL
+                self._attempt(row, entry, succeeded=None if asks else False)
+
+    def _attempt(self, row: Row, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
+        """What an attempt says of its agent. One that ended to ask a person has neither succeeded nor failed."""
+        result = entry.result
+        assert result is not None
+        if (entry.task_id, entry.attempt) in row.delegated:
+            return
+        record = self._agent(result.agent)
+        if succeeded is not None:
+            record.succeeded += succeeded
+            record.failed += not succeeded
+            record.recent.append(succeeded)
+        record.usage += result.usage
+        record.last_at = result.ended_at
+        record.works.append((result.ended_at - result.started_at).total_seconds())
+        handed = row.handed.pop((entry.task_id, entry.attempt), None)
+        if handed is not None:
+            record.waits.append(max(0.0, (result.started_at - handed).total_seconds()))
+
+    def _agent(self, name: str) -> AgentRecord:
+        return self.agents.setdefault(name, AgentRecord(name))

@@ -1,0 +1,259 @@
+"""What is made of an MCP server's tools and its answers, with a client in the SDK's place."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from typing import Any
+
+import pytest
+from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import Tool as Offered
+from support.mcp_server import ADD, Server, serving, source
+
+from pointsman.authoring.context import Context
+from pointsman.authoring.mcp import MOST, _value, mcp_tools
+from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
+from pointsman.ports.model import ToolSpec
+from pointsman_schemas.events import ErrorKind
+
+ANY = {"type": "object"}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    return serving(monkeypatch)
+
+
+# What it offers
+
+
+def test_a_tool_is_offered_as_its_server_says_and_its_user_adds() -> None:
+    hints = [None, ToolAnnotations(), ToolAnnotations(read_only_hint=True), ToolAnnotations(idempotent_hint=True), None]
+    words = [{"description": "Adds"}, {"title": "Title"}, {}, {"description": "d", "title": "t"}, {}]
+    offered = [
+        Offered(name=f"t{place}", input_schema={**ANY, "title": str(place)}, annotations=hint, **said)
+        for place, (hint, said) in enumerate(zip(hints, words, strict=True))
+    ]
+
+    chosen = source(idempotent=["t4"], approval=["t1"], timeout=7.0)._chosen(offered)
+
+    assert [tool.spec for tool in chosen] == [
+        ToolSpec(f"t{place}", said, {**ANY, "title": str(place)})
+        for place, said in enumerate(["Adds", "Title", "t2", "d", "t4"])
+    ]
+    assert [tool.idempotent for tool in chosen] == [False, False, True, True, True]
+    assert [tool.approval for tool in chosen] == [False, True, False, False, False]
+    assert {(tool.timeout, tool.retries) for tool in chosen} == {(7.0, 0)}
+    assert [tool.name for tool in source(only=["t3"])._chosen(offered)] == ["t3"]
+
+
+def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
+    offered = [Offered(name=f"t{number}", input_schema=ANY) for number in range(MOST + 1)]
+
+    assert MOST == 64
+    assert len(source()._chosen(offered[:MOST])) == MOST
+    assert len(source(only=["t64"])._chosen(offered)) == 1
+    with pytest.raises(ConfigurationError, match="calc offers 65 tools; choose at most 64"):
+        source()._chosen(offered)
+
+
+@pytest.mark.parametrize(
+    ("offered", "given", "said"),
+    [
+        (
+            [Offered(name="my tool", input_schema=ANY)],
+            {},
+            r"a tool of an MCP server cannot be used: .*; leave it out by only=",
+        ),
+        ([], {"idempotent": ["add"]}, "calc has no tool add; it has none"),
+        ([ADD], {"only": ["add", "sub"]}, "calc has no tool sub; it has add"),
+        ([ADD], {"approval": ["sub", "mul"]}, "calc has no tool mul, sub; it has add"),
+    ],
+)
+def test_what_cannot_be_used_is_named(offered: list[Offered], given: dict[str, list[str]], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        source(**given)._chosen(offered)
+
+
+async def test_all_pages_of_what_a_server_offers_are_read(server: Server) -> None:
+    calc, server.pages = source(server), 3
+
+    offered = [tool.name for tool in await calc.tools()]
+    await calc.close()
+
+    assert (offered, server.listed) == (["add", "add_1", "add_2"], [None, "1", "2"])
+
+
+async def test_a_server_whose_list_has_no_end_is_not_read_for_ever(server: Server) -> None:
+    server.pages = 10**9
+
+    with pytest.raises(ConfigurationError, match="calc offers 641 tools"):
+        await source(server).tools()
+
+
+def test_a_server_is_told_what_it_is_given() -> None:
+    command = mcp_tools(["serve", "--root", "x" * 300], env={"A": "b"}, timeout=3.0, only=["add"], approval=["add"])
+    web = mcp_tools("https://host/mcp", idempotent=["add"], approval=["add"], timeout=4.0)
+
+    started = command._server()
+    assert (started.command, started.args, started.env) == ("serve", ["--root", "x" * 300], {"A": "b"})
+    assert mcp_tools(["serve"])._server().env is None
+    assert repr(command) == f"<tools of serve --root {'x' * 187}>"
+    assert web._server() == "https://host/mcp"
+    assert repr(web) == "<tools of https://host/mcp>"
+    for each, time in ((command, 3.0), (web, 4.0)):
+        (add,) = each._chosen([ADD])
+        assert (add.timeout, add.approval, add.idempotent) == (time, True, each is web)
+
+
+@pytest.mark.parametrize(
+    ("server", "given", "advice"),
+    [
+        (
+            "some-mcp-server --root /srv",
+            {},
+            r"expected http://HOST:PORT/mcp, or a command as a list, \['some-mcp-server', ",
+        ),
+        ("localhost:8000/mcp", {}, "expected http://HOST:PORT/mcp"),
+        ([], {}, "expected http://HOST:PORT/mcp, or a command as a list"),
+        (["server"], {"only": "add"}, r"only='add'; expected \['add'\]"),
+        (["server"], {"idempotent": "add"}, r"have idempotent='add'; expected \['add'\]"),
+        (["server"], {"approval": "add"}, r"approval='add'; expected \['add'\]"),
+    ],
+)
+def test_what_is_no_server_and_no_list_of_tools_says_what_to_write(server: Any, given: Any, advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice):
+        mcp_tools(server, **given)
+
+
+# What it is asked
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [('{"a": 1}', {"a": 1}), (' \n{"a": [null, "é"]} ', {"a": [None, "é"]}), ("", {}), ("  ", {})],
+)
+async def test_arguments_are_passed_on_as_they_are(text: str, sent: dict[str, Any], server: Server) -> None:
+    calc = source(server)
+    (add,) = await calc.tools()
+
+    result = await add.call(text, Context.for_test())
+    await calc.close()
+
+    assert (result.data, result.is_error) == ("done", False)
+    assert server.asked == [("add", sent)]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"a": 1, "a": 2}', '"\ud800"'])
+async def test_arguments_that_are_no_object_are_not_sent(text: str, server: Server) -> None:
+    calc = source(server)
+    (add,) = await calc.tools()
+
+    result = await add.call(text, Context.for_test())
+    await calc.close()
+
+    assert result.text.startswith("bad arguments for add: ")
+    assert server.asked == []
+
+
+async def test_what_code_calls_it_with_is_sent_as_json(server: Server) -> None:
+    calc = source(server)
+    (add,) = await calc.tools()
+
+    await add.run({"day": date(2026, 1, 5)}, Context.for_test())
+    await calc.close()
+
+    assert server.asked == [("add", {"day": "2026-01-05"})]
+
+
+async def test_a_person_is_asked_for_the_arguments_as_they_are(server: Server) -> None:
+    calc = source(server, approval=["add"])
+    (add,) = await calc.tools()
+
+    with pytest.raises(NeedsApproval) as caught:
+        await add.call('{"a": 1}', Context.for_test())
+    await calc.close()
+
+    assert [(call.tool, call.arguments) for call in caught.value.calls] == [("add", {"a": 1})]
+
+
+async def test_the_start_of_a_server_is_not_a_call_s_time(server: Server) -> None:
+    calc = source(server, timeout=0.05)
+    (add,) = await calc.tools()
+    await calc.close()
+    server.opening = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.1, server.opening.set)
+
+    result = await add.call("{}", Context.for_test())
+    await calc.close()
+
+    assert result.text == "done"
+
+
+# What it answers
+
+
+def answer(*blocks: Any, fields: Any = None, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=list(blocks), structured_content=fields, is_error=is_error)
+
+
+TEXT = TextContent(type="text", text="said")
+BLOB = types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri="file:///a.bin", blob="aGk="))
+LINK = types.ResourceLink(type="resource_link", name="a", uri="file:///a.txt")
+READ = types.EmbeddedResource(type="resource", resource=types.TextResourceContents(uri="file:///a.txt", text="read"))
+IMAGE = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (answer(TEXT, READ, IMAGE), "said\nread\n[image image/png: not shown]"),
+        (answer(TEXT, fields={"a": 1}), {"a": 1}),
+        (answer(TEXT, fields={"result": [1]}), [1]),
+        (answer(TEXT, fields={"result": 1, "a": 2}), {"result": 1, "a": 2}),
+        (answer(BLOB, LINK), "[resource file:///a.bin: not shown]\n[resource_link file:///a.txt: not shown]"),
+        (answer(), ""),
+    ],
+)
+def test_an_answer_is_its_fields_or_its_texts(result: CallToolResult, value: Any) -> None:
+    assert _value(result) == value
+
+
+@pytest.mark.parametrize(
+    ("result", "said"), [(answer(TEXT, is_error=True), "said"), (answer(is_error=True), "did not say why")]
+)
+async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
+    result: CallToolResult, said: str, server: Server
+) -> None:
+    calc, server.does = source(server), result
+    await calc.tools()
+
+    with pytest.raises(TaskError, match=said) as caught:
+        await calc.call("add", {})
+    await calc.connected()
+
+    assert (caught.value.kind, caught.value.retryable, server.connected) == (ErrorKind.HANDLER, False, 1)
+    await calc.close()
+
+
+async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_connection_stays(server: Server) -> None:
+    calc, server.does = source(server), answer(fields={"a": float("nan")})
+    (add,) = await calc.tools()
+
+    result = await add.call("{}", Context.for_test())
+
+    assert (result.is_error, "$.a is nan" in result.text, server.left) == (True, True, 0)
+    await calc.close()
+
+
+async def test_a_call_the_server_turns_down_is_an_answer_and_the_connection_stays(server: Server) -> None:
+    calc, server.does = source(server), MCPError(types.INVALID_PARAMS, "no such tool")
+
+    with pytest.raises(TaskError, match="calc answered: no such tool") as caught:
+        await calc.call("add", {})
+    await calc.connected()
+
+    assert (caught.value.retryable, server.connected, server.left) == (False, 1, 0)
+    await calc.close()

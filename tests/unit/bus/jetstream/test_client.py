@@ -1,0 +1,264 @@
+"""What is sent over a connection arrives once and in order, whether it can be sent at once or has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from support.waiting import until
+
+from pointsman.bus.jetstream.client import Msg, NatsClient
+from pointsman.bus.jetstream.protocol import Arrival
+from pointsman.bus.jetstream.request_reply import Asking
+from pointsman.errors import BusUnavailable
+
+INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
+_LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
+
+
+class Server:
+    """Greets a client, answers its first PING, and reads on when it is told to."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Event()
+        self.sizes: list[int] = []  # of the messages, in the order in which they came
+        self.greeted = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        while await reader.readline() != b"PING\r\n":
+            pass
+        writer.write(b"PONG\r\n")
+        self.greeted.set()
+        await self.reads.wait()
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                if line.startswith(b"PUB"):
+                    size = int(line.split()[-1])
+                    await reader.readexactly(size + 2)
+                    self.sizes.append(size)
+        writer.close()
+        self.left.set()
+
+
+@asynccontextmanager
+async def connected(
+    server: Server, told: Callable[[Exception], Awaitable[None]] | None = None
+) -> AsyncIterator[NatsClient]:
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    client = NatsClient()
+    await client.connect([f"nats://127.0.0.1:{port}"], pending_size=_LIMIT, allow_reconnect=False, error_cb=told)
+    try:
+        yield client
+    finally:
+        server.reads.set()
+        await client.shut()
+        listening.close()
+
+
+async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
+    """It ended the connection: whoever left a call before its time did that to all others in the process."""
+    told, answer, left = list[Exception](), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        pings = 0
+        while line := await reader.readline():
+            if line == b"PING\r\n":
+                pings += 1
+                if pings > 1:  # the first is of connecting
+                    await answer.wait()
+                writer.write(b"PONG\r\n")
+        writer.close()
+        left.set()
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = NatsClient()
+    port = listening.sockets[0].getsockname()[1]
+    await client.connect([f"nats://127.0.0.1:{port}"], allow_reconnect=False, error_cb=tell)
+    try:
+        flushing = asyncio.create_task(client.flush())
+        await until(lambda: client._pongs)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+        answer.set()
+        await client.flush()
+
+        assert client.is_connected
+        assert told == []
+    finally:
+        await client.shut()
+        listening.close()
+        await left.wait()
+
+
+async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> None:
+    server = Server()
+
+    async with connected(server) as client:
+        server.reads.set()
+        client.put("a", "", b"", b"x")
+        await asyncio.sleep(0)
+
+        assert client.pending_data_size == 0
+
+
+async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for_and_arrives_in_order() -> None:
+    server = Server()
+    sizes = [10_000 + number for number in range(2_000)]  # 20 MB: more than the sockets between take
+
+    async with connected(server) as client:
+
+        async def send() -> None:
+            for size in sizes:
+                client.put("a", "", b"", b"x" * size)
+                await client.keep_up()
+                await asyncio.sleep(0)
+
+        sending = asyncio.create_task(send())
+        async with asyncio.timeout(20):
+            while client.pending_data_size <= _LIMIT:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            waits = not sending.done() and client.pending_data_size < _LIMIT + sizes[-1] + 100
+            server.reads.set()
+            await sending
+
+    assert waits
+    assert server.sizes == sizes
+
+
+async def test_what_is_asked_of_a_server_that_does_not_read_is_kept_up_to_the_same_bound() -> None:
+    size = 10_000
+    server = Server()
+
+    async with connected(server) as client:
+        asking = Asking(client, 0.1, unheard=lambda subject: None)
+        asking.up.set()
+        asked = asking.ask("a")
+        for _ in range(2_000):  # 20 MB: more than the sockets between take
+            asked = asking.ask("a", b"x" * size)
+            await asyncio.sleep(0)
+        waiting = client.pending_data_size
+        with pytest.raises(BusUnavailable):
+            await asked()
+        server.reads.set()
+        await client.shut()
+        await server.left.wait()
+
+    assert waiting < _LIMIT + size + 100
+
+
+def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:
+    """uvloop raises `RuntimeError` for it, at which nats-py would reconnect never more."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def write_after_the_end() -> None:
+        async with connected(Server()) as client:
+            transport = client._transport
+            assert transport is not None
+            transport.close()  # type: ignore[no-untyped-call]
+            await transport.wait_closed()  # type: ignore[no-untyped-call]
+            with pytest.raises(ConnectionError):
+                transport.write(b"PING\r\n")
+
+    uvloop.run(write_after_the_end())
+
+
+BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
+SAID = (
+    b"MSG a 1 7 2\r\nm0\r\n"  # 7 is where an answer goes
+    b"HMSG a 1 18 20\r\n" + BLOCK + b"m1\r\n"
+    b"PING\r\n"
+    b"HMSG a.b 1 r.s 18 20\r\n" + BLOCK + b"m2\r\n"
+    b"MSG b 2 2\r\nm3\r\n"
+    b"MSG a 1 0\r\n\r\n"
+    b"MSG a 1 11\r\nMSG a 1 0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("between", [0, 3], ids=["at once", "by and by"])
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 23, 45, 61, 100, 1000])
+async def test_messages_are_heard_whole_and_in_order_however_the_socket_cuts_them(size: int, between: int) -> None:
+    heard: list[tuple[str, str, bytes, bytes | None]] = []
+    others: list[bytes] = []
+
+    async def kept(message: Msg) -> None:
+        others.append(message.data)
+
+    async with connected(Server()) as client:
+        await client.hear("a", lambda each: heard.append((each.subject, each.reply, each.data, each.block)))
+        await client.call("b", kept)
+        for begin in range(0, len(SAID), size):
+            _come(client, SAID[begin : begin + size])
+            for _ in range(between):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            while len(heard) < 5 or not others:
+                await asyncio.sleep(0)
+
+    assert heard == [
+        ("a", "7", b"m0", None),
+        ("a", "", b"m1", BLOCK),
+        ("a.b", "r.s", b"m2", BLOCK),
+        ("a", "", b"", None),
+        ("a", "", b"MSG a 1 0\r\n", None),
+    ]
+    assert others == [b"m3"]
+
+
+async def test_a_message_is_heard_in_the_turn_in_which_it_came() -> None:
+    heard: list[bytes] = []
+
+    async with connected(Server()) as client:
+        await client.hear("a", lambda each: heard.append(each.data))
+        _come(client, b"MSG a 1 2\r\nm0\r\n")
+
+        assert heard == [b"m0"]
+
+
+async def test_what_cannot_be_dealt_with_is_told_of_and_the_next_message_is_heard() -> None:
+    heard: list[bytes] = []
+    errors: list[Exception] = []
+
+    async def told(error: Exception) -> None:
+        errors.append(error)
+
+    def deal_with(message: Arrival) -> None:
+        if message.data == b"m0":
+            raise ValueError("not this one")
+        heard.append(message.data)
+
+    async with connected(Server(), told) as client:
+        await client.hear("a", deal_with)
+        _come(client, b"MSG a 1 2\r\nm0\r\nMSG a 1 2\r\nm1\r\n")
+        await asyncio.sleep(0)
+
+    assert heard == [b"m1"]
+    assert [str(error) for error in errors] == ["not this one"]
+
+
+async def test_nothing_is_heard_any_more_of_what_was_dropped() -> None:
+    heard: list[bytes] = []
+
+    async with connected(Server()) as client:
+        inbox = await client.hear("a", lambda each: heard.append(each.data))
+        await inbox.drop()
+        _come(client, b"MSG a 1 2\r\nm0\r\n")
+        await asyncio.sleep(0)
+
+    assert heard == []
+
+
+def _come(client: NatsClient, data: bytes) -> None:
+    """As if the socket had given that."""
+    reader = getattr(client._transport, "_io_reader", None)
+    assert isinstance(reader, asyncio.StreamReader)
+    reader.feed_data(data)

@@ -1,0 +1,105 @@
+"""A delivery of a stream that the broker may have forgotten is of one start of the broker, whoever has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+from support.waiting import until
+
+from pointsman.bus.jetstream.forwarding import Handing
+from pointsman.bus.jetstream.protocol import Arrival, HandingConnection
+from pointsman.errors import BusUnavailable
+from pointsman.ports.bus import Delivery, Stored
+
+FORGETFUL, KEPT = (f"$JS.ACK.{stream}.agent-a.1.95.7.1700000000000000000.0" for stream in ("OWN_HANDOFFS", "OWN_WORK"))
+
+
+class Inbox:
+    async def drop(self) -> None: ...
+    async def drain(self) -> None: ...
+
+
+class Broker:
+    """A connection whose other end says what a test wants it to say."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self.settled: list[tuple[str, bytes]] = []
+        self.heard: dict[str, Callable[[Arrival], None]] = {}
+
+    def new_inbox(self) -> str:
+        return "_INBOX.x"
+
+    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
+        self.heard[subject] = heard
+        return Inbox()
+
+    async def send(self, subject: str, body: bytes = b"", **_: Any) -> None:
+        self.settled.append((subject, body))
+
+
+def handing(broker: Broker, whole: BaseException | None = None) -> Handing:
+    async def fetched(stored: Stored) -> Stored:
+        if whole is not None:
+            raise whole
+        return stored
+
+    return Handing(cast(HandingConnection, broker), "own", 15, fetched)
+
+
+@pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])
+async def test_what_was_received_before_a_start_of_the_broker_is_settled_only_if_that_keeps_it(
+    reply: str, settles: bool
+) -> None:
+    broker, received = Broker(), list[Delivery]()
+
+    async with handing(broker).receiving("two", received.append):
+        broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{reply}", b"1"))
+        await received[0].nak()
+        broker.restarts += 1
+        await received[0].ack()
+
+    assert received[0].message.subject == "own.handoff.a.w.t.1"
+    assert broker.settled == [(reply, b"-NAK"), *([(reply, b"+ACK")] if settles else [])]
+
+
+@pytest.mark.parametrize("wrong", [BusUnavailable("away"), ValueError("not that")], ids=["away", "something else"])
+async def test_what_cannot_be_made_whole_is_handed_back(wrong: Exception) -> None:
+    broker, received = Broker(), list[Delivery]()
+
+    with capture_logs() as logs:
+        async with handing(broker, wrong).receiving("two", received.append):
+            broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+
+    assert received == []
+    assert broker.settled == [(KEPT, b'-NAK {"delay": 500000000}')]
+    assert [line["event"] for line in logs] == ["body_not_fetched"]
+
+
+async def test_what_is_being_made_whole_is_handed_back_when_that_is_cancelled() -> None:
+    broker, received = Broker(), list[Delivery]()
+
+    async with handing(broker, asyncio.CancelledError()).receiving("two", received.append):
+        broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+        await until(lambda: bool(broker.settled))
+
+    assert broker.settled == [(KEPT, b"-NAK")]
+
+
+@pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])
+async def test_what_nobody_received_is_handed_back_unless_the_broker_that_said_so_was_started_anew(
+    reply: str, settles: bool
+) -> None:
+    broker = Broker()
+
+    async with handing(broker).receiving("one", lambda _: None):
+        broker.heard["_INBOX.x.>"](Arrival(f"_INBOX.x.two.{reply}", "", b"", b"NATS/1.0 503\r\n\r\n"))
+        broker.restarts += 1
+
+    assert broker.settled == ([(reply, b"-NAK")] if settles else [])

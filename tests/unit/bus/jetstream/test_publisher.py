@@ -1,0 +1,152 @@
+"""Each answer of a stream to what is written is one outcome, and nothing fails for being watched."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION
+from pointsman.bus.jetstream.protocol import UnderWay, header_lines
+from pointsman.bus.jetstream.publisher import StreamWriter
+from pointsman.bus.jetstream.reader import StreamReader
+from pointsman.bus.validation import EXPECTED_OF, EXPECTED_SEQUENCE, header_size
+from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
+from pointsman.ports.bus import Hop, Server, Stored
+from pointsman.testing import VirtualClock
+
+HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+HOPS = "_INBOX.hops"
+
+
+class Stream:
+    """A connection to a stream that gives `answer`, and whose leader has `newest` as the last of each subject."""
+
+    max_payload = 1_000
+    server = None
+
+    def __init__(self, answer: Mapping[str, Any] | None = None, newest: int = 0) -> None:
+        self.answer = {"stream": "NS_LOG", **(answer or {"seq": 7})}
+        self.newest = newest
+        self.asked: list[str] = []
+        self.sent: list[dict[str, str]] = []
+
+    def ask(
+        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
+    ) -> UnderWay[bytes]:
+        self.sent.append(header_lines(headers))
+        return self._told
+
+    async def _told(self) -> bytes:
+        return json.dumps(self.answer).encode()
+
+    async def from_leader(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
+        self.asked.append(query["last_by_subj"])
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        return Stored(query["last_by_subj"], b"", {}, self.newest, at) if self.newest else None
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.errors: list[str | None] = []
+
+    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        self.errors.append(error)
+
+    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None: ...
+    def passed(self, hop: Hop) -> None: ...
+
+
+def writer(stream: Stream, watching: Watching | None = None) -> StreamWriter:
+    return StreamWriter(stream, cast(StreamReader, stream), VirtualClock(), watching)
+
+
+def refusal(number: int, code: int = 400) -> dict[str, Any]:
+    return {"error": {"err_code": number, "code": code, "description": "no"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (refusal(10071), Conflict),
+        (refusal(10054), OversizeEvent),
+        (refusal(10097), OversizeEvent),
+        (refusal(10077, 503), BusUnavailable),
+        (refusal(10060), PeerError),
+    ],
+)
+async def test_a_refusal_is_an_error_of_its_kind_and_told_as_such(
+    answer: dict[str, Any], raised: type[PointsmanError]
+) -> None:
+    watching = Watching()
+
+    with pytest.raises(raised) as caught:
+        await writer(Stream(answer), watching).store("ns.log.a.w", b"", {EXPECTED_SEQUENCE: "0"})
+
+    assert caught.type is raised
+    assert watching.errors == [raised.kind]
+
+
+@pytest.mark.parametrize(("newest", "raised"), [(0, UnknownOutcome), (3, Conflict)])
+async def test_a_message_under_way_is_a_conflict_only_once_it_is_there(
+    newest: int, raised: type[PointsmanError]
+) -> None:
+    stream = Stream(refusal(10164), newest)
+
+    with pytest.raises(raised):
+        await writer(stream).store(
+            "ns.schedule.w.a", b"", {EXPECTED_SEQUENCE: "0", EXPECTED_OF: "ns.inbox.a.w.timer.a"}
+        )
+
+    assert stream.asked == ["ns.inbox.a.w.timer.a"]
+
+
+@pytest.mark.parametrize(("spare", "asks"), [(0, True), (-1, False)])
+async def test_servers_are_asked_to_tell_of_a_message_where_there_is_room_to_ask(spare: int, asks: bool) -> None:
+    stream = Stream()
+    watched = writer(stream, Watching())
+    watched.hops = HOPS
+    room = stream.max_payload - header_size({**HEADERS, TRACE_DESTINATION: HOPS})
+
+    sequence = await watched.store("ns.log.a.w", b"x" * (room - spare), HEADERS)
+
+    assert sequence == 7
+    assert stream.sent == [{**HEADERS, TRACE_DESTINATION: HOPS} if asks else HEADERS]
+
+
+@pytest.mark.parametrize("watching", [None, Watching()])
+async def test_a_message_is_on_its_way_when_it_is_stored_whether_somebody_watches_or_not(
+    watching: Watching | None,
+) -> None:
+    """So that several need no task each."""
+    stream = Stream()
+
+    storing = writer(stream, watching).store("ns.log.a.w", b"", {})
+
+    assert stream.sent == [{}]
+    assert await storing == 7
+
+
+@pytest.mark.parametrize("watching", [None, Watching()])
+async def test_a_message_given_up_before_it_is_waited_for_leaves_nothing_that_was_never_awaited(
+    watching: Watching | None,
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+
+        writer(Stream(), watching).store("ns.log.a.w", b"", {}).close()
+
+    assert [str(each.message) for each in warned] == []
+
+
+async def test_a_message_that_is_not_even_sent_is_told_as_well() -> None:
+    watching = Watching()
+
+    with pytest.raises(OversizeEvent):
+        await writer(Stream(), watching).store("ns.log.a.w", b"x" * 2_000, {})
+
+    assert watching.errors == [OversizeEvent.kind]

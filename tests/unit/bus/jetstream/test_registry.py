@@ -1,0 +1,192 @@
+"""The registry tells who is alive, through outages of the broker and of its own watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from structlog.testing import capture_logs
+
+from pointsman.bus.jetstream.registry import KeyValueRegistry
+from pointsman.ports.bus import Stored
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.card import AgentCard
+
+LIVES = 15.0  # seconds that a card lives unless it is refreshed
+
+
+class Bucket:
+    """A key-value stream without times to live: a test says when the broker lets a card go."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.kept: list[Stored] = []
+        self.closed = False
+        self.broken: Exception | None = None
+        self._grew = asyncio.Event()
+
+    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
+        own = {name: value for name, value in wire.items() if not name.startswith("Nats-")}
+        self.kept.append(Stored(subject, body, own, len(self.kept) + 1, self.clock.now()))
+        self._grew.set()
+        return len(self.kept)
+
+    async def now(self, stream: str) -> datetime:
+        return self.clock.now()
+
+    async def expire(self, card: AgentCard) -> None:
+        await self.store(f"$KV.cards.{card.name}.{card.instance}", b"", {"Nats-Marker-Reason": "MaxAge"})
+
+    def break_watches(self, error: Exception) -> None:
+        self.broken = error
+        self._grew.set()
+
+    async def read(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]:
+        for stored in self.kept[after:]:
+            yield stored
+
+    async def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]:
+        while True:
+            while len(self.kept) > after:
+                after += 1
+                yield self.kept[after - 1]
+            self._grew.clear()
+            await self._grew.wait()
+            if (error := self.broken) is not None:
+                self.broken = None
+                raise error
+
+
+def card(instance: str) -> AgentCard:
+    return AgentCard(name="writer", description="writes", instance=instance)
+
+
+@asynccontextmanager
+async def watched(bucket: Bucket, clock: VirtualClock) -> AsyncIterator[KeyValueRegistry]:
+    registry = KeyValueRegistry(bucket, bucket, bucket, "cards", LIVES, clock)
+    await registry.cards()
+    yield registry
+    await registry.close()
+
+
+async def alive(registry: KeyValueRegistry, clock: VirtualClock) -> list[str]:
+    await clock.settle()
+    return [each.instance for each in await registry.cards()]
+
+
+async def test_who_was_alive_before_an_outage_is_so_for_a_time_to_live_after_it() -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    async with watched(bucket, clock) as registry:
+        for instance in ("a", "b", "c"):
+            await registry.announce(card(instance))
+        before = await alive(registry, clock)
+
+        registry.broker_left()
+        await clock.advance(10 * LIVES)
+        during = await alive(registry, clock)
+        registry.broker_came_back()
+        for instance in ("a", "b", "c"):
+            await bucket.expire(card(instance))
+        after = await alive(registry, clock)
+        await registry.announce(card("a"))
+        await registry.withdraw(card("b"))
+        withdrawn = await alive(registry, clock)
+        await clock.advance(LIVES - 1)
+        await registry.announce(card("a"))
+        await clock.advance(2)
+        later = await alive(registry, clock)
+        await bucket.expire(card("a"))
+        last = await alive(registry, clock)
+
+    assert before == during == after == ["a", "b", "c"]
+    assert withdrawn == ["a", "c"]
+    assert later == ["a"]
+    assert last == []
+
+
+async def test_who_was_gone_before_an_outage_stays_gone() -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    async with watched(bucket, clock) as registry:
+        await registry.announce(card("a"))
+        await clock.advance(LIVES + 1)
+
+        registry.broker_left()
+        registry.broker_came_back()
+        after = await alive(registry, clock)
+
+    assert after == []
+
+
+async def test_a_watch_that_ends_is_reported_and_begins_again_where_it_was() -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    with capture_logs() as lines:
+        async with watched(bucket, clock) as registry:
+            await registry.announce(card("a"))
+            before = await alive(registry, clock)
+
+            bucket.break_watches(ValueError("a bug"))
+            await registry.announce(card("b"))
+            await clock.advance(5)
+            after = await alive(registry, clock)
+
+    assert (before, after) == (["a"], ["a", "b"])
+    assert [line["event"] for line in lines] == ["registry_watch_broken"]
+    assert isinstance(lines[0]["exc_info"], ValueError)
+
+
+async def test_a_message_the_watch_cannot_bear_is_not_read_for_ever() -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+
+    class Poisonous(bytes):
+        def __bool__(self) -> bool:
+            raise ValueError("nobody has thought of this")
+
+    with capture_logs() as lines:
+        async with watched(bucket, clock) as registry:
+            await bucket.store("$KV.cards.writer.x", Poisonous(), {})
+            await registry.announce(card("a"))
+            await clock.advance(5)
+            after = await alive(registry, clock)
+
+    assert after == ["a"]
+    assert len(lines) == 1
+
+
+async def test_the_watch_ends_with_its_bus() -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    with capture_logs() as lines:
+        async with watched(bucket, clock):
+            bucket.closed = True
+            await clock.settle()
+            bucket.break_watches(ConnectionError("closed"))
+            await clock.settle()
+
+    assert lines == []
+
+
+async def test_a_card_that_the_broker_forgot_to_drop_is_not_alive_and_an_older_one_lives_for_what_is_left_of_it() -> (
+    None
+):
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    writer = KeyValueRegistry(bucket, bucket, bucket, "cards", LIVES, clock)
+    await writer.announce(card("dead"))
+    await clock.advance(LIVES)
+    await writer.announce(card("old"))
+    await clock.advance(LIVES - 5)
+
+    async with watched(bucket, clock) as registry:
+        first = await alive(registry, clock)
+        await clock.advance(4)
+        then = await alive(registry, clock)
+        await clock.advance(2)
+        last = await alive(registry, clock)
+
+    assert (first, then, last) == (["old"], ["old"], [])

@@ -1,0 +1,27 @@
+"""An object is there for as long as a message that refers to it."""
+
+from __future__ import annotations
+
+from pointsman.bus.claim_check import FRESH
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.testing import VirtualClock
+
+LARGE = b"x" * 5_000
+STORE = "$O.POINTSMAN_ARTIFACTS"
+
+
+async def test_what_was_stored_long_ago_is_written_anew_and_what_is_fresh_is_not() -> None:
+    clock = VirtualClock()
+    bus = MemoryBus(clock=clock, max_payload=2_000)
+
+    await bus.publish("pointsman.log.crew.a", LARGE, {})
+    await clock.advance(FRESH - 1)
+    await bus.publish("pointsman.log.crew.b", LARGE, {})
+    fresh = [stored async for stored in bus.read("artifacts", f"{STORE}.M.*")]
+    await clock.advance(2)
+    await bus.publish("pointsman.log.crew.c", LARGE, {})
+    old = [stored async for stored in bus.read("artifacts", f"{STORE}.M.*")]
+
+    assert (len(fresh), len(old)) == (1, 2)
+    assert (await bus.time() - old[-1].at).total_seconds() == 0
+    assert {stored.body async for stored in bus.read("log", "pointsman.log.crew.*")} == {LARGE}

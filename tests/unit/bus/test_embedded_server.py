@@ -1,0 +1,22 @@
+"""A server that does not start says why in one sentence."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.errors import ConfigurationError
+
+
+async def test_why_a_server_does_not_start_is_told_without_the_rest_of_its_log(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.getsockname()[1]
+
+        with pytest.raises(ConfigurationError) as caught:
+            await EmbeddedBroker(tmp_path, port=number).start()
+
+    assert str(caught.value).startswith(f"nats-server ended with code 1: Error listening on port: 127.0.0.1:{number}, ")
+    assert "|" not in str(caught.value)

@@ -1,0 +1,64 @@
+"""A watcher that raises is logged, and changes nothing for what it watches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from structlog.testing import capture_logs
+
+from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.bus.jetstream.request_reply import Asking
+from pointsman.bus.observer import ContainedWatcher
+from pointsman.errors import PeerError
+from pointsman.ports.bus import Hop, Server
+from pointsman.settings import Settings
+
+
+class Broken:
+    """Raises whatever it is told."""
+
+    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        raise RuntimeError("the meter is broken")
+
+    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+        raise RuntimeError("the meter is broken")
+
+    def passed(self, hop: Hop) -> None:
+        raise RuntimeError("the meter is broken")
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
+    """A bus whose broker gives this answer to everything."""
+
+    async def answered() -> bytes:
+        return json.dumps(answer).encode()
+
+    monkeypatch.setattr(Asking, "ask", lambda *_, **__: answered)
+    return JetStreamBus(Settings(), name="test", watcher=Broken())
+
+
+async def test_a_message_that_was_stored_is_so_though_the_watcher_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = watched(monkeypatch, {"stream": "POINTSMAN_WORK", "seq": 7})
+
+    with capture_logs() as lines:
+        assert await bus.publish("pointsman.request.crew", b"{}", {}) == 7
+
+    assert [line["event"] for line in lines] == ["watcher_failed"]
+
+
+async def test_the_error_of_a_message_that_was_refused_is_not_the_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = watched(monkeypatch, {"error": {"code": 400, "err_code": 10_999, "description": "no"}})
+
+    with pytest.raises(PeerError):
+        await bus.publish("pointsman.request.crew", b"{}", {})
+
+
+def test_nothing_that_a_watcher_is_told_raises() -> None:
+    watcher = ContainedWatcher(Broken())
+
+    with capture_logs() as lines:
+        watcher.sent("a", None, 0.1, None)
+        watcher.received("a", None, "b", 1)
+
+    assert [line["event"] for line in lines] == ["watcher_failed"] * 2

@@ -1,0 +1,179 @@
+"""What `pointsman doctor` finds, and how it is laid out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+from support.system import echo
+
+from pointsman.cli.commands import agents, doctor
+from pointsman.client.client import Client
+from pointsman.core.model.agent_health import Circuit, Circuits
+from pointsman.engine.process.heartbeat import team_card
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.team import ANY, Limits, Team
+
+NOWHERE = {"url": None, "namespace": None, "json": False}
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(client: Client) -> None:
+    gone = asyncio.run(doctor._supervisor(client, "shop"))
+    asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
+    there = asyncio.run(doctor._supervisor(client, "shop"))
+
+    assert [(check.ok, check.seen) for check in gone] == [(False, "none of shop alive")]
+    assert [(check.ok, check.seen) for check in there] == [(True, "1 of shop alive")]
+
+
+def test_what_doctor_saw_goes_on_below_where_it_began(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "console", lambda: Console(force_terminal=True, color_system=None, width=60))
+
+    doctor.doctor(None, url=None, namespace=None, json=False)
+
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (index for index, line in enumerate(lines) if line.startswith("ok   streams"))
+    assert lines[at].startswith("ok   streams      the streams hold")
+    assert lines[at + 1].startswith(" " * 18 + "each other")
+
+
+def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.doctor("shop", url=None, namespace=None, json=True)
+
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {bool(check.get("advice")) for check in checks if check["ok"]} == {False}
+    assert {bool(check.get("advice")) for check in checks if not check["ok"]} == {True}
+
+
+def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners: list[object] = []
+
+    @asynccontextmanager
+    async def session(*_: object, **__: object) -> AsyncIterator[Client]:
+        owners.append(asyncio.current_task())
+        try:
+            yield client
+        finally:
+            owners.append(asyncio.current_task())
+
+    def emit(check: doctor.Check) -> None:
+        if check.name == "broker":
+            raise BrokenPipeError
+
+    monkeypatch.setattr(doctor, "session", session)
+    monkeypatch.setattr(doctor, "emit", emit)
+
+    with pytest.raises(BrokenPipeError):
+        doctor.doctor(None, url=None, namespace=None, json=True)
+
+    began, ended = owners
+    assert ended is began
+
+
+@pytest.mark.parametrize(("second", "told"), [("string", False), ("integer", True)])
+def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str], second: str, told: bool
+) -> None:
+    for instance, kind in (("i1", "string"), ("i2", second)):
+        update = {"instance": instance, "output_schema": {"type": kind}}
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
+
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    assert ("2 versions with different schemas" in capsys.readouterr().out) is told
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [schemas] = [check for check in checks if check["name"] == "schemas"]
+    assert schemas["ok"] is not told
+    assert ("tea: 2 versions with different schemas" in schemas["seen"]) is told
+
+
+SHOP = Team(name="shop", agents=("stock", "buyer"))
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (team_card(Team(name="shop", agents=("buyer", "stock")), NOW, "s2"), False),
+        (team_card(Team(name="shop", agents=ANY), NOW, "s2"), True),
+        (team_card(Team(name="shop", agents=SHOP.agents, limits=Limits(attempts=1)), NOW, "s2"), True),
+        (AgentCard(name="shop", description="of an earlier release", team=True, instance="s2"), False),
+    ],
+)
+def test_supervisors_with_different_definitions_of_one_team_are_shown_and_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str], second: AgentCard, told: bool
+) -> None:
+    for card in (team_card(SHOP, NOW, "s1"), second):
+        asyncio.run(client.bus.registry.announce(card))
+
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    assert ("2 different definitions; The team shop" in capsys.readouterr().out) is told
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [definitions] = [check for check in checks if check["name"] == "definitions"]
+    assert definitions["ok"] is not told
+    assert ("shop: 2 different definitions" in definitions["seen"]) is told
+
+
+@pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
+                                            ((2, 1), "3 told to stop still run")])  # fmt: skip
+def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
+    client: Client, capsys: pytest.CaptureFixture[str], left: tuple[int, int], told: str
+) -> None:
+    for instance, amount in zip(("i1", "i2"), left, strict=True):
+        update = {"instance": instance, "left_running": amount}
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
+
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    assert ("still run" in (shown := capsys.readouterr().out)) is bool(told)
+    assert told in shown
+
+    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    assert json.loads(capsys.readouterr().out)["left_running"] == sum(left)
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [handlers] = [check for check in checks if check["name"] == "handlers"]
+    assert handlers["ok"] is not bool(told)
+    assert told in handlers["seen"]
+
+
+@pytest.mark.parametrize(
+    ("alive", "left", "probe", "ok", "seen"),
+    [
+        (True, 60, "", False, "tea: keeps failing, is sent no work before "),
+        (True, 60, "w/t/1", False, "tea: keeps failing, is being probed"),
+        (True, 0, "", True, "tea: kept failing, the next task is a probe"),
+        (True, 0, "w/t/1", True, "tea: kept failing, the next task is a probe"),
+        (False, 60, "", True, "every agent is sent work"),
+    ],
+)
+def test_a_circuit_is_bad_to_doctor_while_its_time_runs_and_its_agent_is_alive(
+    client: Client, capsys: pytest.CaptureFixture[str], alive: bool, left: int, probe: str, ok: bool, seen: str
+) -> None:
+    now = datetime.now(UTC)
+    circuit = Circuit(since=now, until=now + timedelta(seconds=left), probe=probe)
+    asyncio.run(client.bus.publish(client.subjects.limit("circuits"), dump(Circuits(agents={"tea": circuit})), {}))
+    if alive:
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+
+    [circuits] = [check for check in checks if check["name"] == "circuits"]
+    assert circuits["ok"] is ok
+    assert circuits["seen"].startswith(seen)
+    assert (seen.removeprefix("tea: ") in capsys.readouterr().out) is alive

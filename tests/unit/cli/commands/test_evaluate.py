@@ -1,0 +1,292 @@
+"""What `eval` says while it waits for somebody, and of an answer that was not right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.authoring.agent import agent
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.cli.commands import evaluate
+from pointsman.cli.render.output import Code
+from pointsman.cli.support import local_system
+from pointsman.client.client import Client
+from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
+from pointsman.evaluation.runner import NOBODY, Case, Report, Scored, Suite
+from pointsman.settings import Settings
+from pointsman.testing import running_team
+from pointsman_agents.planner import planner
+from pointsman_agents.synthesizer import synthesizer
+from pointsman_schemas.events import Usage
+from pointsman_schemas.team import Pipeline, Stage, Supervisor, Team
+
+SUITE = Suite(team="shop", target="shop.py", cases=(Case(input="tea"),))
+
+
+@pytest.mark.parametrize(
+    ("suite", "who", "looks", "start"),
+    [
+        (SUITE, "a supervisor of 'shop'", "pointsman doctor shop", "pointsman supervisor shop.py"),
+        (
+            SUITE.model_copy(update={"team": None, "agent": "clerk", "target": None}),
+            "the agent 'clerk'",
+            "pointsman agents",
+            "pointsman worker module:name",
+        ),
+    ],
+)
+async def test_a_suite_for_somebody_who_is_not_there_is_told_so_and_nothing_is_sent(
+    suite: Suite, who: str, looks: str, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluate, "_PATIENCE", 0.0)
+    monkeypatch.setattr(evaluate, "_LONGEST", 0.02)
+    monkeypatch.setattr(evaluate, "_LOOK", 0.005)
+    client = Client(MemoryBroker("pointsman").connect())
+    await client.bus.set_up()
+
+    with pytest.raises(
+        NotFound, match=rf"{who} did not .* nothing was sent; start it, as with `{start}`, .*--embedded"
+    ):
+        await evaluate._attended(client, suite)
+
+    assert capsys.readouterr().err == (
+        f"pointsman: nobody is there to take the requests: is {who} running? `{looks}` looks for what is missing; or "
+        "use --embedded\n"
+    )
+    assert await client.bus.last("work", client.subjects.requests) is None
+
+
+HOUSE = """
+from pointsman import Pipeline, Stage, Team, agent
+
+@agent(name="clerk", description="Says it again")
+def clerk(text: str) -> str:
+    return text
+
+shop = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="clerk"),)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"team": "shopp"}, "house.py defines no team 'shopp'; it has shop"),
+        ({"team": None, "agent": "shop"}, "house.py defines no agent 'shop'; it has clerk"),
+    ],
+)
+async def test_a_suite_for_somebody_whom_its_target_does_not_define_starts_nothing(
+    asked: dict[str, str | None], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "house.py").write_text(HOUSE)
+    suite = SUITE.model_copy(update={"target": str(tmp_path / "house.py"), **asked})
+
+    with pytest.raises(ConfigurationError, match=said):
+        await evaluate._evaluated(suite, embedded=True, parallel=1, url=None, namespace=None)
+
+
+async def test_who_comes_up_meanwhile_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    team = Team(name="shop", agents=(), strategy=Supervisor())
+
+    async with running_team(team, [planner, synthesizer]) as client:
+        await asyncio.wait_for(evaluate._attended(client, SUITE), 20)
+
+    assert capsys.readouterr().err == ""
+
+
+async def test_an_agent_with_the_team_s_name_is_not_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "_LONGEST", 0.0)
+
+    @agent(name="shop", description="Says it again")
+    async def shop(text: str) -> str:
+        return text
+
+    other = Team(name="other", strategy=Pipeline(stages=(Stage(agent="shop"),)))
+    async with running_team(other, [shop]) as client:
+        await evaluate._attended(client, SUITE.model_copy(update={"team": None, "agent": "shop"}))
+        with pytest.raises(NotFound, match="a supervisor of 'shop'"):
+            await evaluate._attended(client, SUITE)
+
+
+WRONG = Scored(
+    "where\nis it", ("the answer does not contain '04:12'", "x" * 500), None, (), "It is\nat noon. " * 40, "completed",
+    "wf_1", 1.25, Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.5),
+)  # fmt: skip
+MUTE = Scored("mute", ("it had not ended after 1 s",), ("tea",), (), None, "running", "", 1.0, Usage())
+AGENT = Scored("agent", ("no",), ("tea",), ("cake",), "", "completed", "eval_1", 1.0, Usage())
+GOOD = Scored("n" * 120, (), ("tea",), ("tea",), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1))
+CONFUSION = {("tea", "tea"): 11, ("tea", NOBODY): 1, ("tea", "cake"): 2}
+
+
+def told(report: Report, kept: bool, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    evaluate._tell(report, kept=kept)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_each_case_is_a_line_with_what_is_wrong_below_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "600")
+
+    evaluate._tell(Report("shop", 0.2, [WRONG, MUTE, AGENT, GOOD], 1.5), kept=True)
+    out, err = capsys.readouterr()
+    lines = [line.rstrip() for line in out.splitlines()]
+
+    answer = "It is at noon. " * 40
+    assert err == ""
+    assert lines == [
+        "✗ where is it  1.2 s",
+        "    the answer does not contain '04:12'",
+        f"    {'x' * 397}...",
+        f"    answer: {answer[:197]}...",
+        "    pointsman show wf_1",
+        "✗ mute  1.0 s",
+        "    it had not ended after 1 s",
+        "✗ agent  1.0 s",
+        "    no",
+        "    answer:",
+        f"✓ {'n' * 97}...  500 ms",
+        "",
+        "1 of 4 right: accuracy 25% (at least 20%), routing 33%",
+        "1.5 s, 3 model calls, 16 tokens, $0.5000",
+    ]
+
+
+def test_the_table_has_who_was_expected_in_rows_and_who_was_used_in_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = told(Report("shop", 1.0, [GOOD], 1.0, CONFUSION), True, capsys)
+
+    assert [line.split() for line in lines[2:5]] == [
+        ["expected", "↓", "used", "→"], ["cake", "tea", "(nobody)"], ["tea", "2", "11", "1"],
+    ]  # fmt: skip
+    whole = told(Report("shop", 1.0, [GOOD], 1.0, {("tea", "tea"): 1, ("cake", "cake"): 1}), True, capsys)
+    assert [line.split() for line in whole[2:6]] == [
+        ["expected", "↓", "used", "→"], ["cake", "tea"], ["cake", "1", "·"], ["tea", "·", "1"],
+    ]  # fmt: skip
+
+
+def test_what_a_broker_that_is_gone_kept_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("shop", 1.0, [WRONG], 1.0)
+
+    evaluate._tell(report, kept=False)
+
+    out, err = capsys.readouterr()
+    assert "pointsman show" not in out
+    assert "routing" not in out
+    assert err == "pointsman: shop is below the threshold of 100%\n"
+
+
+SUITE_FILE = '{"team": "shop", "target": "house.py", "threshold": 0.5, "cases": [{"input": "tea"}]}'
+OPTIONS: dict[str, Any] = {
+    "embedded": False, "target": None, "parallel": 3, "threshold": None, "junit": None, "url": "nats://x:1",
+    "namespace": "other", "json": False,
+}  # fmt: skip
+
+
+class Stand:
+    """What `eval` calls, in place of it: who was asked for, and the report it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.asked: list[Any] = []
+        self.suite, self.parallel = SUITE, 0
+        self.path = folder / "suite.json"
+        self.path.write_text(SUITE_FILE)
+        (folder / "house.py").write_text(HOUSE)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(evaluate, "session", self.session)
+        monkeypatch.setattr(local_system, "embedded", self.embedded)
+        monkeypatch.setattr(evaluate, "_attended", self.attended)
+        monkeypatch.setattr(evaluate, "evaluate", self.evaluate)
+
+    @asynccontextmanager
+    async def session(self, url: str | None, namespace: str | None, *, create: bool) -> AsyncIterator[str]:
+        self.asked.append((url, namespace, create))
+        yield "the client"
+
+    @asynccontextmanager
+    async def embedded(self, target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[str]:
+        self.asked.append((target, settings.namespace, home.name.startswith("pointsman-eval-"), team))
+        yield "the client"
+
+    async def attended(self, client: str, suite: Suite) -> None:
+        self.asked.append(client)
+
+    async def evaluate(self, suite: Suite, client: str, *, parallel: int) -> Report:
+        assert client == "the client"
+        self.suite, self.parallel = suite, parallel
+        return Report("shop", suite.threshold, [WRONG], 1.0)
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stand:
+    return Stand(monkeypatch, tmp_path)
+
+
+def test_what_runs_is_asked_when_somebody_is_there(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+    code = evaluate.run(stand.path, **OPTIONS)
+
+    assert code == Code.FAILED
+    assert stand.asked == [("nats://x:1", "other", True), "the client"]
+    assert (stand.suite.target, stand.suite.threshold, stand.parallel) == ("house.py", 0.5, 3)
+    assert "pointsman show wf_1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("who", ["team", "agent"])
+def test_a_system_of_its_own_is_started_for_what_the_suite_asks(
+    who: str, stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if who == "agent":
+        stand.path.write_text(SUITE_FILE.replace('"team": "shop"', '"agent": "clerk"'))
+
+    evaluate.run(stand.path, **{**OPTIONS, "embedded": True})
+
+    assert stand.asked == [("house.py", "other", True, who == "team")]
+    assert "pointsman show" not in capsys.readouterr().out
+
+
+def test_options_come_before_what_stands_in_the_suite_and_results_go_where_they_should(
+    stand: Stand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junit = tmp_path / "junit.xml"
+    options = {**OPTIONS, "threshold": 0.0, "target": "elsewhere.py", "junit": junit, "json": True}
+
+    code = evaluate.run(stand.path, **options)
+
+    assert code == Code.OK
+    assert (stand.suite.target, stand.suite.threshold) == ("elsewhere.py", 0.0)
+    report = Report("shop", 0.0, [WRONG], 1.0)
+    assert junit.read_bytes() == report.as_junit()
+    out, err = capsys.readouterr()
+    assert json.loads(out)["cases"][0]["problems"] == list(WRONG.problems)
+    assert err == f"pointsman: {junit} has the results as JUnit's XML; cases: 1\n"
+
+
+def test_results_there_are_stay_until_there_are_new_ones(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(suite: Suite, client: str, *, parallel: int) -> Report:
+        raise BusUnavailable("away")
+
+    monkeypatch.setattr(evaluate, "evaluate", away)
+    (tmp_path / "junit.xml").write_text("<old/>")
+
+    with pytest.raises(BusUnavailable):
+        evaluate.run(stand.path, **{**OPTIONS, "junit": tmp_path / "junit.xml"})
+    with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
+        evaluate.run(stand.path, **{**OPTIONS, "junit": tmp_path})
+
+    assert (tmp_path / "junit.xml").read_text() == "<old/>"
+
+
+def test_a_system_of_its_own_needs_to_know_what_to_start(stand: Stand) -> None:
+    stand.path.write_text(SUITE_FILE.replace('"target": "house.py", ', ""))
+
+    with pytest.raises(ConfigurationError, match="--embedded does not know what to start; give --target"):
+        evaluate.run(stand.path, **{**OPTIONS, "embedded": True})
+    assert stand.asked == []

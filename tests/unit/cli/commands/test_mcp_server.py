@@ -1,0 +1,192 @@
+"""What a team that is offered as a tool says to who asked it, however its workflow ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp
+import pytest
+from mcp.server import MCPServer  # imported here, as it takes long: not within a test's time
+from support.system import echo, in_memory
+from support.waiting import until
+
+from pointsman.authoring.agent import agent
+from pointsman.cli.commands import mcp_server
+from pointsman.cli.commands.mcp_server import answer
+from pointsman.client.client import Client
+from pointsman.errors import BusUnavailable, ContractError, NotFound, PeerError, PointsmanError, TaskError
+from pointsman.testing import running_team
+from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Team
+
+
+@agent(name="broken", description="Cannot do it")
+async def broken(request: str) -> str:
+    raise TaskError("the shop is closed")
+
+
+@agent(name="tables", description="Answers with fields")
+async def tables(request: str) -> dict[str, Any]:
+    return {"sold": 3}
+
+
+def team(first: str, *more: str) -> Team:
+    """The members of a fan-out, or one stage."""
+    strategy = FanOut(synthesizer=None) if more else Pipeline(stages=(Stage(agent=first),))
+    return Team(name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30, attempts=1))
+
+
+async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
+    async with in_memory(team("echo"), [echo("echo")]) as client:
+        text = await answer(client, "shop", "tea", 20)
+    async with in_memory(team("tables"), [tables]) as client:
+        fields = await answer(client, "shop", "tea", 20)
+
+    assert text == "echo: tea"
+    assert fields == '{"sold":3}'
+
+
+async def test_what_a_partial_answer_lacks_is_told_with_it() -> None:
+    async with in_memory(team("echo", "broken"), [echo("echo"), broken]) as client:
+        text = await answer(client, "shop", "tea", 20)
+
+    assert "echo: tea" in text
+    assert text.endswith("\n\nNot answered:\n- broken (broken): the shop is closed")
+
+
+async def test_a_failure_is_an_error_that_names_the_workflow_and_says_why() -> None:
+    async with in_memory(team("broken"), [broken]) as client:
+        with pytest.raises(PeerError, match=r"workflow wf_.* failed: .*the shop is closed"):
+            await answer(client, "shop", "tea", 20)
+
+
+async def test_who_gives_up_asking_ends_the_workflow() -> None:
+    begun = asyncio.Event()
+
+    @agent(name="slow", description="Takes long")
+    async def slow(request: str) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return request
+
+    async with in_memory(team("slow"), [slow]) as client:
+        asking = asyncio.create_task(answer(client, "shop", "tea", 25))
+        await begun.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+
+        async def over() -> bool:
+            return [each.status for each in await client.list()] == ["cancelled"]
+
+        await until(over)
+
+    assert asking.cancelled()
+
+
+class Workflow:
+    """One whose outcome does not come, and what it was asked."""
+
+    id = "wf_1"
+
+    def __init__(self, ends: BaseException, failure: PointsmanError | None = None) -> None:
+        self.ends, self.failure = ends, failure
+        self.asked: list[object] = []
+
+    async def submit(self, team: str, request: str, *, deadline: float) -> Workflow:
+        self.asked.append((team, request, deadline))
+        return self
+
+    async def outcome(self, timeout: float) -> object:
+        self.asked.append(timeout)
+        raise self.ends
+
+    async def cancel(self, reason: str) -> None:
+        self.asked.append(reason)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.parametrize("failure", [None, BusUnavailable("away"), NotFound("it has ended")])
+async def test_who_gives_up_has_given_up_whether_or_not_it_can_be_told(failure: PointsmanError | None) -> None:
+    workflow: Any = Workflow(asyncio.CancelledError(), failure)
+
+    with pytest.raises(asyncio.CancelledError):
+        await answer(workflow, "shop", "tea", 3.0)
+
+    assert workflow.asked == [("shop", "tea", 3.0), 8.0, "the MCP client gave up"]
+
+
+CAKES = Team(name="cakes", description="Sells cake", strategy=Pipeline(stages=(Stage(agent="echo"),)))
+
+
+def offered(
+    monkeypatch: pytest.MonkeyPatch, shop: Team, *agents: Any, name: str = "shop", timeout: float = 20.0
+) -> tuple[str | None, mcp.types.CallToolResult, list[object]]:
+    """How a server says what it offers, what it answers, and what it was started for."""
+    seen: list[Any] = []
+
+    @asynccontextmanager
+    async def session(url: str | None, namespace: str | None, *, create: bool) -> AsyncIterator[Client]:
+        seen.append((url, namespace, create))
+        async with running_team([CAKES, shop], agents) as client:
+            yield client
+
+    async def talk(server: MCPServer) -> None:
+        async with mcp.Client(server) as client:
+            (tool,) = (await client.list_tools()).tools
+            assert tool.name == name
+            seen.extend([tool.description, await client.call_tool(tool.name, {"request": "tea"})])
+
+    monkeypatch.setattr(mcp_server, "session", session)
+    monkeypatch.setattr(MCPServer, "run_stdio_async", talk)
+    code = mcp_server.run(name, timeout=timeout, url="nats://x:1", namespace="other")
+    asked, described, result = seen
+    return described, result, [*asked, code]
+
+
+def test_a_team_is_offered_by_its_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    described, result, started = offered(
+        monkeypatch, team("echo").model_copy(update={"description": "Sells tea"}), echo("echo")
+    )
+
+    assert described == "Sells tea. Give the whole request as text."
+    assert (result.is_error, result.content[0].text) == (False, "echo: tea")  # type: ignore[union-attr]
+    assert started == ["nats://x:1", "other", True, 0]
+
+
+def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described, result, _ = offered(monkeypatch, team("broken"), broken, echo("echo"))
+
+    assert described == "The team shop. Give the whole request as text."
+    assert result.is_error
+    assert "the shop is closed" in result.content[0].text  # type: ignore[union-attr]
+
+
+def test_a_team_that_is_not_there_yet_is_offered_and_waited_for_as_long_as_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pointsman.cli.commands.mcp_server.LATE", 0.0)
+
+    described, result, _ = offered(monkeypatch, team("echo"), echo("echo"), name="absent", timeout=0.05)
+
+    assert described == "The team absent. Give the whole request as text."
+    assert result.is_error
+    assert "`pointsman doctor absent`" in result.content[0].text  # type: ignore[union-attr]
+
+
+def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_server, "session", None)
+
+    with pytest.raises(ContractError, match="no team"):
+        mcp_server.run("no team", timeout=1.0, url=None, namespace=None)
+
+
+async def test_a_team_that_nobody_runs_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.cli.commands.mcp_server.LATE", 0.0)
+    async with in_memory(team("echo"), [echo("echo")]) as client:
+        with pytest.raises(PeerError, match=r"is its supervisor running.*pointsman doctor nobody"):
+            await answer(client, "nobody", "tea", 0.05)

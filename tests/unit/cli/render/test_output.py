@@ -1,0 +1,98 @@
+"""Commands end with codes that mean something and say errors in one clean line."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from pointsman import errors
+from pointsman.cli.render.output import Code, clean, code_for, command, emit, one_line
+from pointsman.engine.operations.dead_letters import NotReplayable
+from pointsman_schemas.events import Usage
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigurationError("x"), Code.USAGE),
+        (errors.InvalidToken("x"), Code.USAGE),
+        (errors.NotFound("x"), Code.NOT_FOUND),
+        (errors.BusUnavailable("x"), Code.UNREACHABLE),
+        (errors.UnknownOutcome("x"), Code.UNREACHABLE),
+        (errors.Conflict("x"), Code.FAILED),
+        (NotReplayable("x"), Code.FAILED),
+        (errors.InvariantError("x"), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_whose_fault_it_is_decides_the_exit_code(error: Exception, code: Code | None) -> None:
+    assert code_for(error) == code
+
+
+def run(body: object) -> int:
+    @command
+    def it() -> Code | None:
+        if isinstance(body, BaseException):
+            raise body
+        return body  # type: ignore[return-value]
+
+    with pytest.raises(typer.Exit) as caught:
+        it()
+    return caught.value.exit_code
+
+
+def test_a_commands_result_is_its_exit_code() -> None:
+    assert (run(Code.FAILED), run(None)) == (1, 0)
+
+
+def test_an_error_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(errors.NotFound("no such\nthing \x1b[31mhere")) == 3
+
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "pointsman: no such thing \\x1b[31mhere\n")
+
+
+def test_the_only_error_of_a_task_group_is_said_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ExceptionGroup("group", [ExceptionGroup("inner", [errors.BusUnavailable("away")])])) == 4
+
+    assert capsys.readouterr().err == "pointsman: away\n"
+
+
+def test_of_several_errors_of_a_task_group_the_first_is_said_unless_one_is_a_bug(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    away = errors.BusUnavailable("away")
+
+    assert run(ExceptionGroup("group", [away, errors.NotFound("nowhere"), ExceptionGroup("inner", [away, away])])) == 4
+    assert capsys.readouterr().err == "pointsman: away\n"
+    with pytest.raises(ExceptionGroup):
+        run(ExceptionGroup("group", [away, ExceptionGroup("inner", [away, ZeroDivisionError()])]))
+
+
+def test_ctrl_c_is_130() -> None:
+    assert run(KeyboardInterrupt()) == 130
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    @command
+    def broken() -> Code:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
+
+
+def test_control_characters_cannot_reach_the_terminal() -> None:
+    assert clean("a\x1b]0;title\x07\x9bm\nb\tc\u202e") == "a\\x1b]0;title\\x07\\x9bm\nb\tc\\x202e"
+
+
+def test_a_line_is_one_line_of_bounded_length() -> None:
+    assert one_line("a \n b" + "c" * 100, limit=10) == "a bcccc..."
+
+
+def test_json_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"usage": Usage(calls=1), "none": None})
+
+    assert capsys.readouterr().out == (
+        '{"usage":{"calls":1,"input_tokens":0,"output_tokens":0,"cost":0.0},"none":null}\n'
+    )

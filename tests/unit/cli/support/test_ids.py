@@ -1,0 +1,119 @@
+"""The beginning of an id is enough wherever no other begins so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from support.history import WORKFLOW, started, store
+from support.letters import bury
+
+from pointsman.cli.commands import approvals, archive, dead_letters, workflows
+from pointsman.cli.support.ids import the_workflow
+from pointsman.client.client import Answer, Client
+from pointsman.errors import ConfigurationError, NotFound
+
+NOWHERE = {"url": None, "namespace": None, "json": False}
+
+
+def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
+    dead_letters.list_(dead_letters.Choice(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    return capsys.readouterr().out.strip()
+
+
+def test_the_beginning_of_an_id_is_enough_to_look_where_one_begins_so(client: Client) -> None:
+    workflow = asyncio.run(client.submit("shop", "hello"))
+
+    assert asyncio.run(the_workflow(client, workflow.id[:10])) == workflow.id
+    assert asyncio.run(the_workflow(client, workflow.id)) == workflow.id
+    assert asyncio.run(the_workflow(client, "wf_none")) == "wf_none"
+    assert asyncio.run(the_workflow(client, "wf_")) == "wf_"
+
+
+def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client) -> None:
+    some = [asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}")).id for number in range(17)]
+    digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # of 16 there are
+
+    with pytest.raises(ConfigurationError, match=f"workflows begin with wf_{digit}: .*give more of the id"):
+        asyncio.run(the_workflow(client, f"wf_{digit}"))
+
+
+def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    workflow = asyncio.run(client.submit("shop", "hello"))
+
+    workflows.show(workflow.id[:12], **NOWHERE)  # type: ignore[arg-type]
+
+    assert f"{workflow.id} is waiting for admission" in capsys.readouterr().out
+
+
+def test_the_beginning_of_an_id_is_enough_to_take_a_workflow_elsewhere_or_to_end_it(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(store(client.bus, started()))
+
+    archive.export(WORKFLOW[:9], "-", url=None, namespace=None, json=False)
+    exported = capsys.readouterr().out
+    code = workflows.cancel(WORKFLOW[:9], reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+
+    assert json.loads(exported)["workflow_id"] == WORKFLOW
+    assert (code, capsys.readouterr().out) == (0, f"Asked {WORKFLOW} to end.\n")
+
+
+def test_a_beginning_that_is_of_several_ends_none_of_them(client: Client) -> None:
+    for number in range(17):
+        asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}"))
+    ids = [each.id for each in asyncio.run(client.list())]
+    digit = next(each[3] for each in ids if sum(other[3] == each[3] for other in ids) > 1)  # of 16 there are
+
+    with pytest.raises(ConfigurationError, match="give more of the id"):
+        workflows.cancel(f"wf_{digit}", reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+
+    assert {each.status for each in asyncio.run(client.list())} == {"waiting for admission"}
+
+
+def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(store(client.bus, started()))
+    answered: list[str] = []
+
+    async def reject(approval: str, **_: object) -> Answer:
+        answered.append(approval)
+        return Answer(True, f"{approval} is rejected")
+
+    monkeypatch.setattr(client, "reject", reject)
+
+    for given in (f"{WORKFLOW[:9]}-a1", f"{WORKFLOW}-a1"):
+        approvals.answer(given, approve=False, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+
+    assert answered == [f"{WORKFLOW}-a1"] * 2
+
+
+def test_a_dead_letter_is_shown_with_the_names_of_its_fields(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(bury(client, "c0ffee", "undecodable", body=b'{"inputt": "hello"}'))
+
+    dead_letters.show("c0ffee", **NOWHERE)  # type: ignore[arg-type]
+
+    assert '"inputt": "hello"' in capsys.readouterr().out
+
+
+def test_dead_letters_are_named_by_the_beginnings_of_their_ids_and_of_their_workflows(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(store(client.bus, started()))
+    for name, workflow in (("c0ffee", WORKFLOW), ("c0fa11", "wf_2")):
+        asyncio.run(bury(client, name, "undecodable", workflow))
+
+    dead_letters.show("c0ff", **NOWHERE)  # type: ignore[arg-type]
+    assert "c0ffee" in capsys.readouterr().out
+    assert "c0fa11" not in dead(capsys, workflow=WORKFLOW[:9])
+    with pytest.raises(ConfigurationError, match="2 dead letters begin with c0f: c0ffee, c0fa11; give more of the id"):
+        dead_letters.discard(dead_letters.Choice(("c0f",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.discard(dead_letters.Choice(("c0fa",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
+
+    assert capsys.readouterr().out == "c0fa11: discarded\n"
+    with pytest.raises(NotFound, match="no dead letter 'c0fa'"):
+        dead_letters.show("c0fa", **NOWHERE)  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""What `up` and `demo` refuse before anything runs, and how they tell of what ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointsman import app
+from pointsman.cli.commands import up
+from pointsman.cli.support import local_system
+from pointsman.cli.support.topology import cast_of
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+from pointsman.util.child_processes import obituary
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "pointsman", "up", "--dir", str(tmp_path / "file" / "below")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "cannot be made" in ended.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
+def test_a_second_one_on_the_same_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    with local_system.alone(tmp_path), pytest.raises(ConfigurationError, match="end it, or give --dir another"):  # noqa: SIM117
+        with local_system.alone(tmp_path):
+            pass
+
+    with local_system.alone(tmp_path):
+        pass
+
+
+def test_a_port_that_is_listened_on_is_taken_and_one_with_lingering_connections_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        taken = not up._is_free(port)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # who closes first keeps the port in TIME-WAIT
+            assert client.recv(1) == b""
+
+    assert taken
+    assert up._is_free(port)
+
+
+def test_a_kill_is_told_as_such_and_only_a_code_of_its_own_is_explained_by_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "billing.log"
+    log.write_text("started\nno such model\n")
+
+    assert str(obituary("billing", -9, log)) == f"the process billing was killed by signal 9; its log is {log}"
+    assert str(obituary("billing", 1, log)) == (
+        f"the process billing ended with code 1: no such model; its log is {log}"
+    )
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
+    interrupted = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pointsman.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from pointsman.__main__ import main\n"
+        "main()\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (130, "pointsman: interrupted\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_script_starts_in_the_background_ends_on_a_signal_that_it_inherited_as_ignored(number: int) -> None:
+    async def main() -> None:
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(10):
+            await asyncio.Event().wait()
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            app.run(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
+    cast = cast_of("pointsman_agents.service_desk")
+
+    assert cast.team.name == "service-desk"
+    assert set(cast.workers) == {"agents", "planner", "synthesizer"}
+    assert cast.agents == {"refund", "subscriptions", "api", "integration", "planner", "synthesizer"}
+    assert capsys.readouterr() == ("", "")
+
+
+async def test_a_broker_of_its_own_is_not_started_for_a_team_whose_agents_nobody_could_run_there(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "depot.py"
+    file.write_text("from pointsman import Team\nteam = Team(name='depot', agents=('buyer', 'stock'))\n")
+
+    with pytest.raises(ConfigurationError, match=r"depot.py does not define buyer, stock, .* import it there, or do"):
+        async with local_system.embedded(str(file), Settings(), tmp_path / "home", team=True):
+            pass
+    assert not (tmp_path / "home").exists()
+
+
+def test_several_teams_of_which_none_is_called_team_are_told_apart_by_their_variables(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text("from pointsman import Team\na = Team(name='x')\nb = Team(name='y')\n")
+
+    with pytest.raises(ConfigurationError, match=r"defines 2 teams: x, y; call the first of them `team`"):
+        app.load_team(str(tmp_path / "two.py"))
+    assert app.load_team(f"{tmp_path / 'two.py'}:b").name == "y"
+    assert [team.name for team in app.load_teams(str(tmp_path / "two.py"))] == ["x", "y"]

@@ -1,0 +1,261 @@
+"""A judge looks at what a stage made before it counts: it passes, is sent back once with the judge's words, or ends
+the pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from support.core import WORKFLOW, Story, card, cards, failure
+
+from pointsman.core.completion.caller_messages import not_served
+from pointsman.core.replay.replayer import rehearse
+from pointsman.core.views.trace import build
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import ErrorKind, Planned
+from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
+from pointsman_schemas.role_io import Review
+from pointsman_schemas.team import Check, Limits, Pipeline, Stage
+
+STAGES = Pipeline(
+    stages=(
+        Stage(agent="find"),
+        Stage(
+            agent="write",
+            intent="Write to the customer",
+            check=Check(min_length=5, judge="reviewer", criteria="It promises nothing"),
+        ),
+        Stage(agent="send"),
+    )
+)
+AGENTS = (card("find"), card("write", fallback="other"), *cards("send", "other"), card("reviewer", role=Role.JUDGE))
+PASS = {"verdict": "pass", "reason": ""}
+AGAIN = {"verdict": "again", "reason": "It names no amount."}
+STOP = {"verdict": "stop", "reason": "It threatens the customer."}
+
+
+def written(**given: Any) -> Story:
+    """A pipeline whose second stage has made something."""
+    story = Story(strategy=STAGES, cards=AGENTS, **given).start("refund me")
+    story.succeed("find", {"charge": "ch-1"})
+    story.succeed("write", "Dear customer")
+    return story
+
+
+def judge_of(story: Story) -> str:
+    return next(task.id for task in story.state.tasks.values() if task.role is Role.JUDGE and not task.settled)
+
+
+def test_the_judge_is_shown_what_was_made_what_was_asked_and_what_came_before() -> None:
+    story = written()
+
+    asked = story.handoff("judge-write")
+    assert (asked.role, asked.to_agent) == (Role.JUDGE, "reviewer")
+    assert asked.input == {
+        "request": "refund me",
+        "task_id": "write",
+        "agent": "write",
+        "intent": "Write to the customer",
+        "criteria": "It promises nothing",
+    }
+    assert [(report.task_id, report.output) for report in asked.context] == [
+        ("find", {"charge": "ch-1"}),
+        ("write", "Dear customer"),
+    ]
+
+
+def test_nothing_goes_on_before_the_judge_has_let_it_pass() -> None:
+    story = written()
+
+    assert story.statuses() == {"find": "succeeded", "write": "in_review", "send": "waiting"}
+    assert (story.state.phase, story.state.open_work) == ("running", 2)
+    story.succeed("judge-write", PASS)
+
+    assert story.statuses() == {"find": "succeeded", "write": "succeeded", "send": "running"}
+    assert [report.output for report in story.handoff("send").context] == [{"charge": "ch-1"}, "Dear customer"]
+    story.succeed("send", "sent")
+    assert (story.outcome.status, story.outcome.answer) == ("completed", "sent")
+    assert not list(rehearse(story.commits))
+
+
+def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
+    story = written()
+    asked, before = story.state.usage.calls, story.task("write")
+
+    story.succeed("judge-write", PASS)
+
+    assert (asked, story.state.usage.calls) == (2, 3)
+    assert (before.usage.calls, before.busy) == (story.task("write").usage.calls, story.task("write").busy) == (1, 2.0)
+
+
+@pytest.mark.parametrize("said", [PASS, AGAIN, STOP])
+def test_what_a_team_has_planned_for_a_stage_is_counted_once_whatever_is_said_of_it(said: Any) -> None:
+    agents = (card("find"), card("write", team=True), card("send"), card("reviewer", role=Role.JUDGE))
+    story = Story(strategy=STAGES, cards=agents).start()
+    story.succeed("find")
+    story.succeed("write", "Dear customer", planned={"tasks": 2})
+
+    story.succeed("judge-write", said)
+
+    assert story.state.below == Planned(tasks=2)
+    assert not list(rehearse(story.commits))
+
+
+def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> None:
+    story = Story(strategy=STAGES, cards=AGENTS).start()
+    story.succeed("find")
+
+    story.succeed("write", "Hm")
+
+    assert story.of(ReviewAsked) == []
+    assert story.handoff("write").attempt == 2
+
+
+def test_what_is_sent_back_is_done_again_at_once_by_who_is_told_the_judge_s_words() -> None:
+    story = written()
+
+    story.succeed("judge-write", AGAIN)
+
+    handoff = story.handoff("write")
+    assert (handoff.attempt, handoff.feedback) == (2, "reviewer sent it back: It names no amount.")
+    assert story.task("write").not_before == story.now
+    assert (story.task("write").result, story.task("write").sent_back) == (None, True)
+    story.succeed("write", "Dear customer, $49")
+    assert story.handoff("judge-write-2").context[-1].output == "Dear customer, $49"
+    story.succeed("judge-write-2", PASS)
+    story.succeed("send", "sent")
+    assert story.outcome.status == "completed"
+    assert not list(rehearse(story.commits))
+
+
+def test_it_is_sent_back_once_and_the_judge_is_told_when_it_cannot_be() -> None:
+    story = written(limits=Limits(attempts=5))
+    story.succeed("judge-write", AGAIN)
+    story.succeed("write", "Dear friend")
+
+    asked = story.handoff("judge-write-2").input
+    assert isinstance(asked, dict)
+    assert asked["last"] is True
+    story.succeed("judge-write-2", AGAIN)
+
+    assert story.outcome.status == "partial"
+    assert story.outcome.answer == {"charge": "ch-1"}
+    assert story.outcome.reason == (
+        "the stage write of 3 could not be done: reviewer did not let it pass again, for the last time it could: "
+        "It names no amount.; done before it: find (2.00 s)"
+    )
+    assert not list(rehearse(story.commits))
+
+
+def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
+    story = written(limits=Limits(attempts=1))
+
+    asked = story.handoff("judge-write").input
+    assert isinstance(asked, dict)
+    assert asked["last"] is True
+    story.succeed("judge-write", AGAIN)
+
+    assert story.outcome.status == "partial"
+
+
+def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> None:
+    story = written()
+
+    story.succeed("judge-write", STOP)
+
+    assert story.statuses() == {"find": "succeeded", "write": "failed", "send": "skipped"}
+    assert story.of(AttemptFailed)[-1].error.kind == "rejected"
+    assert not story.task("write").sent_back
+    assert "reviewer did not let it pass: It threatens the customer." in story.outcome.reason
+    assert "Dear customer" not in str(story.outcome.answer)
+    assert not list(rehearse(story.commits))
+
+
+def test_a_judge_that_fails_has_let_nothing_pass() -> None:
+    story = written()
+
+    story.fail("judge-write", failure("provider_error"))
+
+    assert story.outcome.status == "partial"
+    assert "reviewer could not judge it: provider_error was seen" in story.outcome.reason
+    assert not list(rehearse(story.commits))
+
+
+def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> None:
+    stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
+    story = Story(strategy=stages, cards=AGENTS).start()
+    story.succeed("write")
+
+    story.fail("judge-write", failure("refused"), status="refused")
+
+    assert story.outcome.answer == not_served(WORKFLOW)
+    assert "reviewer could not judge it: refused was seen" in story.outcome.reason
+
+
+def test_what_a_judge_s_review_lacks_is_not_told_to_who_makes_the_stage() -> None:
+    story = written(limits=Limits(attempts=1))
+
+    story.succeed("judge-write", "fine")
+
+    error = story.task("write").error
+    assert error is not None
+    assert error.kind == ErrorKind.HANDLER
+    assert error.message.startswith("reviewer could not judge it: the review does not fit")
+
+
+@pytest.mark.parametrize("said", ["fine", {"verdict": "perhaps"}, {"verdict": "stop", "reason": " "}])
+def test_a_judge_that_talks_is_asked_again_and_told_what_a_review_is(said: Any) -> None:
+    story = written()
+
+    story.succeed("judge-write", said)
+
+    assert story.statuses()["write"] == "in_review"
+    handoff = story.handoff("judge-write")
+    assert handoff.attempt == 2
+    assert handoff.feedback.endswith("expected a verdict of pass, again or stop, and a reason")
+
+
+def test_a_result_that_comes_again_while_it_is_judged_changes_nothing() -> None:
+    story = written()
+
+    again = story.feed(story.result("write", "Dear customer"))
+    other = story.feed(story.result("write", "Another", event_id="other"))
+
+    assert again == ()
+    assert [entry.kind for entry in other] == ["result_ignored"]
+    story.succeed("judge-write", PASS)
+    assert story.of(TaskSucceeded)[-1].result.output == "Dear customer"
+
+
+def test_a_deadline_that_comes_while_it_is_judged_leaves_what_was_made_out_of_the_answer() -> None:
+    story = written(limits=Limits(deadline=10, task_timeout=60))
+
+    story.fire()
+
+    assert (story.outcome.status, story.outcome.answer) == ("partial", {"charge": "ch-1"})
+    assert story.statuses()["write"] == "abandoned"
+
+
+def test_the_trace_shows_who_judged_what_and_what_was_said() -> None:
+    story = written()
+    while_judged = build(story.log).children[0].children
+    story.succeed("judge-write", AGAIN)
+    story.succeed("write", "Dear customer, $49")
+    story.succeed("judge-write-2", PASS)
+
+    nodes = {node.task_id: node for node in build(story.log).children[0].children}
+
+    assert [node.status for node in while_judged] == ["succeeded", "in review", "handed over", "waiting"]
+    assert [node.status for node in nodes["write"].children] == ["failed", "succeeded"]
+    assert nodes["write"].children[0].detail == "insufficient: reviewer sent it back: It names no amount."
+    assert nodes["write"].children[0].seconds == 2.0
+    assert nodes["judge-write"].name == "judge reviewer"
+    assert nodes["judge-write"].detail == "again: It names no amount."
+
+
+def test_a_verdict_that_is_no_pass_needs_a_reason() -> None:
+    with pytest.raises(ValidationError, match="a verdict of again needs a reason"):
+        Review(verdict="again")
+
+    assert Review(verdict="pass").reason == ""

@@ -1,0 +1,364 @@
+"""What runs side by side cannot overshoot: each attempt has its share, set aside until its result is there."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.core import Story, card, failure, plan, task
+from support.world import AGENTS, World, audit, some_limits, some_strategy
+
+from pointsman.core.budget.reservation import allot, set_aside
+from pointsman.core.model.state import State
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Budget, Usage
+from pointsman_schemas.log import AllowanceAwaited, LimitReached, RetryScheduled, TaskDispatched
+from pointsman_schemas.role_io import LimitsLeft, PlannerInput
+from pointsman_schemas.team import Limits, Pipeline, Router, Stage, Supervisor
+
+BARE = Supervisor(synthesizer=None)
+
+
+def calls(count: int) -> Usage:
+    return Usage(calls=count)
+
+
+def test_tasks_that_start_together_share_equally_and_a_call_is_kept_for_the_answer() -> None:
+    story = Story(limits=Limits(calls=8)).planned(task("a"), task("b"), task("c"))
+
+    assert [story.handoff(name).budget for name in "abc"] == [Budget(calls=2)] * 3
+    assert set_aside(story.state)["calls"] == 6
+
+
+def test_a_planner_leaves_half_of_it_to_the_work() -> None:
+    story = Story(limits=Limits(calls=9)).start()
+
+    assert story.handoff("plan-1").budget == Budget(calls=4)
+
+
+def test_a_classifier_leaves_half_of_it_to_the_work() -> None:
+    story = Story(limits=Limits(calls=9), strategy=Router()).start()
+    (asked,) = story.of(TaskDispatched)
+
+    assert story.handoff(asked.task_id).budget == Budget(calls=4)
+
+
+def test_a_single_call_is_as_much_as_an_attempt_needs_at_least() -> None:
+    wide = Story(limits=Limits(calls=41), strategy=BARE).start()
+    wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
+
+    assert [each.allowance for each in wide.state.work() if each.live] == [Budget(calls=1)] * 40
+
+
+def test_a_share_is_kept_for_what_comes_after_tasks_that_start() -> None:
+    story = Story(limits=Limits(calls=7), strategy=BARE).planned(task("a"), task("b"), task("c", needs=["a", "b"]))
+
+    assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=2)] * 2
+
+
+def test_as_many_calls_as_it_takes_are_enough() -> None:
+    story = Story(limits=Limits(calls=5)).planned(task("a"), task("b"), task("c", needs=["a"]))
+
+    for name in ("a", "b", "c", "synthesis"):
+        story.succeed(name, {"answer": "whole"})
+
+    assert (story.outcome.status, story.outcome.usage.calls) == ("completed", 5)
+
+
+def test_what_an_attempt_does_not_use_comes_back_with_its_result() -> None:
+    story = Story(limits=Limits(calls=9), strategy=BARE).planned(task("a"), task("b", needs=["a"]))
+
+    story.succeed("a", usage=calls(1))
+
+    assert story.handoff("b").budget == Budget(calls=7)
+
+
+def test_a_task_for_which_all_is_set_aside_waits_and_gets_what_comes_back() -> None:
+    story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
+    assert story.statuses() == {"a": "running", "b": "running", "c": "awaiting_budget"}
+    assert [(entry.task_id, entry.limit) for entry in story.of(AllowanceAwaited)] == [("c", "calls")]
+
+    story.succeed("b", usage=calls(0))
+
+    assert story.statuses()["c"] == "running"
+    assert story.handoff("c").budget == Budget(calls=1)
+
+
+def test_when_nothing_is_left_the_outcome_names_the_limit_and_gives_what_there_is() -> None:
+    story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
+
+    story.succeed("a", "found")
+    story.succeed("b", "seen")
+
+    assert [entry.limit for entry in story.of(LimitReached)] == ["calls"]
+    assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 calls is used up: 3 used")
+    assert story.outcome.answer == {"a": "found", "b": "seen"}
+    assert [gap.reason for gap in story.outcome.gaps] == ["the limit of 3 calls is used up: 3 used"]
+
+
+def test_a_workflow_that_cannot_even_plan_says_so() -> None:
+    story = Story(limits=Limits(calls=1)).start()
+
+    assert story.outcome.status == "failed"
+    assert story.outcome.reason == "the limit of 1 calls is used up: 0 used; the rest is for the answer"
+
+
+def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
+    story = Story(limits=Limits(tokens=440)).planned(task("a"), task("b"))
+
+    story.succeed("a", "found", usage=Usage(calls=1, input_tokens=165))
+    story.succeed("b", "seen", usage=Usage(calls=1, input_tokens=165))
+
+    assert (story.outcome.status, story.outcome.answer) == ("partial", {"a": "found", "b": "seen"})
+    assert story.outcome.reason == "the limit of 440 tokens is used up: 440 used"
+
+
+def test_of_a_small_limit_a_twentieth_is_kept_for_the_answer() -> None:
+    story = Story(limits=Limits(cost=0.1, tokens=10_000)).start()
+
+    given = story.handoff("plan-1").budget
+    assert given is not None
+    assert given.tokens == (10_000 - 500) // 2
+    assert given.cost == pytest.approx((0.1 - 0.005) / 2)
+
+
+def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
+    story = Story(limits=Limits(tokens=1_000), strategy=BARE).planned(*(task(f"t{number}") for number in range(20)))
+
+    (waits, *_) = [name for name, status in story.statuses().items() if status == "awaiting_budget"]
+    given = [each.allowance.tokens for each in story.state.work() if each.allowance]
+
+    assert waits == "t17"
+    assert set(given) == {50}
+
+
+def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
+    story = Story(limits=Limits(tokens=1_000)).planned(task("a"))
+
+    story.succeed("a", usage=Usage(calls=1, input_tokens=860))
+
+    assert story.handoff("synthesis").budget == Budget(tokens=30)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "limits", "used", "reason"),
+    [
+        (BARE, Limits(tokens=1_000), Usage(calls=1, input_tokens=860), "the limit of 1000 tokens is used up: 970 used"),
+        (Supervisor(), Limits(calls=4), calls(3), "the limit of 4 calls is used up: 4 used"),
+        (Supervisor(), Limits(calls=4), calls(2),
+         "the limit of 4 calls is used up: 3 used; the rest is for the answer"),
+    ],
+    ids=["nobody writes", "nothing is left", "something is left"],
+)  # fmt: skip
+def test_the_rest_is_for_the_answer_where_there_is_a_rest_and_somebody_to_write_it(
+    strategy: Supervisor, limits: Limits, used: Usage, reason: str
+) -> None:
+    story = Story(limits=limits, strategy=strategy).planned(task("a"), task("b", needs=["a"]))
+
+    story.succeed("a", usage=used)
+
+    assert story.of(LimitReached)[0].detail == reason
+
+
+def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leaves_nothing_for() -> None:
+    story = Story(limits=Limits(calls=4)).planned(task("a"), task("b"))
+    story.succeed("a", "found", usage=calls(1))
+
+    story.succeed("b", usage=calls(9))
+
+    assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 4 calls was passed: 11 used"]
+    assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 4 calls was passed: 11 used")
+    (synthesis,) = (each for each in story.state.tasks.values() if each.role is Role.SYNTHESIZE)
+    assert (synthesis.status, synthesis.cause) == ("abandoned", "the limit of 4 calls is used up: 11 used")
+
+
+def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well() -> None:
+    story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"))
+
+    story.fail("a", failure(retryable=True, retry_after=30))
+    assert story.statuses()["a"] == "awaiting_budget"
+    story.wait(5).succeed("b", usage=calls(0))
+
+    assert story.statuses()["a"] == "backing_off"
+    (retry,) = story.of(RetryScheduled)
+    assert ((retry.not_before - story.now).total_seconds(), retry.allowance) == (25, Budget(calls=1))
+
+
+def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
+    story = Story(limits=Limits(calls=9), strategy=BARE).planned(task("a"))
+
+    story.fail("a", failure(retryable=True, retry_after=30), usage=calls(2))
+
+    assert story.of(AllowanceAwaited) == []
+    (retry,) = story.of(RetryScheduled)
+    assert (retry.allowance, retry.reason) == (Budget(calls=6), "attempt 1 failed: provider_error")
+
+
+def test_a_new_plan_waits_for_what_is_under_way_to_give_something_back() -> None:
+    story = Story(limits=Limits(calls=4, replans=1), strategy=BARE).planned(task("a"), task("b"), task("c"))
+
+    story.succeed("a", replan_hint="there is a better way")
+    assert story.task("plan-2").status == "awaiting_budget"
+    story.succeed("b", usage=calls(0))
+
+    assert story.handoff("plan-2").budget == Budget(calls=1)
+
+
+def test_an_approved_task_waits_for_budget_too() -> None:
+    story = Story(cards=(card("worker"), card("payer", approval="required")), limits=Limits(calls=2), strategy=BARE)
+    story.planned(task("a"), task("pay", "payer"))
+
+    story.control("approve", approval="wf_1-a1")
+    assert story.statuses() == {"a": "running", "pay": "awaiting_budget"}
+    story.succeed("a", usage=calls(0))
+
+    assert story.statuses() == {"a": "succeeded", "pay": "running"}
+
+
+def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
+    story = Story(limits=Limits(tokens=5_000), strategy=Pipeline(stages=(Stage(agent="worker"),)))
+    wide = Story(limits=Limits(tokens=5_000), strategy=BARE).start()
+    wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
+
+    running = [each for each in wide.state.work() if each.live]
+
+    assert story.start().handoff("worker").budget == Budget(tokens=5_000)
+    assert [each.allowance for each in running] == [Budget(tokens=250)] * 20
+
+
+def test_what_is_plenty_is_shared_among_all_though_of_another_limit_there_is_enough_for_few() -> None:
+    story = Story(limits=Limits(calls=6, tokens=100_000), strategy=BARE)
+    story.planned(*(task(f"t{number}") for number in range(10)))
+
+    assert [each.allowance for each in story.state.work() if each.live] == [Budget(calls=1, tokens=9_989)] * 5
+
+
+def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
+    agents = (card("worker"), card("refiner", role=Role.REFINE))
+    story = Story(limits=Limits(calls=10), strategy=BARE, cards=agents).planned(task("t1"))
+
+    for _ in range(2):
+        story.fail("t1", failure(retryable=True), usage=calls(1))
+
+    assert story.handoff(story.task("t1").refined_by).budget == Budget(calls=3)
+
+
+def test_what_comes_back_is_not_offered_to_all_that_wait_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(limits=Limits(calls=10), strategy=BARE).planned(*(task(f"t{number}") for number in range(60)))
+    asked = Mock(side_effect=allot)
+    monkeypatch.setattr("pointsman.core.tasks.dispatch.allot", asked)
+
+    story.succeed("t0", usage=calls(0))
+
+    assert [each.id for each in story.state.work() if each.live] == [f"t{number}" for number in range(1, 10)]
+    assert asked.call_count == 2  # the one that gets it, and the one for whom there is none
+
+
+def test_the_tighter_of_the_requests_and_the_teams_limits_is_shared() -> None:
+    story = Story(limits=Limits(calls=10, cost=4), strategy=BARE).start(budget=Budget(calls=4))
+    story.succeed("plan-1", plan(task("a")))
+
+    assert story.handoff("a").budget == Budget(calls=3, cost=3.75)
+
+
+def test_where_nothing_is_bounded_no_attempt_has_an_allowance() -> None:
+    story = Story().planned(task("a"))
+
+    assert all(entry.allowance is None for entry in story.of(TaskDispatched))
+    assert story.handoff("a").budget is None
+
+
+def test_children_of_one_workflow_share_what_it_has() -> None:
+    desk = card("desk", team=True)
+    story = Story(limits=Limits(calls=21), cards=(desk,), agents=("desk",), strategy=BARE)
+
+    story.planned(task("a", "desk"), task("b", "desk"))
+
+    assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=10, tasks=499, replans=0)] * 2
+
+
+def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
+    story = Story(limits=Limits(calls=10, deadline=60, replans=2), strategy=BARE).start(deadline=30)
+    first: Any = story.handoff("plan-1").input
+    story.wait(5).succeed("plan-1", plan(task("a"), task("b", needs=["a"])))
+
+    story.wait(5).succeed("a", replan_hint="there is a better way")
+
+    again: Any = story.handoff("plan-2").input
+    assert first["limits_left"] == {"seconds": 30, "replans": 2, "calls": 10}
+    assert again["limits_left"] == {"seconds": 20, "replans": 1, "calls": 8}
+    assert PlannerInput.model_validate(again).limits_left == LimitsLeft(seconds=20, replans=1, calls=8)
+
+
+def test_where_only_time_is_bounded_a_planner_is_told_of_that() -> None:
+    given: Any = Story().start().handoff("plan-1").input
+
+    assert given["limits_left"] == {"seconds": 600, "replans": 0}
+
+
+# Whatever happens
+
+
+class Thrifty(World):
+    """A world in which no agent uses more than it was given, nor less than nothing."""
+
+    def _answer(self, handoff: Any) -> Any:
+        answer = super()._answer(handoff)
+        may = handoff.budget or Budget()
+        used = Usage(
+            calls=self.chance.randint(0, 4 if may.calls is None else may.calls),
+            input_tokens=self.chance.randint(0, 500 if may.tokens is None else may.tokens),
+            cost=self.chance.uniform(0, 1 if may.cost is None else may.cost),
+        )
+        return type(answer)(answer.event_id, answer.result.model_copy(update={"usage": used}))
+
+
+def _holds(state: State, limits: Limits) -> None:
+    used, aside = state.usage, set_aside(state)
+    for name, spent in (("calls", used.calls), ("tokens", used.tokens), ("cost", used.cost)):
+        bound = getattr(limits, name)
+        assert bound is None or spent + aside[name] <= bound + 1e-9, f"{spent} {name} used, {aside[name]} set aside"
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.integers(0, 2**64))
+def test_however_results_interleave_what_is_used_and_set_aside_stays_within_every_limit(seed: int) -> None:
+    chance = Random(seed)
+    bounded = {
+        "calls": chance.choice([None, 3, 9, 40]),
+        "tokens": chance.choice([None, 700, 5_000]),
+        "cost": chance.choice([None, 0.2, 3.0]),
+    }
+    limits = some_limits(chance).model_copy(update=bounded)
+    story = Story(strategy=some_strategy(chance), limits=limits, cards=AGENTS).start()
+    world = Thrifty(chance, story)
+
+    for _ in range(chance.randint(10, 60)):
+        _holds(story.state, limits)
+        world.turn()
+    world.drain()
+
+    _holds(story.state, limits)
+    audit(story, chance)
+
+
+@pytest.mark.parametrize("role", [Role.PLAN, Role.WORK])
+def test_an_agent_that_uses_more_than_its_share_ends_the_work_when_the_limit_is_passed(role: Role) -> None:
+    story = Story(limits=Limits(calls=4), strategy=BARE).start()
+    if role is Role.WORK:
+        story.succeed("plan-1", plan(task("a"), task("b")))
+
+    name = "plan-1" if role is Role.PLAN else "a"
+    story.succeed(name, plan(task("a")), usage=calls(9))
+
+    assert "calls was passed" in story.outcome.reason

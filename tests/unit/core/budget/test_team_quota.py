@@ -1,0 +1,375 @@
+"""A tree of teams plans no more than its topmost team may: shares are set aside, and come back with the results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.core import SUBJECTS, T0, Story, card, failure, plan, task
+
+from pointsman.core.budget.team_quota import planned_so_far
+from pointsman.core.decide import decide
+from pointsman.core.evolve import fold
+from pointsman.core.model.agent_health import Circuit
+from pointsman.core.model.inputs import (
+    Admission,
+    Circumstances,
+    Input,
+    RequestReceived,
+    RequestRefused,
+    ResultReceived,
+)
+from pointsman.core.model.inputs import TimerFired as Fired
+from pointsman.core.model.state import State, from_snapshot, to_snapshot
+from pointsman.core.outbox import outbox
+from pointsman.core.replay.replayer import rehearse
+from pointsman.core.tasks.child_workflow import request_of
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Budget, Handoff, Planned, Request, Result, Usage
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import AllowanceAwaited, LimitReached, Parent, TraceOrigin
+from pointsman_schemas.team import Adaptive, Choreography, FanOut, Limits, Pipeline, Stage, Strategy, Supervisor, Team
+
+DESK = card("desk", team=True)
+BARE = Supervisor(synthesizer=None)
+
+
+def desks(limits: Limits, **given: Any) -> Story:
+    return Story(limits=limits, cards=(DESK, card("worker")), agents=("desk", "worker"), strategy=BARE, **given)
+
+
+def shares(story: Story, *names: str) -> list[Budget | None]:
+    return [story.handoff(name).budget for name in names]
+
+
+def test_teams_that_start_together_share_what_is_left_of_tasks() -> None:
+    story = desks(Limits(tasks=12)).planned(task("a", "desk"), task("b", "desk"), task("c"))
+
+    assert shares(story, "a", "b", "c") == [Budget(tasks=4, replans=0), Budget(tasks=5, replans=0), None]
+
+
+def test_what_a_team_has_not_planned_comes_back_with_its_result() -> None:
+    story = desks(Limits(tasks=10)).planned(task("a", "desk"), task("b", "desk", needs=["a"]))
+    assert shares(story, "a") == [Budget(tasks=4, replans=0)]
+
+    story.succeed("a", planned={"tasks": 3})
+
+    assert shares(story, "b") == [Budget(tasks=5, replans=0)]
+
+
+def test_a_re_plan_is_kept_for_the_team_itself_and_the_rest_is_shared() -> None:
+    story = desks(Limits(tasks=50, replans=3)).planned(task("a", "desk"), task("b", "desk"))
+
+    assert [each.replans for each in shares(story, "a", "b") if each] == [1, 1]
+    story.succeed("a", planned={"replans": 1}, replan_hint="there is a better way")
+    story.succeed("plan-2", plan(task("c", "desk")))
+    story.succeed("b", planned={"replans": 1})
+    story.fail("c")
+
+    assert story.state.replans == 1
+    assert story.outcome.reason == "the limit of 3 re-plans is used up"
+
+
+def test_what_nobody_tells_of_counts_as_used() -> None:
+    story = desks(Limits(tasks=9, attempts=1)).planned(task("a", "desk"), task("b", "worker"))
+
+    story.fire()  # the desk never answers
+
+    assert story.state.below == Planned(tasks=7)
+
+
+def test_a_team_of_an_earlier_release_counts_as_having_used_its_share() -> None:
+    story = desks(Limits(tasks=9)).planned(task("a", "desk"), task("b", "worker"))
+
+    story.succeed("a")
+
+    assert story.state.below == Planned(tasks=7)
+
+
+def test_a_team_for_which_no_task_is_left_waits_and_others_do_not_wait_behind_it() -> None:
+    story = desks(Limits(tasks=4, calls=4)).planned(task("a", "desk"), task("b", "desk"), task("c"))
+    assert story.statuses() == {"a": "running", "b": "awaiting_budget", "c": "running"}
+    assert [entry.limit for entry in story.of(AllowanceAwaited)] == ["tasks"]
+
+    story.succeed("a", planned={}, usage=Usage(calls=1))
+
+    assert story.statuses()["b"] == "running"
+
+
+def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None:
+    story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b"), task("c", needs=["b"]))
+    assert story.statuses() == {"a": "awaiting_budget", "b": "running", "c": "waiting"}
+
+    story.succeed("b")
+    story.succeed("c", "found")
+
+    assert story.statuses() == {"a": "abandoned", "b": "succeeded", "c": "succeeded"}
+    assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
+    assert list(rehearse(story.commits)) == []
+
+
+def test_work_that_a_person_must_allow_outlasts_a_team_for_which_no_task_is_left() -> None:
+    cards = (DESK, card("worker", approval="required"))
+    story = Story(limits=Limits(tasks=2), cards=cards, agents=("desk", "worker"), strategy=BARE)
+    story.planned(task("a", "desk"), task("b"))
+    assert story.statuses() == {"a": "awaiting_budget", "b": "awaiting_approval"}
+
+    story.control("approve", approval=next(iter(story.state.approvals)))
+    story.succeed("b", "found")
+
+    assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
+    assert story.outcome.reason == "the limit of 2 tasks is used up: 2 planned"
+
+
+def test_work_that_is_held_outlasts_a_team_for_which_no_task_is_left() -> None:
+    story = desks(Limits(tasks=2), circuits={"worker": Circuit(since=T0, until=T0 + timedelta(seconds=5))})
+    story.planned(task("a", "desk"), task("b"))
+    assert story.statuses() == {"a": "awaiting_budget", "b": "held"}
+
+    story.circuits = {}
+    story.wait(6).fire()
+    story.succeed("b", "found")
+
+    assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
+
+
+def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
+    story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b", "desk"))
+
+    story.succeed("a", "found", planned={"tasks": 1})
+
+    assert [entry.limit for entry in story.of(LimitReached)] == ["tasks"]
+    assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
+
+
+def test_a_planner_may_plan_what_the_teams_have_left() -> None:
+    story = desks(Limits(tasks=10, replans=1)).planned(task("a", "desk"), task("b"))
+
+    story.succeed("a", planned={"tasks": 3}, replan_hint="there is a better way")
+    asked: Any = story.handoff("plan-2").input
+    story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(6))))
+
+    assert asked["max_tasks"] == 5
+    again: Any = story.handoff("plan-3").input
+    assert again["problems"] == ["the plan has 6 tasks; at most 5 are allowed"]
+
+
+@pytest.mark.parametrize("verdict", ["approve", "reject"])
+def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it(verdict: Any) -> None:
+    cards = (card("worker"), card("guarded", approval="required"))
+    story = Story(limits=Limits(tasks=4, replans=1), cards=cards, strategy=BARE)
+    story.planned(task("look"), task("pay", "guarded"), task("last", needs=["look", "pay"]))
+
+    story.succeed("look", replan_hint="there is a better way")
+    asked: Any = story.handoff("plan-2").input
+    story.control(verdict, approval=next(iter(story.state.approvals)))
+    story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(asked["max_tasks"]))))
+
+    assert asked["max_tasks"] == 2
+    assert planned_so_far(story.state).tasks == 4
+
+
+def test_fixed_stages_that_are_more_than_there_may_be_end_it_with_the_limit() -> None:
+    stages = Pipeline(stages=tuple(Stage(agent="worker", name=name) for name in "abc"))
+
+    story = Story(strategy=stages).start(budget=Budget(tasks=2))
+
+    assert story.outcome.status == "failed"
+    assert story.outcome.reason == "the limit of 2 tasks leaves 2, and serving the request takes 3"
+
+
+def test_a_team_that_may_plan_nothing_asks_no_planner() -> None:
+    story = Story().start(budget=Budget(tasks=0))
+
+    assert story.outcome.reason == "the limit of 0 tasks leaves 0, and serving the request takes 1"
+    assert list(story.state.tasks) == []
+
+
+def test_whoever_is_not_alive_may_be_a_team_and_gets_a_share_which_is_decided_so_again() -> None:
+    story = Story(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=5)).start()
+
+    assert shares(story, "ghost") == [Budget(tasks=4, replans=0)]
+    assert list(rehearse(story.commits)) == []
+
+
+def test_whoever_is_not_alive_gets_its_task_when_no_task_is_left_for_a_team_to_plan_for_it_may_be_none() -> None:
+    story = Story(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=1)).start()
+
+    assert shares(story, "ghost") == [Budget(tasks=0, replans=0)]
+
+
+def test_shares_are_decided_so_again() -> None:
+    story = desks(Limits(tasks=9, replans=1)).planned(task("a", "desk"), task("b"), task("c", "desk", needs=["b"]))
+    story.fail("a", failure(retryable=True), planned={"tasks": 1})
+    story.succeed("b")
+
+    assert list(rehearse(story.commits)) == []
+
+
+def test_a_state_of_a_release_that_did_not_count_folds() -> None:
+    state = desks(Limits(tasks=9)).planned(task("a", "desk")).state
+    snapshot = to_snapshot(state)
+    assert isinstance(snapshot, dict)
+
+    assert from_snapshot({name: value for name, value in snapshot.items() if name != "below"}) == state
+
+
+def test_the_time_of_a_child_and_of_its_children_is_within_their_parents() -> None:
+    handoff = desks(Limits(deadline=100)).planned(task("a", "desk")).handoff("a")
+    for depth in range(1, 4):
+        asked = request_of(handoff, Team(name="desk", limits=Limits(deadline=10_000, task_timeout=10_000)), T0)
+        assert isinstance(asked, Request)
+        below = Story(limits=Limits(deadline=10_000, task_timeout=10_000), cards=(DESK,), agents=("desk",))
+        below.start(deadline=asked.deadline)
+        below.succeed("plan-1", plan(task("a", "desk")))
+
+        inner = below.handoff("a")
+
+        assert inner.deadline <= below.state.deadline < handoff.deadline, f"at depth {depth}"
+        handoff = inner
+
+
+# Whatever happens
+
+
+class Tree:
+    """Workflows of teams that hand tasks to teams, each decided by the core. What is sent is late, or lost."""
+
+    def __init__(self, chance: Random) -> None:
+        self.chance, self.now = chance, T0
+        self.teams = {name: self._team(name) for name in ("top", "mid", "low")}
+        self.cards = (*(card(name, team=True) for name in self.teams), card("worker"))
+        self.flows: dict[str, State] = {}
+        self.handed: set[str] = set()
+        self.coming: list[tuple[str, Input]] = []
+        self.asked: list[Handoff] = []
+        self._feed("wf_top", RequestReceived(self._admission("wf_top", "top"), Request(input="do it")))
+
+    def _team(self, name: str) -> Team:
+        chance = self.chance
+        drawn: list[Strategy] = [
+            Supervisor(synthesizer=None),
+            Supervisor(),
+            Adaptive(synthesizer=None, plans=4),
+            FanOut(synthesizer=None),
+            Choreography(synthesizer=None),
+            Pipeline(stages=tuple(Stage(agent=agent) for agent in ("worker", "low")[: chance.randint(1, 2)])),
+        ]
+        limits = Limits(
+            tasks=chance.choice([3, 8, 20]) if name == "top" else chance.choice([5, 1_000]),
+            replans=chance.randint(0, 3),
+            attempts=chance.randint(1, 2),
+            calls=chance.choice([None, None, 12]),
+            task_timeout=20,
+            deadline=200,
+        )
+        strategy = drawn[0] if name == "top" else chance.choice(drawn)
+        return Team(name=name, agents=("mid", "low", "worker"), strategy=strategy, limits=limits)
+
+    def _admission(self, workflow: str, team: str, **more: Any) -> Admission:
+        trace = TraceOrigin(trace_id="0" * 31 + "1", span_id="0" * 15 + "1")
+        return Admission(workflow, workflow, workflow, self.teams[team], trace, **more)
+
+    def _feed(self, workflow: str, given: Input) -> None:
+        before = self.flows.get(workflow)
+        state = fold(decide(before, [given], Circumstances(self.now, self.cards)), before)
+        if state is None:
+            return
+        self.flows[workflow] = state
+        for message in outbox(state, SUBJECTS):
+            if message.id in self.handed:
+                continue
+            self.handed.add(message.id)
+            if isinstance(message.event, Handoff):
+                self.asked.append(message.event)
+            elif isinstance(message.event, Result):
+                self.coming.append((message.event.workflow_id, ResultReceived(message.id, message.event)))
+
+    def turn(self) -> None:
+        chance = self.chance
+        happening = chance.choices(["take", "hear", "timer", "lose"], [6, 6, 1, 0.3])[0]
+        self.now += timedelta(seconds=chance.choice([0, 0, 1, 4]))
+        if happening == "take" and self.asked:
+            self._take(self.asked.pop(chance.randrange(len(self.asked))))
+        elif happening == "hear" and self.coming:
+            self._feed(*self.coming.pop(chance.randrange(len(self.coming))))
+        elif happening == "timer":
+            workflow = chance.choice(list(self.flows))
+            if (due := self.flows[workflow].timer_due) is not None and not self.flows[workflow].ended:
+                self.now = max(self.now, due)
+                self._feed(workflow, Fired(self.flows[workflow].timer))
+        elif happening == "lose" and self.coming:
+            self.coming.pop()
+
+    def _take(self, handoff: Handoff) -> None:
+        if handoff.to_agent in self.teams and handoff.role is Role.WORK:
+            name = child_id_for(handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+            sender = self.flows[handoff.workflow_id].team
+            parent = Parent(
+                team=sender,
+                workflow_id=handoff.workflow_id,
+                task_id=handoff.task_id,
+                attempt=handoff.attempt,
+                return_to=handoff.return_to,
+                deadline=handoff.deadline,
+            )
+            admitted = self._admission(name, handoff.to_agent, parent=parent, depth=handoff.depth + 1)
+            asked = request_of(handoff, self.teams[handoff.to_agent], self.now)
+            begun = RequestReceived(admitted, asked) if isinstance(asked, Request) else RequestRefused(admitted, asked)
+            return self._feed(name, begun)
+        self.coming.append((handoff.workflow_id, self._answer(handoff, self.now)))
+        return None
+
+    def _answer(self, handoff: Handoff, now: datetime) -> ResultReceived:
+        chance = self.chance
+        fails = chance.random() < 0.2
+        output: Any = {"from": handoff.task_id}
+        if handoff.role is Role.PLAN:
+            asked = handoff.input.get("max_tasks", 4) if isinstance(handoff.input, dict) else 4
+            count = chance.choice([1, 2, min(asked, 8) if isinstance(asked, int) else 4])
+            names = [f"{handoff.task_id}-{number}" for number in range(count)]
+            output = plan(*(task(name, chance.choice(["mid", "low", "worker"])) for name in names))
+        result = Result(
+            workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=handoff.to_agent,
+            status="failed" if fails else "succeeded", output=None if fails else output,
+            error=failure(retryable=chance.random() < 0.5) if fails else None, usage=Usage(calls=1),
+            replan_hint="there is a better way" if chance.random() < 0.2 else None, started_at=now, ended_at=now,
+        )  # fmt: skip
+        return ResultReceived(f"{handoff.workflow_id}-{handoff.task_id}-{handoff.attempt}-r", result)
+
+
+def planned_by_all(tree: Tree) -> Planned:
+    """What every workflow of the tree has planned, counted without the tree's own counting."""
+    whole = defaultdict[str, int](int)
+    for state in tree.flows.values():
+        whole["tasks"] += sum(1 for each in state.tasks.values() if each.role is Role.WORK)
+        whole["replans"] += 0 if isinstance(state.strategy, Adaptive) else state.replans
+    return Planned(**whole)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.integers(0, 2**64))
+def test_whatever_happens_in_a_tree_it_plans_no_more_than_its_topmost_team_may(seed: int) -> None:
+    tree = Tree(Random(seed))
+    most = tree.teams["top"].limits
+
+    for _ in range(150):
+        tree.turn()
+        whole = planned_by_all(tree)
+        assert whole.tasks <= most.tasks, f"{whole.tasks} tasks of {most.tasks}"
+        assert whole.replans <= most.replans, f"{whole.replans} re-plans of {most.replans}"
+        top = tree.flows["wf_top"]
+        if top.ended:
+            assert whole.tasks <= planned_so_far(top).tasks
+            break

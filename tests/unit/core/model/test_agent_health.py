@@ -1,0 +1,326 @@
+"""An agent that keeps failing is sent no work, is probed with one task, and what it would have got goes elsewhere or
+waits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from support.core import T0, WORKFLOW, Story, card, failure, task
+
+from pointsman.core.decide import consider
+from pointsman.core.model.agent_health import Circuit, Circuits, blames, closed, opened, probe_name, probed, released
+from pointsman.core.model.inputs import Circumstances, TimerFired
+from pointsman_schemas.events import AttemptError, ErrorKind, Usage
+from pointsman_schemas.log import RetryScheduled, TaskDispatched, TaskFailed, TaskHeld
+from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Supervisor
+
+
+def open_until(seconds: float, probe: str = "") -> Circuit:
+    return Circuit(since=T0, until=T0 + timedelta(seconds=seconds), probe=probe)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+# The value
+
+
+def test_a_circuit_is_open_twice_as_long_each_time_and_five_minutes_at_most() -> None:
+    circuits, pauses = Circuits(), []
+    for number in range(7):
+        circuits = opened(circuits, "worker", at(number), 10)
+        pauses.append((circuits.agents["worker"].until - at(number)).total_seconds())
+
+    assert pauses == [10, 20, 40, 80, 160, 300, 300]
+    assert circuits.agents["worker"].since == T0
+    assert opened(Circuits(), "worker", T0, 600).agents["worker"].until == at(600), "who wants longer pauses has them"
+    assert opened(closed(circuits, "worker"), "worker", T0, 10).agents["worker"].opened == 1
+
+
+def test_one_probe_is_let_through_and_no_second_until_it_is_given_up() -> None:
+    circuits = opened(Circuits(), "worker", T0, 10)
+
+    assert probed(circuits, "worker", at(9), "wf/t1/1", at(60)) is None
+    first = probed(circuits, "worker", at(10), "wf/t1/1", at(60))
+    assert first is not None
+    assert probed(first, "worker", at(11), "wf/t1/1", at(60)) == first, "the same one, decided again"
+    assert probed(first, "worker", at(11), "wf/t2/1", at(60)) is None
+    assert probed(first, "worker", at(60), "wf/t2/1", at(90)) is not None
+    free = released(first, "worker", at(12))
+    assert free.agents["worker"].probe == "", "nobody is on the way to it, which the gauge shows"
+    assert probed(free, "worker", at(12), "wf/t2/1", at(60)) is not None
+
+
+def test_of_an_agent_that_is_well_nothing_is_known() -> None:
+    circuits = opened(Circuits(), "worker", T0, 10)
+
+    assert probed(circuits, "other", T0, "wf/t1/1", at(60)) == circuits
+    assert released(circuits, "other", T0) == circuits
+    assert closed(circuits, "worker") == Circuits()
+    assert closed(opened(circuits, "other", T0, 10), "other") == circuits
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        (failure("provider_error", retryable=True), True),
+        (AttemptError(kind=ErrorKind.HANDLER, message="", retryable=True), True),
+        (AttemptError(kind=ErrorKind.TIMEOUT, message=""), True),
+        (AttemptError(kind=ErrorKind.CRASHED, message=""), True),
+        (AttemptError(kind=ErrorKind.INSUFFICIENT, message="", retryable=True), False),
+        (AttemptError(kind=ErrorKind.INVALID_INPUT, message=""), False),
+        (AttemptError(kind=ErrorKind.REFUSED, message=""), False),
+        (AttemptError(kind=ErrorKind.CANCELLED, message=""), False),
+    ],
+)
+def test_an_agent_is_blamed_for_what_another_time_would_go_well(error: AttemptError, blamed: bool) -> None:
+    assert blames(error) is blamed
+
+
+# What it leads to
+
+
+def test_a_task_for_an_agent_that_keeps_failing_is_held_and_not_burnt() -> None:
+    story = Story(circuits={"worker": open_until(8)})
+    story.planned(task("t1"))
+
+    assert story.statuses() == {"t1": "held"}
+    assert story.task("t1").attempt == 0
+    assert story.state.timer_due == at(8)
+
+    story.circuits = {}
+    story.fire()
+    assert story.statuses() == {"t1": "running"}
+    story.succeed("t1")
+    story.succeed("synthesis", {"answer": "done"})
+    assert story.outcome.status == "completed"
+
+
+def test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows() -> None:
+    story = Story(circuits={"worker": open_until(8)})
+    story.planned(task("t1"), task("t2"))
+
+    story.fire()
+
+    assert story.statuses() == {"t1": "running", "t2": "held"}
+    assert story.task("t2").not_before == at(8 + 10)
+
+
+def test_a_probe_is_named_with_the_time_until_which_it_is_waited_for() -> None:
+    story = Story(circuits={"worker": open_until(8)}, limits=Limits(task_timeout=30))
+    story.planned(task("t1"), task("t2"))
+    story.wait(8)
+
+    draft = consider(
+        story.state, [TimerFired(story.state.timer)], Circumstances(story.now, story.cards, story.circuits)
+    )
+
+    probe = draft.probes["worker"]
+    assert (probe.name, probe.until) == (probe_name(WORKFLOW, "t1", 1), at(8 + 30 + 1))
+
+
+def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
+    story = Story(circuits={"worker": open_until(60, probe="wf_2/t9/1")})
+    story.planned(task("t1"))
+
+    assert story.statuses() == {"t1": "held"}
+    assert story.task("t1").not_before == at(10), "it may be known before that"
+
+
+def test_a_probe_that_was_claimed_for_a_task_goes_to_it_when_that_is_decided_again() -> None:
+    story = Story(circuits={"worker": open_until(60, probe=probe_name(WORKFLOW, "t1", 1))})
+    story.planned(task("t1"), task("t2"))
+
+    assert story.statuses() == {"t1": "running", "t2": "held"}
+
+
+def test_the_fallback_stands_in_for_an_agent_that_keeps_failing() -> None:
+    story = Story(cards=(card("worker", fallback="other"), card("other")), circuits={"worker": open_until(60)})
+    story.planned(task("t1"))
+
+    (sent,) = [entry for entry in story.of(TaskDispatched) if entry.task_id == "t1"]
+    assert (sent.agent, sent.instead_of, sent.fallback) == ("other", "worker", None)
+    assert story.handoff("t1").to_agent == "other"
+
+
+def test_a_fallback_that_nobody_runs_stands_in_for_nobody() -> None:
+    story = Story(cards=(card("worker", fallback="gone"),), circuits={"worker": open_until(60)}).planned(task("t1"))
+
+    assert story.statuses() == {"t1": "held"}
+
+
+def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
+    cards = (card("worker", fallback="other"), card("other", approval="required"))
+    story = Story(cards=cards, circuits={"worker": open_until(60)})
+    story.planned(task("t1"))
+
+    assert story.statuses() == {"t1": "awaiting_approval"}
+    story.control("approve", approval=next(iter(story.state.approvals)))
+    assert story.handoff("t1").to_agent == "other"
+
+
+def test_what_a_person_allowed_an_agent_to_do_is_not_done_by_its_fallback() -> None:
+    story = Story(cards=(card("worker", fallback="other"), card("other"))).planned(task("t1"))
+    story.fail("t1", error=None, approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    story.circuits = {"worker": open_until(60)}
+    story.control("approve", approval=next(iter(story.state.approvals)))
+
+    assert story.statuses() == {"t1": "held"}
+
+
+def test_a_task_whose_fallback_keeps_failing_too_waits_for_the_first_of_them() -> None:
+    cards = (card("worker", fallback="other"), card("other", fallback="worker"))
+    story = Story(cards=cards, circuits={"worker": open_until(9), "other": open_until(4)})
+    story.planned(task("t1"))
+
+    assert story.task("t1").not_before == at(4)
+    story.fire()
+    assert story.handoff("t1").to_agent == "other"
+
+
+def test_agents_that_are_each_others_fallback_end_a_task_after_one_of_each() -> None:
+    cards = (card("worker", fallback="other"), card("other", fallback="worker"))
+    story = Story(cards=cards, circuits={"worker": open_until(60)}, refiner=None)
+    story.planned(task("t1"))
+
+    story.fail("t1")
+
+    assert [entry.agent for entry in story.of(TaskDispatched) if entry.task_id == "t1"] == ["other"]
+    assert story.of(RetryScheduled) == []
+    assert story.statuses() == {"t1": "failed"}
+
+
+def test_fallbacks_in_a_circle_end_a_task_after_one_of_each() -> None:
+    story = Story(cards=(card("worker", fallback="other"), card("other", fallback="worker")))
+    story.planned(task("t1"))
+
+    story.fail("t1")
+    story.fail("t1")
+
+    assert [entry.agent for entry in story.of(RetryScheduled)] == ["other"]
+    assert story.statuses() == {"t1": "failed"}
+
+
+def test_an_exhausted_agent_whose_fallback_keeps_failing_is_a_failure_that_says_so() -> None:
+    story = Story(cards=(card("worker", fallback="other"), card("other")), circuits={"other": open_until(60)})
+    story.planned(task("t1"))
+
+    story.fail("t1", failure("context_overflow"))
+
+    (failed,) = story.of(TaskFailed)
+    assert failed.error.kind == "context_overflow"
+    assert failed.error.message == (
+        "context_overflow was seen; its fallback other keeps failing, too, and is sent no work"
+    )
+
+
+def test_a_retry_of_an_agent_that_keeps_failing_is_held_without_an_attempt() -> None:
+    story = Story(refiner=None)
+    story.planned(task("t1"))
+    story.circuits = {"worker": open_until(9)}
+    story.fail("t1", failure(retryable=True))
+
+    assert story.statuses() == {"t1": "held"}
+    story.fire()
+    assert (story.statuses(), story.task("t1").attempt) == ({"t1": "running"}, 2)
+
+
+def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing_by_then() -> None:
+    story = Story(limits=Limits(calls=3), strategy=Supervisor(synthesizer=None), refiner=None)
+    story.planned(task("a"), task("b", "other"))
+    story.fail("a", failure(retryable=True, retry_after=5))
+    assert story.statuses()["a"] == "awaiting_budget"
+
+    story.circuits = {"worker": open_until(9)}
+    story.succeed("b", usage=Usage())
+
+    assert story.statuses()["a"] == "held"
+
+
+def test_who_stands_in_for_an_agent_when_there_is_budget_again_is_allowed_by_a_person_first() -> None:
+    cards = (card("worker", fallback="standby"), card("standby", approval="required"), card("other"))
+    for wait in (None, 30):  # its time has come by then, or not
+        story = Story(limits=Limits(calls=3), strategy=Supervisor(synthesizer=None), refiner=None, cards=cards)
+        story.planned(task("a"), task("b", "other"))
+        story.fail("a", failure(retryable=True, retry_after=wait))
+        story.circuits = {"worker": open_until(60)}
+        story.wait(9).succeed("b", usage=Usage())
+
+        assert story.statuses()["a"] == "awaiting_approval", wait
+
+
+def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobody_after_it() -> None:
+    story = Story(cards=(card("worker", fallback="other"), card("other", fallback="worker")), refiner=None)
+    story.planned(task("t1"))
+    story.circuits = {"worker": open_until(60)}
+
+    story.fail("t1", failure(retryable=True))
+    (retry,) = story.of(RetryScheduled)
+    assert retry.agent == "other"
+    assert "worker keeps failing, other stands in" in retry.reason
+
+    story.circuits = {"other": open_until(8)}
+    story.fail("t1", failure(retryable=True))
+    assert story.statuses() == {"t1": "held"}, "worker is well again and had its attempt"
+    story.fire()
+    assert story.handoff("t1").to_agent == "other"
+    story.fail("t1", failure(retryable=True))
+    assert story.statuses() == {"t1": "failed"}, "the fallback's own fallback is who it stands in for"
+
+
+def test_at_the_deadline_what_is_held_is_a_gap_that_says_why() -> None:
+    story = Story(limits=Limits(deadline=25), strategy=Supervisor(synthesizer=None))
+    story.circuits = {"worker": open_until(3600)}
+    story.planned(task("t1"), task("t2", "other"))
+    story.succeed("t2")
+
+    while not story.state.ended:
+        story.fire()
+
+    (gap,) = story.outcome.gaps
+    assert story.outcome.status == "partial"
+    assert "the deadline of 25 s was reached; worker kept failing and was sent no work" in gap.reason
+    held = [each.until for each in story.of(TaskHeld)]
+    assert sorted(held) == [at(10), at(20), at(25)], "looked at every ten seconds, and no later than there is use in it"
+
+
+def test_a_synthesizer_that_keeps_failing_leaves_the_results_after_the_deadline() -> None:
+    story = Story(limits=Limits(deadline=25), circuits={"synthesizer": open_until(3600)})
+    story.planned(task("t1"))
+    story.succeed("t1")
+
+    assert story.task("synthesis").held
+    while not story.state.ended:
+        story.fire()
+
+    assert story.outcome.status == "partial"
+    assert "synthesizer keeps failing" in story.outcome.reason
+
+
+def test_a_planner_is_told_who_keeps_failing() -> None:
+    story = Story(circuits={"worker": open_until(60)}).start()
+
+    notes = {item["name"]: item.get("note", "") for item in story.told("plan-1")["agents"]}
+    assert notes["other"] == ""
+    assert "keeps failing" in notes["worker"]
+
+
+def test_stages_and_members_that_keep_failing_are_waited_for() -> None:
+    for strategy in (Pipeline(stages=(Stage(agent="worker"),)), FanOut(synthesizer=None)):
+        story = Story(strategy=strategy, agents=("worker",), circuits={"worker": open_until(8)}).start()
+        assert list(story.statuses().values()) == ["held"]
+        story.fire()
+        assert list(story.statuses().values()) == ["running"]
+
+
+def test_what_is_held_gives_way_to_a_new_plan() -> None:
+    story = Story(limits=Limits(replans=1), circuits={"worker": open_until(8)})
+    story.planned(task("t1"), task("t2", "other"))
+    story.succeed("t2", replan_hint="it is configuration")
+
+    story.wait(20)
+    story.succeed("plan-2", {"goal": "g", "tasks": [task("t3", "other")]})
+
+    assert story.statuses() == {"t2": "succeeded", "t3": "running"}

@@ -1,0 +1,427 @@
+"""What a person must allow waits for the person; what the person says counts once, and silence means no."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.core import WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
+
+from pointsman.core.evolve import unanswered
+from pointsman.core.model.agent_health import Circuit
+from pointsman.core.model.inputs import RequestReceived
+from pointsman.core.replay.replayer import rehearse
+from pointsman_schemas.events import Approval, ApprovalWanted, Request, Verdict
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, PlanRejected
+from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
+
+GUARDED = (card("worker"), card("guarded", approval="required"))
+WAITS = "awaiting_approval"
+FIRST, SECOND = f"{WORKFLOW}-a1", f"{WORKFLOW}-a2"
+
+
+def guarded(*more: dict[str, Any], **given: Any) -> Story:
+    """A workflow whose task `pay` needs a person."""
+    return Story(cards=GUARDED, **given).planned(task("pay", "guarded"), *more)
+
+
+def asked(story: Story) -> list[Approval]:
+    return [message.event for message in messages(story.state) if isinstance(message.event, Approval)]
+
+
+def approve(story: Story, name: str = FIRST, **given: Any) -> None:
+    story.control("approve", approval=name, by="Ann", event_id=given.pop("event_id", f"yes-{name}"), **given)
+
+
+def of_team(**given: Any) -> Story:
+    """A workflow of a team that wants its plans approved."""
+    story = Story(**given)
+    admitted = admission(story.strategy, story.limits)
+    team = Team(name="team", strategy=story.strategy, limits=story.limits, approve_plan=True)
+    story.feed(RequestReceived(replace(admitted, team=team), Request(input="do it")))
+    return story
+
+
+def stay_silent(story: Story) -> None:
+    """Let timers fire until nobody is asked any more."""
+    while story.state.approvals:
+        assert story.fire()
+
+
+def same_again(story: Story) -> bool:
+    return not list(rehearse(story.commits))
+
+
+def test_a_task_of_a_guarded_agent_is_handed_out_once_a_person_allows_it() -> None:
+    story = guarded(task("look", "worker"))
+
+    assert story.statuses() == {"pay": WAITS, "look": "running"}
+    (question,) = asked(story)
+    assert (question.id, question.about, question.task_id, question.agent) == (FIRST, "task", "pay", "guarded")
+    assert question.input == {"request": "do it"}
+    approve(story)
+
+    assert story.statuses()["pay"] == "running"
+    assert asked(story) == []
+    assert story.of(ApprovalDecided)[0].by == "Ann"
+
+
+@pytest.mark.parametrize(("task_id", "status"), [("plan-1", "failed"), ("a", "refused")])
+def test_only_work_that_waits_for_a_person_asks_one(task_id: str, status: Any) -> None:
+    story = Story().start() if task_id == "plan-1" else Story().planned(task("a"))
+
+    story.fail(task_id, failure("needs_approval"), status=status, approvals=(ApprovalWanted(tool="pay"),))
+
+    assert asked(story) == []
+    assert story.task(task_id).status == "failed"
+
+
+def test_a_plan_may_ask_for_a_person_itself() -> None:
+    story = Story().planned({**task("pay"), "approval": "required"})
+
+    assert story.statuses() == {"pay": WAITS}
+
+
+def test_an_edited_input_is_what_the_agent_gets() -> None:
+    story = guarded()
+
+    approve(story, input={"amount": 5})
+
+    assert story.handoff("pay").input == {"amount": 5}
+
+
+def test_a_retry_asks_nobody_again() -> None:
+    story = guarded()
+    approve(story)
+
+    story.fail("pay", failure(retryable=True))
+
+    assert story.statuses()["pay"] == "backing_off"
+    assert asked(story) == []
+
+
+def test_a_rejected_task_has_failed_with_the_reason_and_what_needs_it_is_skipped() -> None:
+    story = guarded(task("tell", needs=["pay"]), task("look"))
+
+    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+
+    assert story.statuses() == {"pay": "failed", "tell": "skipped", "look": "running"}
+    error = story.task("pay").error
+    assert error is not None
+    assert (error.kind, error.message) == ("rejected", "it was not allowed: too much")
+
+
+def test_who_did_not_allow_a_task_stands_in_the_log_and_not_in_what_the_answer_is_made_of() -> None:
+    story = guarded(task("look"))
+    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+
+    story.succeed("look")
+
+    assert story.of(ApprovalDecided)[0].by == "Ann"
+    asked = story.handoff("synthesis").model_dump_json()
+    assert "it was not allowed: too much" in asked
+    assert "Ann" not in asked
+
+
+def test_a_plan_that_is_allowed_when_nobody_has_its_skill_any_more_waits_for_who_had_it() -> None:
+    story = of_team(cards=(card("quick", skills=("translation",)), card("worker")))
+    story.succeed("plan-1", plan(task("t1", skill="translation")))
+
+    story.cards = (card("worker"),)
+    approve(story)
+
+    assert story.handoff("t1").to_agent == "quick"
+    assert same_again(story)
+
+
+def test_what_was_asked_about_a_plan_that_gave_way_is_not_asked_any_more() -> None:
+    story = guarded(task("look"), limits=Limits(replans=1, plan_repairs=0))
+
+    story.succeed("look", replan_hint="there is a better way")
+    assert unanswered(story.log) == {FIRST}
+    story.succeed("plan-2", "no idea")
+
+    assert unanswered(story.log) == set(story.state.approvals) == {SECOND}
+
+
+def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be_had() -> None:
+    story = guarded(task("tell", needs=["pay"]), limits=Limits(replans=1, plan_repairs=0))
+
+    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.succeed("plan-2", "no idea")
+
+    assert [entry.approval for entry in story.of(ApprovalRequested)] == [FIRST]
+    assert story.statuses() == {"pay": "failed", "tell": "skipped"}
+    assert story.outcome.status == "failed"
+    assert {gap.task_id for gap in story.outcome.gaps} == {"pay", "tell"}
+    assert same_again(story)
+
+
+def test_what_a_person_has_refused_stays_a_gap_of_the_answer_when_another_plan_is_made() -> None:
+    story = guarded(limits=Limits(replans=1))
+
+    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.succeed("plan-2", plan(task("ask")))
+    story.succeed("ask")
+
+    assert story.statuses() == {"pay": "failed", "ask": "succeeded"}
+    assert story.of(ApprovalRequested)[-1].approval == FIRST
+
+
+def test_silence_means_no() -> None:
+    story = guarded(limits=Limits(approval=3600))
+
+    stay_silent(story)
+
+    assert story.state.ended
+    assert story.outcome.gaps[0].reason == "nobody approved it within 1 h, which means no"
+    assert same_again(story)
+
+
+def test_somebody_looks_when_a_question_expires_though_nothing_else_is_due_before() -> None:
+    story = guarded(task("look", "worker"), limits=Limits(approval=5))
+
+    assert story.state.timer_due == story.state.approvals[FIRST].expires_at
+
+
+def test_the_time_a_person_takes_does_not_count_against_the_deadline() -> None:
+    story = guarded(limits=Limits(deadline=60))
+    before = story.state.deadline
+
+    story.wait(3600)
+    approve(story)
+
+    assert not story.state.ended
+    assert (story.state.deadline - before).total_seconds() == 3600
+    assert story.state.timer_due is not None
+    assert story.state.timer_due <= story.state.deadline
+
+
+def test_several_wait_at_once_and_each_is_answered_by_its_id() -> None:
+    story = guarded(task("pay2", "guarded"))
+    assert len({question.answer_to for question in asked(story)}) == 2
+
+    story.control("reject", approval=SECOND, reason="no", by="Ann")
+
+    assert story.statuses() == {"pay": WAITS, "pay2": "failed"}
+    assert [question.id for question in asked(story)] == [FIRST]
+
+
+@pytest.mark.parametrize("action", ["approve", "reject"])
+def test_a_second_answer_changes_nothing_and_says_so(action: str) -> None:
+    story = guarded()
+    approve(story)
+    before = story.state
+
+    story.control(action, approval=FIRST, event_id="again")
+
+    assert "was answered" in story.of(ControlIgnored)[0].reason
+    assert story.state.tasks == before.tasks
+    assert not story.control(action, approval=FIRST, event_id="again"), "redelivered"
+    assert same_again(story)
+
+
+def test_an_answer_after_the_expiry_changes_nothing() -> None:
+    story = guarded(task("look"), limits=Limits(approval=60, task_timeout=600))
+
+    story.wait(61)
+    approve(story)
+
+    assert "expired" in story.of(ControlIgnored)[0].reason
+    assert story.statuses()["pay"] == "failed"
+
+
+def test_an_answer_after_the_end_changes_nothing() -> None:
+    story = guarded()
+    story.control("cancel")
+
+    approve(story)
+
+    assert story.outcome.status == "cancelled"
+    assert story.state.approvals == {}
+
+
+def test_a_fallback_that_is_guarded_waits_for_a_person_too() -> None:
+    agents = (card("worker", fallback="guarded"), card("guarded", approval="required"))
+    story = Story(cards=agents).planned(task("pay", "worker"))
+
+    story.fail("pay")
+
+    assert story.statuses() == {"pay": WAITS}
+    approve(story)
+    assert story.handoff("pay").to_agent == "guarded"
+
+
+def test_nothing_of_a_plan_runs_before_it_is_approved() -> None:
+    story = of_team()
+
+    story.succeed("plan-1", plan(task("t1")))
+
+    assert story.state.phase == "planning"
+    assert story.statuses() == {}
+    assert asked(story)[0].about == "plan"
+    approve(story)
+    assert story.statuses() == {"t1": "running"}
+    question = story.of(ApprovalRequested)[0]
+    assert question.plan is not None
+    assert question.revision == 1
+
+
+def test_an_edited_plan_is_checked_like_any_other() -> None:
+    story = of_team()
+    story.succeed("plan-1", plan(task("t1")))
+
+    approve(story, input=plan(task("t9", "ghost")), event_id="bad")
+    assert "names the agent 'ghost'" in story.of(ControlIgnored)[0].reason
+    approve(story, input=plan(task("t9", "other")))
+
+    assert story.statuses() == {"t9": "running"}
+    assert same_again(story)
+
+
+def test_a_rejected_plan_goes_back_to_the_planner_with_the_reason() -> None:
+    story = of_team()
+    story.succeed("plan-1", plan(task("t1")))
+
+    story.control("reject", approval=FIRST, reason="not on a Sunday", by="Ann")
+
+    assert story.of(PlanRejected)[0].problems == ("the plan was not allowed: not on a Sunday",)
+    assert story.told("plan-2")["problems"] == ["the plan was not allowed: not on a Sunday"]
+
+
+def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
+    story = of_team(limits=Limits(approval=60))
+    story.succeed("plan-1", plan(task("t1")))
+
+    stay_silent(story)
+
+    assert story.outcome.status == "failed"
+    assert "nobody approved the plan" in story.outcome.reason
+
+
+def test_a_further_plan_that_nobody_answers_leaves_the_plan_there_is() -> None:
+    story = of_team(limits=Limits(approval=60, replans=1))
+    story.succeed("plan-1", plan(task("t1"), task("t2", needs=["t1"])))
+    approve(story)
+    story.succeed("t1", replan_hint="another way")
+    story.succeed("plan-2", plan(task("t3")))
+
+    stay_silent(story)
+
+    assert story.statuses() == {"t1": "succeeded", "t2": "running"}
+
+
+def test_an_approved_task_that_waits_for_its_agent_is_not_asked_about_again() -> None:
+    story = guarded()
+    story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
+    approve(story)
+    assert story.statuses() == {"pay": "held"}
+
+    story.circuits = {}
+    story.wait(30)
+    story.fire()
+
+    assert story.statuses() == {"pay": "running"}
+
+
+def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
+    story = Story(cards=GUARDED)
+    story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
+
+    story.planned(task("pay", "guarded"))
+
+    assert (story.statuses(), asked(story)) == ({"pay": "held"}, [])
+
+
+def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
+    story = of_team(strategy=Supervisor(fallback="other"), limits=Limits(plan_repairs=0))
+    story.succeed("plan-1", "no idea")
+    assert [question.about for question in asked(story)] == ["plan"]
+
+    story.control("reject", approval=FIRST, by="Ann")
+
+    assert story.outcome.status == "failed"
+    assert not story.state.approvals
+
+
+def test_a_fixed_plan_can_be_rejected() -> None:
+    story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"),)), cards=cards("worker"))
+
+    story.control("reject", approval=FIRST, by="Ann")
+
+    assert (story.outcome.status, story.outcome.reason) == ("failed", "the plan was not allowed")
+
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}}
+
+
+def calls(story: Story, *wanted: dict[str, Any]) -> None:
+    """The agent of `t1` asks for these calls."""
+    asking = [{"tool": "refund", "arguments": each, "input_schema": SCHEMA} for each in wanted]
+    story.fail("t1", error=None, approvals=asking)
+
+
+def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answered() -> None:
+    story = Story(limits=Limits(attempts=1)).planned(task("t1"))
+
+    calls(story, {"id": 1}, {"id": 2}, {"id": 2})
+    assert [question.input for question in asked(story)] == [{"id": 1}, {"id": 2}]
+    assert [(each.agent, each.input_schema) for each in story.of(ApprovalRequested)] == [("worker", SCHEMA)] * 2
+    approve(story, input={"id": 7})
+    assert story.statuses() == {"t1": WAITS}
+    story.control("reject", approval=SECOND, reason="no", by="Bo")
+
+    assert story.task("t1").attempt == 2
+    assert story.handoff("t1").verdicts == (
+        Verdict(tool="refund", arguments={"id": 1}, verdict="approved", input={"id": 7}, by="Ann"),
+        Verdict(tool="refund", arguments={"id": 2}, verdict="rejected", reason="no", by="Bo"),
+    )
+    story.succeed("t1")
+    assert story.task("t1").status == "succeeded"
+    assert same_again(story)
+
+
+def test_an_attempt_that_asked_for_a_tool_counts_against_no_limit_of_attempts() -> None:
+    story = Story(limits=Limits(attempts=2)).planned(task("t1"))
+    calls(story, {"id": 1})
+    approve(story)
+
+    story.fail("t1", failure(retryable=True))
+    assert (story.task("t1").attempt, story.statuses()["t1"]) == (3, "backing_off")
+    story.fail("t1", failure(retryable=True))
+
+    assert story.statuses()["t1"] == "failed"
+
+
+def test_an_agent_that_asked_and_got_no_answer_is_told_so() -> None:
+    story = Story(limits=Limits(approval=60)).planned(task("t1"))
+    calls(story, {"id": 1})
+
+    stay_silent(story)
+
+    assert story.handoff("t1").verdicts[0].verdict == "expired"
+
+
+def test_arguments_that_are_no_object_are_no_answer() -> None:
+    story = Story().planned(task("t1"))
+    calls(story, {"id": 1})
+
+    approve(story, input="seven")
+
+    assert story.of(ControlIgnored)[0].reason == "the arguments of a tool are an object"
+    assert len(asked(story)) == 1
+
+
+@pytest.mark.parametrize(("second", "status"), [("succeeds", "completed"), ("fails", "partial")])
+def test_a_pipeline_whose_plan_a_person_changed_ends_by_the_changed_plan(second: str, status: str) -> None:
+    story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"), Stage(agent="other"))))
+    approve(story, input=plan(task("worker"), task("instead", "other", ["worker"])))
+    story.succeed("worker")
+
+    story.succeed("instead", "done") if second == "succeeds" else story.fail("instead")
+
+    assert story.outcome.status == status
+    assert story.outcome.answer == ("done" if second == "succeeds" else {"from": "worker"})
+    assert same_again(story)

@@ -1,0 +1,110 @@
+"""A request that comes before the agents waits for them, as a task waits for its agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.core import T0, Story, card, cards, plan, task
+
+from pointsman.core.replay.replayer import rehearse
+from pointsman_schemas.card import Role
+from pointsman_schemas.log import TimerArmed
+from pointsman_schemas.team import Adaptive, Choreography, FanOut, Limits, Pipeline, Router, Stage, Strategy, Supervisor
+
+CHOOSING = (Supervisor(), Adaptive(), Router(), FanOut(), Choreography())
+PLANNER = card("planner", role=Role.PLAN)
+
+
+def early(strategy: Strategy, **given: Any) -> Story:
+    """A request that was there first."""
+    return Story(strategy=strategy, **{"cards": (), **given}).start()
+
+
+@pytest.mark.parametrize("strategy", CHOOSING)
+def test_a_request_that_comes_before_the_agents_begins_when_one_is_there(strategy: Strategy) -> None:
+    story = early(strategy)
+    story.fire()
+    assert not story.state.tasks
+
+    story.cards = (card("worker", reacts_to=("requested",)),)
+    story.fire()
+
+    assert [each.attempt for each in story.state.tasks.values()] == [1]
+    assert list(rehearse(story.commits)) == []
+
+
+def test_the_planner_is_told_of_who_came_meanwhile() -> None:
+    story = early(Supervisor())
+    story.cards = cards("late")
+
+    story.fire()
+    story.succeed("plan-1", plan(task("a", "late")))
+
+    assert story.statuses() == {"a": "running"}
+
+
+@pytest.mark.parametrize("strategy", CHOOSING)
+def test_when_nobody_comes_the_deadline_says_so(strategy: Strategy) -> None:
+    story = early(strategy, limits=Limits(deadline=20))
+    while not story.state.ended:
+        story.fire()
+
+    assert (story.outcome.status, story.outcome.elapsed) == ("failed", 20)
+    assert story.outcome.reason.startswith("no worker took it: no ")
+    assert story.outcome.reason.endswith("; the deadline of 20 s was reached")
+    assert list(rehearse(story.commits)) == []
+
+
+@pytest.mark.parametrize("strategy", CHOOSING)
+def test_who_comes_when_it_is_too_late_begins_nothing(strategy: Strategy) -> None:
+    story = early(strategy, limits=Limits(deadline=20)).wait(20)
+    story.cards = (card("worker", reacts_to=("requested",)),)
+
+    story.fire()
+
+    assert (story.outcome.status, story.outcome.tasks) == ("failed", ())
+    assert "whoever could came too late" in story.outcome.reason
+
+
+def test_the_planner_is_named_where_it_is_not_there_either() -> None:
+    assert "no agent named planner is alive" in early(Supervisor()).of(TimerArmed)[0].reason
+
+
+def test_a_planner_that_is_there_is_asked_though_it_has_nobody() -> None:
+    assert [each.agent for each in early(Supervisor(), cards=(PLANNER,)).state.tasks.values()] == ["planner"]
+
+
+def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
+    story = early(Supervisor(), limits=Limits(deadline=60))
+    while not story.state.ended:
+        story.fire()
+
+    looks = [(entry.due - T0).total_seconds() for entry in story.of(TimerArmed)]
+    assert looks == [0.5, 1, 2, 4, 8, 16, 26, 36, 46, 56, 60]
+
+
+def test_what_waits_for_agents_can_be_cancelled() -> None:
+    story = early(Supervisor())
+
+    story.control("cancel")
+
+    assert story.outcome.status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given"),
+    [
+        (Pipeline(stages=(Stage(agent="one"),)), {}),
+        (FanOut(), {"agents": ("one",)}),
+        (Supervisor(), {"agents": ()}),
+        (Supervisor(fallback="desk"), {"cards": (card("desk", team=True),)}),
+        (Supervisor(), {"agents": ("below",), "cards": (card("below", team=True),), "limits": Limits(nesting=0)}),
+    ],
+    ids=["stages", "members", "nobody ever", "a fallback", "too deep"],
+)
+def test_nobody_is_waited_for_who_is_not_chosen_among_those_there(strategy: Strategy, given: dict[str, Any]) -> None:
+    story = early(strategy, **given)
+
+    assert story.state.tasks
+    assert list(rehearse(story.commits)) == []

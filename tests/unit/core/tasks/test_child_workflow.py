@@ -1,0 +1,256 @@
+"""A team is an agent: what it is handed becomes a request, its outcome a result, and its parent's end its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.core import SUBJECTS, T0, WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
+
+from pointsman.core.decide import decide
+from pointsman.core.evolve import fold
+from pointsman.core.model.inputs import Circumstances, RequestReceived, RequestRefused
+from pointsman.core.model.state import State
+from pointsman.core.outbox import outbox
+from pointsman.core.tasks.child_workflow import request_of
+from pointsman_schemas.events import AttemptError, Budget, Control, Gap, Handoff, Outcome, Planned, Request, Result
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.log import Parent
+from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
+
+REFUNDS = card("refunds", team=True, timeout=300)
+PARENT = Parent(
+    team="desk",
+    workflow_id="wf_parent",
+    task_id="t1",
+    attempt=2,
+    return_to=SUBJECTS.result("desk", "wf_parent", "team", "t1", 2),
+    deadline=T0 + timedelta(seconds=60),
+)
+
+
+def handoff(**changes: Any) -> Handoff:
+    story = Story(cards=(REFUNDS,), agents=("refunds",)).planned(task("t1", "refunds", intent="refund charge 7"))
+    return story.handoff("t1").model_copy(update=changes)
+
+
+def child(strategy: Supervisor | Pipeline | None = None, limits: Limits | None = None) -> Story:
+    """A workflow that was started for a parent's task."""
+    story = Story(strategy=strategy or Supervisor(), limits=limits or Limits(), cards=cards("worker"))
+    given = replace(admission(story.strategy, story.limits), parent=PARENT, depth=1)
+    story.feed(RequestReceived(given, Request(input="refund charge 7", deadline=50)))
+    return story
+
+
+def result_of(story: Story) -> Result:
+    """What the parent is told."""
+    sent = {message.subject: message.event for message in messages(story.state)}
+    told = sent[PARENT.return_to]
+    assert isinstance(told, Result)
+    return told
+
+
+def test_a_team_is_on_no_menu_but_where_it_is_named() -> None:
+    everybody = Story(cards=(card("worker"), REFUNDS)).start()
+    named = Story(cards=(card("worker"), REFUNDS), agents=("refunds",)).start()
+
+    assert [item["name"] for item in everybody.told("plan-1")["agents"]] == ["worker"]
+    assert [item["name"] for item in named.told("plan-1")["agents"]] == ["refunds"]
+
+
+def test_where_teams_may_not_be_nested_deeper_there_is_none_on_the_menu() -> None:
+    story = Story(cards=(card("worker"), REFUNDS), agents=("refunds", "worker"), limits=Limits(nesting=0)).start()
+
+    assert [item["name"] for item in story.told("plan-1")["agents"]] == ["worker"]
+
+
+def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_and_budget() -> None:
+    given = handoff(input={"charge": 7}, budget=Budget(calls=3), deadline=T0 + timedelta(seconds=100))
+
+    request = request_of(given, Team(name="refunds"), T0)
+
+    assert isinstance(request, Request)
+    assert request.input == {"intent": "refund charge 7", "charge": 7}
+    assert (request.deadline, request.budget) == (90, Budget(calls=3))
+
+
+def test_what_other_tasks_came_to_is_passed_on() -> None:
+    story = Story(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
+    story.planned(task("t1"), task("t2", "refunds", needs=["t1"]))
+    story.succeed("t1", {"found": 1})
+
+    request = request_of(story.handoff("t2"), Team(name="refunds"), T0)
+
+    assert isinstance(request, Request)
+    assert isinstance(request.input, dict)
+    assert request.input["results"] == {"t1": {"found": 1}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"depth": 3}, "limit", "there are 4 teams above it, and refunds allows 3"),
+        ({"deadline": T0}, "timeout", "its deadline had passed before it was taken"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(changes: Any, kind: str, said: str) -> None:
+    refused = request_of(handoff(**changes), Team(name="refunds", limits=Limits(nesting=3)), T0)
+
+    assert refused == AttemptError(kind=kind, message=said)
+
+
+def test_a_refusal_ends_the_child_and_fails_the_parents_task() -> None:
+    given = replace(admission(Supervisor(), Limits()), parent=PARENT, depth=4)
+    refusal = AttemptError(kind="limit", message="there are 4 teams above it")
+    state = fold(decide(None, [RequestRefused(given, refusal)], Circumstances(T0)))
+    assert state is not None
+
+    sent = [message.event for message in outbox(state, SUBJECTS)]
+
+    assert [type(event) for event in sent] == [Result, Outcome]
+    assert isinstance(sent[0], Result)
+    assert sent[0].error == AttemptError(
+        kind="team_failed", message="team failed: the task was refused: there are 4 teams above it"
+    )
+
+
+def test_the_childs_outcome_is_the_parents_result_before_it_is_anybodys() -> None:
+    story = child(Pipeline(stages=(Stage(agent="worker"),)))
+    story.succeed("worker", "refunded")
+
+    told = result_of(story)
+
+    assert (told.workflow_id, told.task_id, told.attempt, told.agent) == ("wf_parent", "t1", 2, "team")
+    assert (told.status, told.output, told.usage.calls) == ("succeeded", "refunded", 1)
+    assert isinstance(messages(story.state)[-1].event, Outcome)
+
+
+def test_a_partial_answer_travels_up_with_its_gaps() -> None:
+    story = child(Pipeline(stages=(Stage(agent="worker"), Stage(agent="other"))))
+    story.succeed("worker", "half")
+    story.fail("other", failure("refused"))
+
+    told = result_of(story)
+
+    assert (told.status, told.output) == ("succeeded", "half")
+    assert told.gaps == (Gap(task_id="other", agent="other", reason="refused was seen"),)
+
+
+def test_a_parent_whose_team_left_gaps_is_partial_and_names_them() -> None:
+    story = Story(strategy=Supervisor(synthesizer=None), cards=(REFUNDS,), agents=("refunds",))
+    story.planned(task("t1", "refunds"))
+
+    story.succeed("t1", "half", gaps=[{"task_id": "s2", "agent": "writer", "reason": "it was ill"}])
+
+    assert story.outcome.status == "partial"
+    assert story.outcome.gaps == (Gap(task_id="t1", agent="writer", reason="s2 of refunds: it was ill"),)
+
+
+def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
+    story = child()
+    story.fail("plan-1", failure("refused"))
+
+    assert result_of(story).error == AttemptError(
+        kind="team_failed", message="team failed: planner could not plan: refused was seen"
+    )
+
+
+def test_a_child_tells_how_much_it_has_planned() -> None:
+    story = child(Supervisor(synthesizer=None), Limits(replans=1))
+    story.succeed("plan-1", plan(task("a"), task("b")))
+    story.succeed("a", replan_hint="another way")
+    story.succeed("b")
+    story.succeed("plan-2", plan(task("c")))
+
+    story.succeed("c")
+
+    assert result_of(story).planned == Planned(tasks=3, replans=1)
+
+
+def test_a_child_plans_again_only_as_often_as_it_was_given() -> None:
+    story = Story(strategy=Supervisor(synthesizer=None), limits=Limits(replans=5))
+    story.start(budget=Budget(replans=0))
+    story.succeed("plan-1", plan(task("a"), task("b")))
+
+    story.succeed("a", replan_hint="another way")
+
+    assert "plan-2" not in story.state.tasks
+
+
+def test_a_team_that_planned_more_than_it_was_given_ends_the_work_with_the_limit() -> None:
+    story = Story(strategy=Supervisor(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4))
+    story.agents = ("refunds", "worker")
+    story.planned(task("t1", "refunds"), task("t2", "worker"))
+
+    story.succeed("t1", "done", planned=Planned(tasks=9))
+
+    assert (story.outcome.status, story.outcome.reason) == (
+        "partial",
+        "the limit of 4 tasks was passed: 11 planned",
+    )
+
+
+def test_a_child_that_was_cancelled_says_so_and_no_fallback_does_its_work() -> None:
+    below = child()
+    below.control("cancel", by="ops", reason="a mistake")
+    told = result_of(below).error
+    story = Story(cards=(card("refunds", team=True, fallback="worker"), card("worker")), agents=("refunds", "worker"))
+    story.planned(task("t1", "refunds"))
+
+    story.fail("t1", told)
+
+    assert told == AttemptError(kind="cancelled", message="team cancelled: cancelled by ops: a mistake")
+    assert story.statuses() == {"t1": "failed"}
+
+
+def test_what_a_child_asks_of_a_person_expires_with_the_task_that_its_parent_waits_for() -> None:
+    story = child()
+    story.cards = (card("worker", approval="required"),)
+
+    story.succeed("plan-1", plan(task("a")))
+
+    assert [pending.expires_at for pending in story.state.approvals.values()] == [PARENT.deadline]
+
+
+def test_a_child_s_own_limit_for_answers_of_people_may_come_first() -> None:
+    story = child(limits=Limits(approval=1))
+    story.cards = (card("worker", approval="required"),)
+
+    story.succeed("plan-1", plan(task("a")))
+
+    assert [each.expires_at - each.asked_at for each in story.state.approvals.values()] == [timedelta(seconds=1)]
+
+
+def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
+    story = Story(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
+    story.planned(task("t1", "refunds"), task("t2", "worker"), task("t3", "refunds", needs=["t1"]))
+
+    story.control("cancel", by="ops", reason="a mistake")
+
+    started = child_id_for("refunds", WORKFLOW, "t1", 1)
+    told = [(message.subject, message.event) for message in messages(story.state) if isinstance(message.event, Control)]
+    assert told == [
+        (
+            SUBJECTS.control("refunds", started, "parent"),
+            Control(action="cancel", reason="cancelled by ops: a mistake", by="its parent wf_1"),
+        )
+    ]
+
+
+def test_a_child_ends_in_time_for_its_parent_to_hear_it() -> None:
+    story = child(limits=Limits(task_timeout=1000))
+    story.succeed("plan-1", {"tasks": [task("a"), task("b", "worker")]})
+    story.succeed("a")
+
+    story.fire()
+
+    assert story.now == T0 + timedelta(seconds=50)
+    assert story.task("synthesis").deadline == PARENT.deadline
+
+
+def test_what_a_child_is_survives_a_snapshot() -> None:
+    assert isinstance(child().state, State)  # a story checks each step so
+    assert child().state.depth == 1
+    assert child().handoff("plan-1").depth == 1

@@ -1,0 +1,26 @@
+"""Requests as a person reads them in a list."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import JsonValue
+
+from pointsman.core.views.formatting import request_text
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        ("mend it", "mend it"),
+        ({"question": "why?"}, "why?"),
+        ({"intent": "find the charges", "request": "I was charged twice"}, "find the charges"),
+        ({"a": 1, "b": "c"}, '{"a":1,"b":"c"}'),
+        ({"intent": 7, "b": "c"}, '{"intent":7,"b":"c"}'),
+        ({"text": ""}, '{"text":""}'),
+        ([1], "[1]"),
+        (None, "null"),
+        ("", "(the request could not be read)"),
+    ],
+)
+def test_a_request_is_told_by_its_words_where_it_has_any(request_: JsonValue, text: str) -> None:
+    assert request_text(request_) == text

@@ -1,0 +1,167 @@
+"""Whatever lies on a stream becomes an input or a typed error, in little time: nothing that is sent ends a process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.mutations import at_most, mutated
+
+from pointsman.core.model.inputs import RequestReceived, RequestRefused
+from pointsman.engine.log.requests import read_inbox, read_request, unreadable_result, workflow_of
+from pointsman.ports.bus import Stored
+from pointsman_schemas.envelope import Envelope, encode, encode_structured
+from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
+from pointsman_schemas.events import AttemptError, Control, Request, Result, Timer, Usage
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Supervisor, Team
+
+steady = settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TEAM = Team(name="team", agents="*", strategy=Supervisor(), limits=Limits())
+SUBJECTS = Subjects()
+
+REQUEST = Request(input={"text": "hi", "rows": [1, 2.5, None]}, deadline=5, metadata={"a": {"b": []}}, reply_to="a.b")
+RESULT = Result(
+    workflow_id="wf_1", task_id="t1", attempt=1, agent="billing", status="failed", output={"text": "é", "n": 1},
+    error=AttemptError(kind="handler_error", message="no", retryable=True, retry_after=1.5), usage=Usage(calls=1),
+    confidence=0.5, started_at=NOW, ended_at=NOW,
+)  # fmt: skip
+CONTROL = Control(action="cancel", task_id="t1", reason="r", by="me")
+TIMER = Timer(name="wake-1", due=NOW)
+
+
+def headers_of(kind: str) -> dict[str, str]:
+    return encode(Envelope(id="e1", type=f"io.pointsman.{kind}.v1", source="/shop", time=NOW, subject="wf_1"))
+
+
+def structured(kind: str, data: Any) -> bytes:
+    envelope = Envelope(id="e1", type=f"io.pointsman.{kind}.v1", source="/shop", time=NOW, subject="wf_1")
+    return encode_structured(envelope, data)[1]
+
+
+STRUCTURED = {"Content-Type": "application/cloudevents+json"}
+BODIES = tuple(dump(each) for each in (REQUEST, RESULT, CONTROL, TIMER))
+EVENTS = tuple(
+    structured(kind, each.model_dump(mode="json"))
+    for kind, each in (("request", REQUEST), ("result", RESULT), ("control", CONTROL), ("timer", TIMER))
+)
+INBOX = (
+    SUBJECTS.result("team", "wf_1", "billing", "t1", 1),
+    SUBJECTS.control("team", "wf_1", "c1"),
+    SUBJECTS.timer("team", "wf_1", "wake-1"),
+)
+
+bodies = st.binary(max_size=200) | mutated(BODIES)
+odd = st.sampled_from(("", "a", "%FF", "%", "\udcff", "é", "1.0", "2.0", "application/json", "text/plain", "x" * 5000))
+headers = st.sampled_from(
+    ({}, STRUCTURED, {"Nats-Msg-Id": "7"}, *(headers_of(kind) for kind in ("request", "result", "control", "timer")))
+)
+changes = st.dictionaries(st.sampled_from((*headers_of("request"), "Content-Type", "traceparent", "tracestate")), odd,
+                          max_size=3)  # fmt: skip
+mails = st.tuples(headers, bodies) | st.tuples(st.just(STRUCTURED), mutated(EVENTS))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Stored("tenant.request.crew", b'{"input": "x"}', {}, 7, NOW),
+        Stored("pointsman.request.other", b'{"input": "x"}', {}, 7, NOW),
+        Stored("pointsman.request.crew", b'{"input": "x"}', {}, 8, NOW),
+        Stored("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)),  # the stream was made anew
+    ],
+    ids=["namespace", "team", "place", "stream"],
+)
+def test_bare_requests_of_different_tenants_teams_and_streams_are_different_workflows(other: Stored) -> None:
+    one = Stored("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW)
+
+    assert workflow_of(one) == workflow_of(replace(one, headers={"Accept": "*/*"}))  # delivered again
+    assert workflow_of(one) != workflow_of(other)
+
+
+def stored(subject: str, headers: dict[str, str], body: bytes) -> Stored:
+    return Stored(subject, body, headers, 7, NOW)
+
+
+@steady
+@given(mails, changes)
+def test_any_request_is_received_or_refused(mail: tuple[dict[str, str], bytes], changed: dict[str, str]) -> None:
+    with at_most(0.2):
+        received = read_request(stored(SUBJECTS.request("team"), {**mail[0], **changed}, mail[1]), TEAM, "pointsman")
+
+    assert isinstance(received, RequestReceived | RequestRefused)
+    assert len(received.admission.request_id) <= 256
+    if isinstance(received, RequestRefused):
+        assert len(received.error.message) < 2_000
+
+
+@steady
+@given(st.sampled_from(INBOX), mails, changes)
+def test_any_inbox_message_is_read_or_is_a_contract_error(
+    subject: str, mail: tuple[dict[str, str], bytes], changed: dict[str, str]
+) -> None:
+    message = stored(subject, {**mail[0], **changed}, mail[1])
+    address = SUBJECTS.parse_inbox(subject)
+
+    refusal = None
+    with at_most(0.2):
+        try:
+            read_inbox(message, address)
+        except ContractError as error:
+            refusal = error
+            if address.kind == "result":
+                unreadable_result(message, address, error)
+
+    assert len(str(refusal)) < 2_000
+
+
+@pytest.mark.parametrize(
+    "other", [{"workflow_id": "wf_2"}, {"task_id": "t2"}, {"attempt": 2}, {"agent": "refunds"}], ids=str
+)
+def test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused(other: dict[str, Any]) -> None:
+    message = stored(INBOX[0], headers_of("result"), dump(RESULT.model_copy(update=other)))
+
+    with pytest.raises(UndecodableEvent, match="publish on the handoff's return_to"):
+        read_inbox(message, SUBJECTS.parse_inbox(INBOX[0]))
+
+
+@pytest.mark.parametrize("place", range(3), ids=["result", "control", "timer"])
+def test_an_event_of_another_type_or_version_than_its_subject_s_is_refused_and_named(place: int) -> None:
+    message = stored(INBOX[place], headers_of("outcome"), BODIES[place + 1])
+
+    with pytest.raises(UnknownEventType, match=r"'io\.pointsman\.outcome\.v1'; expected 'io\.pointsman\.(re|co|ti)"):
+        read_inbox(message, SUBJECTS.parse_inbox(INBOX[place]))
+
+
+@steady
+@given(st.text(max_size=60) | st.lists(st.sampled_from(("inbox", "team", "result", "²", "1", "", ">", "*", "timer")))
+       .map(lambda parts: ".".join(("pointsman", *parts))))  # fmt: skip
+def test_any_subject_is_an_address_or_a_contract_error(subject: str) -> None:
+    for parse in (SUBJECTS.parse_inbox, SUBJECTS.parse_handoff):
+        try:
+            parse(subject)
+        except ContractError:
+            continue
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_is_mutated_here_is_valid_before(body: bytes) -> None:
+    kind = ("request", "result", "control", "timer")[BODIES.index(body)]
+    if kind == "request":
+        assert isinstance(
+            read_request(stored(SUBJECTS.request("team"), headers_of(kind), body), TEAM, "pointsman"), RequestReceived
+        )
+    else:
+        subject = next(each for each in INBOX if f".{kind}." in each)
+        assert read_inbox(stored(subject, headers_of(kind), body), SUBJECTS.parse_inbox(subject))

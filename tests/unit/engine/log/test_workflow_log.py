@@ -1,0 +1,41 @@
+"""A commit is under way before anything else is done for the state that it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from support.core import SUBJECTS, Story, task
+
+from pointsman.clock import SystemClock
+from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.ports.bus import Bus
+
+
+class Wire:
+    """A connection of which only publishing is known: it writes when the turn of the loop is over, and says so."""
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    def publish(self, *_: object, **__: object) -> Coroutine[Any, Any, int]:
+        asyncio.get_running_loop().call_soon(self.happened.append, "written")
+        return self._stored()
+
+    async def _stored(self) -> int:
+        self.happened.append("waited for")
+        return 1
+
+
+async def test_a_commit_is_written_before_what_it_owes_is_made_ready() -> None:
+    happened: list[str] = []
+    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    log = WorkflowLog(cast(Bus, Wire(happened)), SUBJECTS, SystemClock(), "team")
+
+    await log.commit(
+        Head(), story.state.workflow_id, (), story.state, "cause", meanwhile=lambda _: happened.append("made ready")
+    )
+
+    assert happened == ["written", "made ready", "waited for"]

@@ -1,0 +1,343 @@
+"""People in the loop, over the in-memory bus with the real engines, through the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, JsonValue
+from support.memory import on_memory
+from support.system import planner_of, synthesizer
+from support.waiting import until
+
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tools import tool
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
+from pointsman.errors import ContractError, NotFound
+from pointsman.ports.model import ToolSpec
+from pointsman.settings import Settings
+from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman_schemas.events import Approval, Control
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.team import Supervisor, Team
+
+TEAM = Team(name="bank", strategy=Supervisor(synthesizer=None))
+PAY = {"id": "pay", "agent": "payer", "intent": "pay the bill"}
+
+
+def payer(paid: list[Any]) -> Agent:
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(request: dict[str, Any]) -> str:
+        paid.append(request)
+        return "paid"
+
+    return pay
+
+
+async def asked(client: Client, count: int = 1) -> Sequence[Approval]:
+    async def there() -> bool:
+        return len(await client.approvals()) >= count
+
+    await until(there)
+    return await client.approvals()
+
+
+async def test_nothing_is_paid_before_a_person_allows_it() -> None:
+    paid: list[Any] = []
+    async with on_memory(TEAM, [planner_of(PAY), payer(paid)]) as client:
+        workflow = await client.submit("bank", {"amount": 900})
+        (question,) = await asked(client)
+        before = list(paid)
+        (summary,) = await client.list()
+
+        said = await client.approve(question.id, input={"amount": 90}, by="Ann")
+        outcome = await workflow.outcome(10)
+
+        assert (before, paid) == ([], [{"amount": 90}])
+        assert summary.status == "waiting for approval"
+        assert (said.counted, said.said) == (True, f"{question.id} is approved")
+        assert (outcome.status, outcome.answer) == ("completed", "paid")
+        assert await client.approvals() == []
+
+
+async def test_a_second_answer_is_told_what_the_first_was() -> None:
+    async with on_memory(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
+        workflow = await client.submit("bank", "pay")
+        first, second = await asked(client, 2)
+        await client.reject(first.id, reason="no", by="Ann")
+
+        again = await client.approve(first.id, by="Bo")
+        await client.reject(second.id, by="Bo")
+        outcome = await workflow.outcome(10)
+        late = await client.approve(second.id)
+
+        assert (again.counted, again.said) == (False, f"{first.id} was already rejected by Ann; nothing has changed")
+        assert late.counted is False
+        assert outcome.status == "failed"
+        with pytest.raises(NotFound, match="was ever asked for"):
+            await client.approve(f"{workflow.id}-a9")
+
+
+async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
+    async with on_memory(TEAM, [planner_of(PAY), payer([])]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+        await workflow.cancel()
+        await workflow.outcome(10)
+
+        said = await client.approve(question.id)
+
+        assert (said.counted, said.said) == (
+            False,
+            f"the workflow has ended: cancelled; {question.id} is asked no more",
+        )
+        assert await client.approvals() == []
+
+
+async def test_any_system_answers_by_one_message_without_headers() -> None:
+    async with on_memory(TEAM, [planner_of(PAY), payer([])]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+
+        await client.bus.publish(question.answer_to, dump(Control(action="approve", approval=question.id)), {})
+
+        assert (await workflow.outcome(10)).status == "completed"
+
+
+async def test_it_waits_through_a_restart_of_everything() -> None:
+    broker, settings, paid = MemoryBroker(), Settings(ack_wait=2), []  # type: ignore[var-annotated]
+    agents = [planner_of(PAY), payer(paid)]
+    client = Client(broker.connect())
+
+    async def run(stop: asyncio.Event) -> None:
+        engine = SupervisorEngine(broker.connect(), TEAM, settings, SystemClock())
+        await asyncio.gather(engine.run(stop), Worker(broker.connect(), agents, settings).run(stop))
+
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(stop))
+    await until(lambda: client.agents())
+    workflow = await client.submit("bank", "pay")
+    (question,) = await asked(client)
+    stop.set()
+    await running
+
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(stop))
+    await client.approve(question.id)
+
+    assert (await workflow.outcome(10)).status == "completed"
+    assert len(paid) == 1
+    stop.set()
+    await running
+
+
+async def test_a_team_may_want_its_plan_approved() -> None:
+    @agent(name="worker", description="Works")
+    async def work(request: dict[str, Any]) -> str:
+        return "done"
+
+    plan = {"id": "t1", "agent": "worker", "intent": "do the work"}
+    async with on_memory(
+        TEAM.model_copy(update={"approve_plan": True}), [planner_of(plan), work, synthesizer]
+    ) as client:
+        workflow = await client.submit("bank", "work")
+        (question,) = await asked(client)
+        await client.approve(question.id)
+
+        assert (await workflow.outcome(10)).answer == "done"
+        assert question.input == {"goal": "the test's", "tasks": [plan]}
+
+
+async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_person_gave() -> None:
+    refunded: list[tuple[str, int]] = []
+    looked: list[str] = []
+
+    @tool
+    async def look_up(customer: str) -> int:
+        """Finds what a customer paid."""
+        looked.append(customer)
+        return 900
+
+    @tool(approval=True)
+    async def refund(customer: str, amount: int) -> str:
+        """Pays money back."""
+        refunded.append((customer, amount))
+        return "refunded"
+
+    model = ScriptedModel(
+        calling(("look_up", {"customer": "C1"})),
+        calling(("refund", {"customer": "C1", "amount": 900})),
+        saying("It is refunded."),
+    )
+    clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[look_up, refund], model=model)
+    task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
+    async with on_memory(TEAM, [planner_of(task), clerk]) as client:
+        workflow = await client.submit("bank", "refund me")
+        (question,) = await asked(client)
+        before = list(refunded)
+        await client.approve(question.id, input={"customer": "C1", "amount": 90})
+        outcome = await workflow.outcome(10)
+
+    assert (question.tool, question.input) == ("refund", {"customer": "C1", "amount": 900})
+    assert (before, refunded) == ([], [("C1", 90)])
+    assert looked == ["C1"], "what was done before the question is not done again"
+    assert (outcome.status, outcome.answer) == ("completed", "It is refunded.")
+    assert outcome.usage.calls == 3
+    assert {each.task_id: each.attempts for each in outcome.tasks}["t1"] == 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_once: bool) -> None:
+    paid: list[int] = []
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    call: tuple[str, JsonValue] = ("pay", {"amount": 9})
+    wanted = [calling(call, call)] if at_once else [calling(call), calling(call)]
+    model = ScriptedModel(*wanted, saying("done"))
+    clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
+    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
+        workflow = await client.submit("bank", "pay 9")
+        (first,) = await asked(client)
+        await client.approve(first.id, input={"amount": 8})
+
+        async def again() -> bool:
+            return [each.id for each in await client.approvals()] not in ([], [first.id])
+
+        await until(again)
+        (second,) = await client.approvals()
+        before = list(paid)
+        await client.reject(second.id, reason="once is enough", by="Ann")
+        outcome = await workflow.outcome(10)
+
+    assert (first.input, second.input) == ({"amount": 9}, {"amount": 9})
+    assert before == ([] if at_once else [8]), "of what is called at once, all is asked before any of it runs"
+    assert paid == [8]
+    told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
+    assert told == ["paid", "pay failed: the use of pay was not allowed: once is enough; do without it"]
+    assert outcome.status == "completed"
+
+
+async def test_what_was_rejected_is_not_asked_about_again() -> None:
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pays."""
+        raise AssertionError("it was rejected")
+
+    model = ScriptedModel(calling(("pay", {"amount": 9})), calling(("pay", {"amount": 9})), saying("done"))
+    clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
+    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
+        workflow = await client.submit("bank", "pay 9")
+        (question,) = await asked(client)
+        await client.reject(question.id, reason="no")
+        outcome = await workflow.outcome(10)
+        left = await client.approvals()
+
+    assert left == []
+    assert outcome.status == "completed"
+
+
+async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_stays_open() -> None:
+    refunded: list[int] = []
+
+    @tool(approval=True)
+    async def refund(customer: str, amount: int) -> str:
+        """Pays money back."""
+        refunded.append(amount)
+        return "refunded"
+
+    model = ScriptedModel(calling(("refund", {"customer": "C1", "amount": 900})), saying("It is refunded."))
+    clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[refund], model=model)
+    task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
+    async with on_memory(TEAM, [planner_of(task), clerk]) as client:
+        workflow = await client.submit("bank", "refund me")
+        (question,) = await asked(client)
+
+        with pytest.raises(ContractError, match=r"refund: \$\.customer: 5 is not of type 'string'; .* still waits"):
+            await client.approve(question.id, input={"customer": 5, "amount": 90})
+        with pytest.raises(ContractError, match="'amount' is a required property"):
+            await client.approve(question.id, input={"customer": "C1"})
+        with pytest.raises(ContractError, match="'cents' was unexpected"):
+            await client.approve(question.id, input={"customer": "C1", "amount": 9, "cents": 1})
+        still = [each.id for each in await client.approvals()]
+        said = await client.approve(question.id, input={"customer": "C1", "amount": 90})
+        outcome = await workflow.outcome(10)
+
+    assert still == [question.id]
+    assert (said.counted, outcome.status, refunded) == (True, "completed", [90])
+
+
+async def test_an_input_that_does_not_fit_the_agent_is_refused_and_the_question_stays_open() -> None:
+    class Bill(BaseModel):
+        amount: int
+
+    paid: list[int] = []
+
+    @agent(name="payer", description="Pays", approval="required")
+    async def pay(bill: Bill) -> str:
+        paid.append(bill.amount)
+        return "paid"
+
+    async with on_memory(TEAM, [planner_of({**PAY, "input": {"amount": 900}}), pay]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+
+        with pytest.raises(ContractError, match=r"the agent payer: \$\.amount: 'much' is not of type 'integer'"):
+            await client.approve(question.id, input={"amount": "much"})
+        await client.approve(question.id, input={"amount": 90})
+
+        assert (await workflow.outcome(10)).status == "completed"
+        assert paid == [90]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "nonsense"}, {"$ref": "https://schemas.example/refund"}, {"type": "string", "pattern": r"\p{L}+"}],
+)
+async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[str, Any]) -> None:
+    got: list[str] = []
+
+    @tool(approval=True)
+    async def note(text: str) -> str:
+        """Notes it."""
+        got.append(text)
+        return "noted"
+
+    note.spec = ToolSpec("note", "Notes it.", {"type": "object", "properties": {"text": schema}})
+    model = ScriptedModel(calling(("note", {"text": "a"})), saying("It is noted."))
+    clerk = LLMAgent(name="clerk", description="Notes", instructions="Note.", tools=[note], model=model)
+    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "note"}), clerk]) as client:
+        workflow = await client.submit("bank", "note")
+        (question,) = await asked(client)
+
+        await client.approve(question.id, input={"text": "b"})
+
+        assert (await workflow.outcome(10)).status == "completed"
+        assert got == ["b"]
+
+
+async def test_an_agent_whose_call_was_rejected_may_do_without_it() -> None:
+    @tool(approval=True)
+    async def wipe() -> str:
+        """Wipes the disk."""
+        raise AssertionError("it was rejected")
+
+    context = Context.for_test()
+    said = {"tool": "wipe", "verdict": "rejected", "by": "Ann", "reason": "no"}
+    handoff = context.handoff.model_validate({**context.handoff.model_dump(), "verdicts": [said]})
+
+    result = await wipe.call("{}", Context(handoff, context.reporter))
+
+    assert (result.is_error, result.text) == (True, "wipe failed: the use of wipe was not allowed: no; do without it")

@@ -1,0 +1,315 @@
+"""A dead letter can be looked at, replayed once, and discarded."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing, store
+from support.system import echo
+
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
+from pointsman.errors import NotFound
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
+from pointsman_schemas.ids import derived_id, workflow_id_for
+from pointsman_schemas.log import TaskReopened
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+
+SUBJECTS = Subjects()
+REQUEST = b'{"input": "mend it"}'
+
+
+@pytest.fixture
+def bus() -> MemoryBus:
+    return MemoryBus()
+
+
+@pytest.fixture
+def letters(bus: MemoryBus) -> DeadLetters:
+    return DeadLetters(bus, SUBJECTS)
+
+
+async def bury(bus: MemoryBus, name: str = "d1", **changes: Any) -> None:
+    fields: dict[str, Any] = {
+        "id": name,
+        "origin": "fitter",
+        "cause": AttemptError(kind="handler_error", message="out of bolts"),
+        "attempts": 3,
+        "subject": f"pointsman.handoff.fitter.{WORKFLOW}.t1.3",
+        "body": base64.b64encode(b"{}").decode(),
+        "workflow_id": WORKFLOW,
+        "team": TEAM,
+        "task_id": "t1",
+        "at": START,
+        **changes,
+    }
+    letter = DeadLetter(**fields)
+    envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=START)
+    await bus.publish(SUBJECTS.dead(letter.origin, letter.workflow_id, name), dump(letter), encode(envelope))
+
+
+async def bury_request(bus: MemoryBus, body: bytes = REQUEST, headers: Mapping[str, str] | None = None) -> None:
+    await bury(
+        bus, origin=TEAM, workflow_id=None, task_id=None, subject=f"pointsman.request.{TEAM}", headers=headers or {},
+        body=base64.b64encode(body).decode(),
+    )  # fmt: skip
+
+
+async def all_of(bus: MemoryBus, subject: str) -> list[Any]:
+    return [stored async for stored in bus.read("work", subject)]
+
+
+async def test_letters_are_listed_by_origin_and_by_workflow(bus: MemoryBus, letters: DeadLetters) -> None:
+    await bury(bus, "d1")
+    await bury(bus, "d2", origin="tester")
+    await bury(bus, "d3", workflow_id="wf_other")
+
+    async def names(**which: Any) -> list[str]:
+        return [letter.content.id for letter in await letters.list(**which)]
+
+    assert await names() == ["d1", "d2", "d3"]
+    assert await names(origin="fitter") == ["d1", "d3"]
+    assert await names(workflow=WORKFLOW) == ["d1", "d2"]
+    assert await names(origin="fitter", workflow=WORKFLOW) == ["d1"]
+    assert await names(limit=2) == ["d1", "d2"]
+
+
+async def test_letters_are_listed_by_cause_and_by_time_from_the_first_moment_to_before_the_last(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    for second in range(3):
+        await bury(bus, f"d{second}", at=at(second))
+    await bury(bus, "d3", at=at(1), cause=AttemptError(kind="timeout", message="no answer"))
+
+    found = await letters.list(cause="handler_error", since=at(1), until=at(2))
+
+    assert [letter.content.id for letter in found] == ["d1"]
+
+
+async def test_an_unknown_letter_is_not_found(letters: DeadLetters) -> None:
+    with pytest.raises(NotFound, match="d9"):
+        await letters.get("d9")
+
+
+@pytest.mark.parametrize(("body", "decoded"), [(b'{"a": 1}', {"a": 1}), (b"\xff not json", "\ufffd not json")])
+async def test_a_body_is_shown_as_json_or_else_as_text(
+    bus: MemoryBus, letters: DeadLetters, body: bytes, decoded: object
+) -> None:
+    await bury(bus, body=base64.b64encode(body).decode())
+
+    assert (await letters.get("d1")).decoded == decoded
+
+
+async def test_a_discarded_letter_is_gone_and_discarding_it_again_says_so(bus: MemoryBus, letters: DeadLetters) -> None:
+    await bury(bus)
+    letter = await letters.get("d1")
+
+    assert await letters.discard(letter) is True
+    assert await letters.discard(letter) is False
+    assert await letters.list() == ()
+
+
+async def test_a_request_is_sent_again_under_an_id_that_follows_from_the_letter(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    headers = encode(Envelope(id="r-1", type=Request.event_type, source="/shop", time=START, correlation_id="order 7"))
+    nats = {"Nats-Msg-Id": "r-1", "Nats-Expected-Last-Subject-Sequence": "0"}
+    await bury_request(bus, headers=headers | nats)
+
+    done = await letters.replay(await letters.get("d1"))
+
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    envelope, body = decode(sent.headers, sent.body)
+    assert envelope is not None
+    assert envelope.id != "r-1"
+    assert (envelope.source, envelope.correlation_id, body) == ("/shop", "order 7", REQUEST)
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
+    assert (done.action, done.removed) == ("request", True)
+    assert await letters.list() == ()
+
+
+async def test_a_bare_request_is_identified_by_its_message_id(bus: MemoryBus, letters: DeadLetters) -> None:
+    await bury_request(bus)
+
+    done = await letters.replay(await letters.get("d1"))
+
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    message_id = "replay-" + derived_id("replay", "d1")
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), message_id)
+    assert not [name for name in sent.headers if name.lower().startswith("ce-")]
+
+
+async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, letters: DeadLetters) -> None:
+    event = {"specversion": "1.0", "id": "r-1", "type": Request.event_type, "source": "/shop", "data": {"input": "x"}}
+    await bury_request(bus, json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
+
+    done = await letters.replay(await letters.get("d1"))
+
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), json.loads(sent.body)["id"], "/shop")
+    assert json.loads(sent.body)["data"] == {"input": "x"}
+
+
+async def test_what_a_letter_could_not_hold_is_replayed_whole_from_its_stream_or_not_at_all(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    subject = f"pointsman.request.{TEAM}"
+    sequence = await bus.publish(subject, REQUEST, {})
+    cut: dict[str, Any] = {"body": base64.b64encode(REQUEST[:3]).decode(), "truncated": True, "sequence": sequence}
+    await bury(bus, origin=TEAM, workflow_id=None, task_id=None, subject=subject, **cut)
+    letter = await letters.get("d1")
+
+    await letters.replay(letter, keep=True)
+
+    assert [each.body for each in await all_of(bus, subject)] == [REQUEST, REQUEST]
+    await bus.delete("work", sequence)
+    with pytest.raises(NotReplayable, match=f"message {sequence} of .* is gone"):
+        await letters.replay(letter)
+
+
+async def test_replaying_a_request_twice_is_one_workflow(bus: MemoryBus, letters: DeadLetters) -> None:
+    await bury_request(bus)
+    letter = await letters.get("d1")
+
+    first = await letters.replay(letter, keep=True)
+    second = await letters.replay(letter)
+
+    assert (first.workflow, first.removed, second.removed) == (second.workflow, False, True)
+    assert len(await all_of(bus, f"pointsman.request.{TEAM}")) == 1
+
+
+async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: MemoryBus, letters: DeadLetters) -> None:
+    await store(bus, *failing())
+    await store(bus, TaskReopened(at=at(6), event_id=derived_id("replay", "d1"), task_id="t1"), number=2)
+    await bury(bus)
+    letter = await letters.get("d1")
+
+    done = await letters.replay(letter, keep=True)
+    await letters.replay(letter)
+
+    [sent] = await all_of(bus, f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
+    control = parse(Control, sent.body)
+    assert (control.action, control.task_id) == ("replay", "t1")
+    assert (done.action, done.workflow) == ("task", WORKFLOW)
+    assert await letters.list() == ()
+
+
+async def test_a_letter_is_kept_until_the_log_says_that_its_task_is_open_again(bus: MemoryBus) -> None:
+    await store(bus, *failing())
+    await bury(bus)
+    letters = DeadLetters(bus, SUBJECTS, patience=0.01)
+
+    with pytest.raises(NotReplayable, match="is kept"):
+        await letters.replay(await letters.get("d1"))
+
+    assert len(await letters.list()) == 1
+    assert len(await all_of(bus, f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")) == 1
+
+
+async def test_a_workflow_that_ends_instead_is_said_to_have_ended(bus: MemoryBus, letters: DeadLetters) -> None:
+    await store(bus, *failing())
+    await bury(bus)
+    replaying = asyncio.create_task(letters.replay(await letters.get("d1")))
+
+    await store(bus, ended("partial", 6), number=2)
+
+    with pytest.raises(NotReplayable, match="ended: partial"):
+        await replaying
+
+
+async def test_a_handoff_of_an_ended_workflow_is_refused_and_kept(bus: MemoryBus, letters: DeadLetters) -> None:
+    await store(bus, *completed())
+    await bury(bus)
+
+    with pytest.raises(NotReplayable, match="--as-new"):
+        await letters.replay(await letters.get("d1"))
+
+    assert len(await letters.list()) == 1
+
+
+async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, letters: DeadLetters) -> None:
+    await store(bus, *completed())
+    await bury(bus)
+    await bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"}))
+    letter = await letters.get("d1")
+
+    first = await letters.replay(letter, as_new=True, keep=True)
+    second = await letters.replay(letter, as_new=True)
+
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    envelope, body = decode(sent.headers, sent.body)
+    request = parse(Request, body)
+    assert envelope is not None
+    assert (envelope.correlation_id, envelope.causation_id) == ("c-1", "d1")
+    assert (request.input, request.deadline) == ("mend it", 600)
+    assert (
+        first.workflow
+        == second.workflow
+        == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
+        != WORKFLOW
+    )
+
+
+async def test_a_new_workflow_does_not_take_the_place_of_a_letter_whose_agent_is_not_alive(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    await store(bus, *completed())
+    await bury(bus)
+    letter = await letters.get("d1")
+
+    with pytest.raises(NotReplayable, match=r"'fitter', and none of that name is alive.*the letter is kept"):
+        await letters.replay(letter, as_new=True)
+
+    assert await all_of(bus, f"pointsman.request.{TEAM}") == []
+    kept = await letters.replay(letter, as_new=True, keep=True)
+    assert (kept.action, kept.removed) == ("request", False)
+    assert len(await letters.list()) == 1
+
+
+async def test_an_inbox_event_of_a_running_workflow_is_published_again(bus: MemoryBus, letters: DeadLetters) -> None:
+    await store(bus, *failing())
+    subject = f"pointsman.inbox.{TEAM}.{WORKFLOW}.result.fitter.t1.1"
+    await bury(bus, subject=subject, body=base64.b64encode(b'{"late": true}').decode(), headers={"ce-id": "old"})
+
+    done = await letters.replay(await letters.get("d1"))
+
+    [sent] = await all_of(bus, subject)
+    assert (done.action, sent.body) == ("event", b'{"late": true}')
+    assert sent.headers["ce-id"] != "old"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"subject": "elsewhere.request"},
+        {"subject": f"pointsman.log.{TEAM}.{WORKFLOW}"},
+        {"workflow_id": None},
+        {"task_id": None},
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_replayed_is_said_and_kept(
+    bus: MemoryBus, letters: DeadLetters, changes: dict[str, Any]
+) -> None:
+    await store(bus, *failing())
+    await bury(bus, **changes)
+
+    with pytest.raises(NotReplayable):
+        await letters.replay(await letters.get("d1"))
+
+    assert len(await letters.list()) == 1
+
+
+async def test_a_letter_whose_workflow_has_no_log_is_not_found(bus: MemoryBus, letters: DeadLetters) -> None:
+    await bury(bus)
+
+    for as_new in (False, True):
+        with pytest.raises(NotFound):
+            await letters.replay(await letters.get("d1"), as_new=as_new)

@@ -1,0 +1,41 @@
+"""Where every request is taken, looking for those that wait costs no reading, however many there were."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.operations.queued_requests import unadmitted
+from pointsman.ports.bus import Stored, StreamKind
+from pointsman_schemas.subjects import Subjects
+
+SUBJECTS = Subjects("pointsman")
+
+
+class Counting(MemoryBus):
+    """A bus that remembers which subjects were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        self.reads.append(subject)
+        async for stored in super().read(stream, subject, after=after):
+            yield stored
+
+
+async def test_only_the_requests_of_teams_with_some_to_settle_are_read() -> None:
+    bus = Counting()
+    for team in ("shop", "busy", "idle"):
+        await bus.publish(SUBJECTS.request(team), b'{"input": "hello"}', {})
+    for team in ("busy", "idle"):
+        consumer = await bus.consumer(f"request-{team}", "work", SUBJECTS.request(team), ack_wait=30)
+        (delivery,) = await consumer.take(1)
+        if team == "idle":
+            await delivery.ack()
+
+    found = await unadmitted(bus, SUBJECTS)
+
+    assert [each.team for each in found] == ["busy", "shop"]
+    assert bus.reads == [SUBJECTS.request("busy"), SUBJECTS.request("shop")]

@@ -1,0 +1,533 @@
+"""Circuits over the in-memory bus: who opens them, who probes, and what a restart remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.core import Story, failure, judged_stage, task
+from support.prometheus import exposing, samples
+from support.system import echo
+from support.waiting import until
+
+from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.core.decision import Probe
+from pointsman.core.model.agent_health import Circuit, Circuits, closed
+from pointsman.core.tasks import agent_selection
+from pointsman.engine.operations.circuits import circuits_of
+from pointsman.engine.supervisor.circuit_breaker import SharedCircuits
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
+from pointsman.errors import BusUnavailable, NotFound, Refused, TaskError, UnknownOutcome
+from pointsman.ports.bus import Stored, StreamKind
+from pointsman.ports.clock import Clock
+from pointsman.settings import Settings
+from pointsman.testing import VirtualClock
+from pointsman_schemas.log import TaskDispatched, TaskHeld
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+
+ONE = Team(
+    name="crew", strategy=Pipeline(stages=(Stage(agent="worker"),)), limits=Limits(attempts=1, deadline=30, replans=0)
+)
+SETTINGS = Settings(ack_wait=2, circuit_failures=3, circuit_open=0.2)
+
+
+@dataclass
+class Patient:
+    """An agent that is ill until it is mended."""
+
+    error: Exception | None = field(default_factory=lambda: TaskError("the provider is down", retryable=True))
+    calls: int = 0
+    at_once: int = 0
+    most: int = 0
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.goes_on.set()
+
+    def agent(self, fallback: str | None = None) -> Agent:
+        @agent(name="worker", description="Works when it is well", fallback=fallback)
+        async def work(request: str) -> str:
+            self.calls += 1
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await asyncio.sleep(0.02)
+            await self.goes_on.wait()
+            self.at_once -= 1
+            if self.error is not None:
+                raise self.error
+            return "done"
+
+        return work
+
+
+@asynccontextmanager
+async def crew(
+    broker: MemoryBroker,
+    agents: Sequence[Agent],
+    *,
+    supervisors: int = 1,
+    settings: Settings = SETTINGS,
+    bus: type[MemoryBus] = MemoryBus,
+) -> AsyncIterator[Client]:
+    stop, client = asyncio.Event(), Client(broker.connect())
+    engines = [SupervisorEngine(bus(broker=broker), ONE, settings, SystemClock()) for _ in range(supervisors)]
+    parts: list[SupervisorEngine | Worker] = [*engines, Worker(broker.connect(), agents, settings)]
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
+
+    async def announced() -> bool:
+        return len(await client.agents()) == len(agents) and len(await client.teams()) == supervisors
+
+    await until(announced)
+    try:
+        yield client
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+
+
+async def fail_at(client: Client, times: int) -> None:
+    for _ in range(times):
+        assert (await (await client.submit("crew", "work")).outcome(10)).status == "failed"
+
+
+async def opened(client: Client) -> None:
+    async def there() -> bool:
+        return "worker" in await client.circuits()
+
+    await until(there)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_selection, "HOLD", timedelta(seconds=0.1))
+
+
+class Unanswering(MemoryBus):
+    """Stores what is committed, and does not say so."""
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        sequence = await super().publish(subject, body, headers, **more)
+        if ".log." in subject:
+            raise UnknownOutcome("no answer")
+        return sequence
+
+
+async def test_what_was_committed_without_an_answer_counts_as_well() -> None:
+    async with crew(MemoryBroker(), [Patient().agent()], bus=Unanswering) as client:
+        await fail_at(client, 3)
+        await opened(client)
+
+
+async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again() -> None:
+    patient, never = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=1.0)
+    async with crew(MemoryBroker(), [patient.agent()], settings=never) as client:
+        await fail_at(client, 3)
+        await opened(client)
+        held = [await client.submit("crew", "work") for _ in range(5)]
+
+        async def all_held() -> bool:
+            with suppress(NotFound):  # it has not begun
+                logs = [await client.entries(workflow.id) for workflow in held]
+                return all(any(isinstance(entry, TaskHeld) for entry in log) for log in logs)
+            return False
+
+        await until(all_held)
+        sent_while_open = patient.calls - 3
+        patient.error = None
+        outcomes = [await workflow.outcome(20) for workflow in held]
+
+        async def well() -> bool:
+            return not await client.circuits()
+
+        await until(well)
+
+    assert sent_while_open == 0
+    assert {outcome.status for outcome in outcomes} == {"completed"}, "held, and not burnt"
+    assert patient.calls == 3 + 5
+
+
+async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
+    patient = Patient()
+    async with crew(MemoryBroker(), [patient.agent()]) as client:
+        await fail_at(client, 3)
+        await opened(client)
+        await fail_at(client, 1)
+
+        async def again() -> bool:
+            circuits = await client.circuits()
+            return circuits["worker"].opened == 2
+
+        await until(again)
+        circuit = (await client.circuits())["worker"]
+
+    assert patient.calls == 4
+    assert (circuit.until - circuit.since).total_seconds() > 0.2 + 2 * 0.2 - 0.05
+
+
+async def test_three_supervisors_send_one_probe_between_them() -> None:
+    broker, patient = MemoryBroker(), Patient()
+    async with crew(broker, [patient.agent()], supervisors=3) as client:
+        while "worker" not in await client.circuits():
+            await fail_at(client, 1)
+        patient.most = before = 0
+        before = patient.calls
+        waiting = [await client.submit("crew", "work") for _ in range(12)]
+
+        async def probed_twice() -> bool:
+            return patient.calls >= before + 2
+
+        await until(probed_twice)
+        most, patient.error = patient.most, None
+        for workflow in waiting:
+            await workflow.outcome(20)
+
+    assert most == 1
+
+
+async def test_a_supervisor_that_begins_anew_knows_what_is_open() -> None:
+    broker, patient = MemoryBroker(), Patient()
+    long = Settings(ack_wait=2, circuit_failures=3, circuit_open=60)
+    async with crew(broker, [patient.agent()], settings=long) as client:
+        await fail_at(client, 3)
+        await opened(client)
+
+    async with crew(broker, [patient.agent()], settings=long) as client:
+        workflow = await client.submit("crew", "work", deadline=1)
+        outcome = await workflow.outcome(10)
+
+    assert patient.calls == 3
+    assert "worker kept failing and was sent no work" in outcome.gaps[0].reason
+
+
+async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() -> None:
+    patient, long = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=60)
+    async with crew(MemoryBroker(), [patient.agent(fallback="spare"), echo("spare")], settings=long) as client:
+        for _ in range(3):
+            await (await client.submit("crew", "work")).outcome(10)
+        await opened(client)
+        patient.calls = 0
+        workflow = await client.submit("crew", "work")
+        outcome = await workflow.outcome(10)
+        sent = [entry for entry in await client.entries(workflow.id) if isinstance(entry, TaskDispatched)]
+
+    assert outcome.status == "completed"
+    assert [(entry.agent, entry.instead_of) for entry in sent] == [("spare", "worker")]
+    assert patient.calls == 0
+
+
+@pytest.mark.parametrize(
+    "error", [Refused("not for me"), TaskError("what was asked makes no sense"), TaskError("no", kind="invalid_input")]
+)
+async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> None:
+    patient = Patient(error=error)
+    async with crew(MemoryBroker(), [patient.agent()]) as client:
+        await fail_at(client, 6)
+        circuits = await client.circuits()
+
+    assert (patient.calls, circuits) == (6, {})
+
+
+async def test_one_task_that_fails_again_and_again_opens_nothing() -> None:
+    patient = Patient()
+    broker, team = MemoryBroker(), ONE.model_copy(update={"limits": Limits(attempts=6, backoff=0.01, deadline=30)})
+    stop, client = asyncio.Event(), Client(broker.connect())
+    parts = [SupervisorEngine(broker.connect(), team, SETTINGS, SystemClock()).run(stop)]
+    parts.append(Worker(broker.connect(), [patient.agent()], SETTINGS).run(stop))
+    tasks = [asyncio.create_task(part) for part in parts]
+    await fail_at(client, 1)
+    circuits = await client.circuits()
+    stop.set()
+    await asyncio.gather(*tasks)
+
+    assert (patient.calls, circuits) == (6, {})
+
+
+async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None:
+    patient = Patient()
+    async with crew(MemoryBroker(), [patient.agent()], settings=Settings(ack_wait=2, circuit_failures=0)) as client:
+        await fail_at(client, 8)
+        circuits = await client.circuits()
+
+    assert (patient.calls, circuits) == (8, {})
+
+
+async def test_an_agent_whose_work_is_judged_is_well_when_the_judge_is_asked() -> None:
+    story = judged_stage()
+    begun, failed = story.state, story.fail("write", failure(retryable=True))
+    tried, asked = story.state, story.succeed("write")
+    judged, passed = story.state, story.succeed("judge-write", {"verdict": "pass"})
+    shared = SharedCircuits(MemoryBus(), Subjects(), SystemClock(), failures=2, seconds=60)
+    running = asyncio.create_task(shared.run())
+    shared.saw(begun, "wf_1", failed)
+    shared.saw(begun, "wf_2", failed)
+    await until(lambda: "write" in shared.open)
+    shared.saw(tried, "wf_1", asked)
+    await until(lambda: "write" not in shared.open)
+    shared.saw(begun, "wf_3", failed)
+    shared.saw(judged, "wf_1", passed)  # which says nothing new of it
+    shared.saw(begun, "wf_4", failed)
+    await until(lambda: "write" in shared.open)
+
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+@asynccontextmanager
+async def sharing(
+    *buses: MemoryBus, failures: int = 2, clock: Clock | None = None
+) -> AsyncIterator[list[SharedCircuits]]:
+    """What supervisors share, one for each bus."""
+    clock = clock or SystemClock()
+    all_of_them = [SharedCircuits(bus, Subjects(), clock, failures=failures, seconds=60) for bus in buses]
+    running = [asyncio.create_task(each.run()) for each in all_of_them]
+    try:
+        yield all_of_them
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_what_one_supervisor_has_seen_all_hear_of_also_after_the_broker_was_away() -> None:
+    class Away(MemoryBus):
+        times = 1
+
+        async def follow(
+            self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
+        ) -> AsyncGenerator[Stored, None]:
+            if self.times:
+                self.times -= 1
+                raise BusUnavailable("the broker is away")
+            async for stored in super().follow(stream, subjects, after=after):
+                yield stored
+
+    broker, clock = MemoryBroker(), VirtualClock()
+    async with sharing(MemoryBus(broker=broker), Away(broker=broker), clock=clock) as (first, second):
+        for number in range(2):
+            first._ended("worker", f"wf_{number}/t1", "", blamed=True)
+        await until(lambda: "worker" in first.open)
+        await clock.advance(1)
+
+        await until(lambda: "worker" in second.open)
+        first._succeeded("worker")
+        await until(lambda: not second.open)
+
+
+class Belated(MemoryBus):
+    """Hears of the first change alone, and of that when others have followed."""
+
+    goes_on: asyncio.Event
+
+    async def follow(
+        self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
+    ) -> AsyncGenerator[Stored, None]:
+        async for stored in super().follow(stream, subjects, after=after):
+            await self.goes_on.wait()
+            yield stored
+            await asyncio.Event().wait()
+
+
+async def test_what_is_heard_late_is_not_taken_for_news_and_what_was_not_heard_yet_is_looked_up() -> None:
+    broker, later = MemoryBroker(), datetime.now(UTC) + timedelta(seconds=61)
+    bus, other = Belated(broker=broker), SharedCircuits(MemoryBus(broker=broker), Subjects(), SystemClock(),
+                                                        failures=1, seconds=60)  # fmt: skip
+    bus.goes_on = asyncio.Event()
+    async with sharing(bus) as (shared,):
+        await other._change(lambda known: other._opened(known, "worker"))
+        await shared.load()
+        assert await other.claim({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
+        shared._ended("worker", "wf_1/t1", "wf_1/t1/1", blamed=False)
+        await until(lambda: not shared.open["worker"].probe and shared._sequence == 3)
+        known = shared.open
+
+        bus.goes_on.set()
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+        assert (await circuits_of(bus, Subjects()), shared.open) == (known, known)
+
+
+async def test_what_another_release_has_written_is_written_anew() -> None:
+    bus = MemoryBus()
+    await bus.publish(Subjects().limit("circuits"), b'{"agents": {"worker": "ill"}}', {})
+    async with sharing(bus, failures=1) as (shared,):
+        assert await circuits_of(bus, Subjects()) == {}
+        shared._ended("worker", "wf_1/t1", "", blamed=True)
+        await until(lambda: "worker" in shared.open)
+
+    assert (await circuits_of(bus, Subjects())).keys() == {"worker"}
+
+
+async def test_what_was_done_between_two_failures_makes_them_none_in_a_row() -> None:
+    async with sharing(MemoryBus()) as (shared,):
+        for number in range(4):
+            shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+            shared._succeeded("worker")
+
+    assert (shared._changes.empty(), shared._failing) == (True, {})
+
+
+@pytest.mark.parametrize("abandoned", [True, False])
+async def test_a_probe_that_shows_nothing_makes_room_for_another(abandoned: bool) -> None:
+    story = Story().planned(task("t1"))
+    before, now = story.state, datetime.now(UTC)
+    entries = story.control("cancel") if abandoned else story.fail("t1", failure("refused"))
+    later = now + timedelta(seconds=61)
+    async with sharing(MemoryBus()) as (shared,):
+        await shared._change(lambda known: shared._opened(known, "worker"))
+        assert await shared.claim({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
+
+        older = shared._probe_ended(shared._known, "worker", "wf_9/t1/1", blamed=True)  # sent before it opened
+        shared.saw(before, "wf_1", entries)
+        await until(lambda: not shared.open["worker"].probe)
+
+        assert (older.agents["worker"].probe, shared.open["worker"].opened) == ("wf_1/t1/1", 1)
+
+
+async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> None:
+    async def shows(figure: float) -> None:
+        async def seen() -> bool:
+            return [value for _, value in samples(figures).get("pointsman_circuit_state", ())] == [figure]
+
+        await until(seen)
+
+    patient = Patient()
+    with exposing() as figures:
+        async with crew(MemoryBroker(), [patient.agent()], settings=SETTINGS) as client:
+            await fail_at(client, 3)
+            await shows(2)
+            patient.error = None
+            patient.goes_on.clear()
+            probe = await client.submit("crew", "work")
+            await shows(1)
+            patient.goes_on.set()
+            await probe.outcome(10)
+            await shows(0)
+
+
+async def test_the_gauge_is_half_open_when_the_time_has_come_and_tells_of_nobody_who_is_gone() -> None:
+    bus, clock = MemoryBus(), VirtualClock()
+    circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=15))
+    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
+    card = echo("worker").card.model_copy(update={"instance": "i1"})
+    await bus.registry.announce(card)
+    shown: list[list[float]] = []
+
+    with exposing() as figures:
+        async with sharing(bus, clock=clock):
+            for announced in (True, True, True, False, True):
+                await (bus.registry.announce(card) if announced else bus.registry.withdraw(card))
+                await clock.advance(10)
+                shown.append([value for _, value in samples(figures).get("pointsman_circuit_state", ())])
+
+    assert shown == [[2], [1], [1], [], [1]]
+
+
+async def test_a_change_of_another_circuit_tells_nothing_of_an_agent_that_is_gone() -> None:
+    bus, clock = MemoryBus(), VirtualClock()
+    circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=60))
+    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"gone": circuit})), {})
+    await bus.registry.announce(echo("worker").card.model_copy(update={"instance": "i1"}))
+
+    with exposing() as figures:
+        async with sharing(bus, clock=clock):
+            await clock.advance(11)
+            both = Circuits(agents={"gone": circuit, "worker": circuit})
+            await bus.publish(Subjects().limit("circuits"), dump(both), {})
+            await clock.advance(1)
+            shown = samples(figures)["pointsman_circuit_state"]
+
+    assert [labels["gen_ai_agent_name"] for labels, _ in shown] == ["worker"]
+
+
+async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -> None:
+    broker = MemoryBroker()
+    now = datetime.now(UTC)
+
+    def shared() -> SharedCircuits:
+        return SharedCircuits(broker.connect(), Subjects(), SystemClock(), failures=1, seconds=0.5)
+
+    first, second = shared(), shared()
+    await first._change(lambda known: first._opened(known, "worker"))
+    await second.load()
+    later = now + timedelta(seconds=1)  # as a timer says that came a little before its time by the clock here
+    claims = [{"worker": Probe(f"wf_{n}/t1/1", now + timedelta(seconds=60))} for n in (1, 2)]
+
+    assert await first.claim(claims[0], later)
+    assert not await second.claim(claims[1], later)
+    assert await first.claim(claims[0], later)
+    assert first.open == second.open
+
+
+async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
+    class Slow(MemoryBus):
+        async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+            await held.wait()
+            return await super().publish(subject, body, headers, **more)
+
+    held = asyncio.Event()
+    shared = SharedCircuits(Slow(), Subjects(), SystemClock(), failures=3, seconds=60)
+    running = asyncio.create_task(shared.run())
+
+    with capture_logs() as logs:
+        for number in range(12):
+            shared._ended("worker", f"wf_{number}/t1", f"wf_{number}/t1/1", blamed=True)
+        held.set()
+
+        async def told() -> bool:
+            return "worker" in shared.open and shared._changes.empty()
+
+        await until(told)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+    assert [entry["event"] for entry in logs] == ["circuit_opened"]
+    assert shared._failing == {}  # else the next failures would be none of the first few, and open nothing
+
+
+@pytest.mark.parametrize(("left", "told"), [(1, ["circuit_opened"]), (0, [])])
+async def test_a_supervisor_that_comes_tells_of_a_circuit_whose_time_is_not_over(left: int, told: list[str]) -> None:
+    broker, clock = MemoryBroker(), VirtualClock()
+    circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=left))
+    await broker.connect().publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
+    shared = SharedCircuits(broker.connect(), Subjects(), clock, failures=3, seconds=60)
+
+    with capture_logs() as logs:
+        await shared.load()
+
+    assert "worker" in shared.open
+    assert [entry["event"] for entry in logs] == told
+
+
+async def test_a_circuit_that_somebody_has_closed_before_it_is_heard_to_be_open_opens_again() -> None:
+    broker = MemoryBroker()
+    shared, other = (
+        SharedCircuits(broker.connect(), Subjects(), SystemClock(), failures=2, seconds=60) for _ in range(2)
+    )
+    for number in range(2):
+        shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+    opening = shared._changes.get_nowait()
+    await other._change(lambda known: other._opened(known, "worker"))
+    await other._change(lambda known: closed(known, "worker"))
+    await shared.load()
+    await shared._change(lambda known: closed(opening(known), "worker"))  # of which nobody hears that it was open
+
+    for number in range(2, 4):
+        shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+
+    assert shared._changes.qsize() == 1

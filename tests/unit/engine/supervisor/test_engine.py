@@ -1,0 +1,441 @@
+"""What a supervisor keeps in memory, and what it survives, on the in-memory bus."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+from support.system import echo, planner_of, synthesizer
+from support.waiting import until
+
+from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client, Workflow
+from pointsman.clock import SystemClock
+from pointsman.core.model.state import State
+from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.engine.supervisor import (
+    decoder,
+    ended_cache,
+    ownership,
+)
+from pointsman.engine.supervisor import (
+    engine as supervisor,
+)
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.outbox_publisher import Sender
+from pointsman.engine.supervisor.ownership import Sharing
+from pointsman.engine.worker.engine import Worker
+from pointsman.errors import BusUnavailable, NotFound, OversizeEvent
+from pointsman.ports.bus import Stored
+from pointsman.settings import Settings
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Control, DeadLetter, Outcome
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.team import Limits, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+
+
+@asynccontextmanager
+async def crew(
+    broker: MemoryBroker, settings: Settings, supervisors: int, a: Agent | None = None
+) -> AsyncIterator[list[SupervisorEngine]]:
+    stop = asyncio.Event()
+    agents = [planner_of(ONE_TASK), synthesizer, a or echo("a")]
+    engines = [SupervisorEngine(broker.connect(), TEAM, settings, SystemClock()) for _ in range(supervisors)]
+    worker = Worker(broker.connect(), agents, settings)
+    parts: list[SupervisorEngine | Worker] = [*engines, worker]
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
+    watching = broker.connect()
+    await until(lambda: _alive(watching, 3))
+    try:
+        yield engines
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+
+
+async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended() -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(max_running=10, ack_wait=2), 3) as engines:
+        workflows = [await client.submit("crew", f"hello {number}") for number in range(40)]
+        outcomes = [await workflow.outcome(20) for workflow in workflows]
+
+        async def nothing_left() -> bool:
+            return not any(engine._heads or engine._room.left < 10 for engine in engines)
+
+        await until(nothing_left)
+
+    assert {outcome.status for outcome in outcomes} == {"completed"}
+
+
+async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended_cache, "_LONG", timedelta())
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2, heartbeat=0.05), 2) as engines:
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+        await until(lambda: not any(engine._ended._at for engine in engines))
+
+    assert outcome.status == "completed"
+
+
+async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    send_all = Sender.send_all
+
+    async def noted(self: Sender, state: State, entries: Sequence[Entry] = ()) -> None:
+        ended.append(state.ended)
+        await send_all(self, state, entries)
+
+    async def alone(self: Sharing) -> None:
+        return None
+
+    monkeypatch.setattr(Sender, "send_all", noted)
+    monkeypatch.setattr(Sharing, "look", alone)  # so that each is delivered its part, and deals with what it gets
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=30), 3):
+        statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
+
+    assert statuses == {"completed"}
+    assert ended  # three share each workflow, so somebody has met what another one has written
+    assert all(ended)
+
+
+@pytest.mark.parametrize(("pressed", "working"), [(False, 1), (True, 3)], ids=["one can do it alone", "it cannot"])
+async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work_that_one_can_do_alone(
+    monkeypatch: pytest.MonkeyPatch, pressed: bool, working: int
+) -> None:
+    monkeypatch.setattr(ownership, "_PRESSED", -1.0 if pressed else math.inf)
+    monkeypatch.setattr(ownership, "_RELIEVED", -1.0)
+    writers = dict[str, set[int]]()
+    commit = WorkflowLog.commit
+
+    async def noted(self: WorkflowLog, head: Head, workflow: str, *more: Any) -> Head:
+        writers.setdefault(workflow, set()).add(id(self))
+        return await commit(self, head, workflow, *more)
+
+    monkeypatch.setattr(WorkflowLog, "commit", noted)
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=30, heartbeat=0.5), 3) as engines:  # gone after three
+        await until(lambda: _alive(client.bus, 6))
+        await until(lambda: sum(engine._sharing.rank for engine in engines) == 0 + 1 + 2)
+        await until(lambda: any(engine._sharing.spread for engine in engines) is pressed)
+        statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
+
+    assert statuses == {"completed"}
+    assert {len(each) for each in writers.values()} == {1}
+    assert len({writer for each in writers.values() for writer in each}) == working
+
+
+@pytest.mark.parametrize("place", ["result.a.t1.0", "result.a.t1.01", "control.c1", "timer.wake-1", "other", "result"])
+async def test_nothing_that_lies_on_the_inbox_ends_the_process(place: str) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.bus.publish(f"pointsman.inbox.crew.wf_1.{place}", b"{", {})
+        (letter,) = await until(lambda: _letters(client))
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert letter.subject.endswith(place)
+    assert outcome.status == "completed"
+
+
+@pytest.mark.parametrize("reader", ["read_request", "read_inbox"])
+async def test_an_input_whose_reading_fails_by_a_bug_of_ours_ends_in_a_dead_letter_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    read, marked = getattr(decoder, reader), b"marked"
+
+    def stumble(stored: Stored, *more: Any) -> Any:
+        if marked in stored.body:
+            raise RuntimeError("what nobody has thought of")
+        return read(stored, *more)
+
+    monkeypatch.setattr(decoder, reader, stumble)
+    monkeypatch.setattr(supervisor, "_PATIENCE", 2)
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    subject = "pointsman.request.crew" if reader == "read_request" else "pointsman.inbox.crew.wf_1.control.c1"
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.bus.publish(subject, marked, {})
+        (letter,) = await until(lambda: _letters(client))
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert (letter.subject, letter.cause.kind) == (subject, "bug")
+    assert "what nobody has thought of" in letter.cause.message
+    assert outcome.status == "completed"
+
+
+async def _letters(client: Client) -> list[DeadLetter]:
+    return [parse(DeadLetter, stored.body) async for stored in client.bus.read("dead", "pointsman.dead.>")]
+
+
+async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    tries: list[int] = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise OversizeEvent("the operator's limit for this stream is 1 kB")
+
+    monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.bury", refuse)
+    monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._LETTER_AGAIN", 0.01)
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
+        await until(lambda: len(tries) > 2)
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert outcome.status == "completed"
+
+
+async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None:
+    broker = MemoryBroker(max_body=20_000)
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        for number in range(600):  # some 50 bytes of grounds each
+            card = AgentCard(name=f"other-{number}", instance="one", description="", role=Role.JUDGE)
+            await client.bus.registry.announce(card)
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(10)
+        first, *_ = broker.stream("log").select(client.subjects.log_anywhere(workflow.id))
+
+    assert outcome.status == "completed"
+    assert commit_of(first).grounds is None
+
+
+@pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
+async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subject: str) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
+        await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
+        outcome = await Workflow(
+            client.bus,
+            client.subjects,
+            workflow_id_for(client.subjects.request("crew"), "1"),
+            "crew",
+            source=client.source,
+        ).outcome(10)
+
+    assert outcome.status == "failed"
+    assert "reply_to" in outcome.reason
+
+
+def held_by(gate: asyncio.Event) -> Agent:
+    @agent(name="a", description="Waits to be let go")
+    async def waits(request: str) -> str:
+        await gate.wait()
+        return "done"
+
+    return waits
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 50])
+async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_room(cancels: int) -> None:
+    broker, gate = MemoryBroker(), asyncio.Event()
+    client = Client(broker.connect())
+
+    async with crew(broker, Settings(max_running=1, ack_wait=2), 1, held_by(gate)) as (engine,):
+        first = await client.submit("crew", "takes the only room")
+        await until(lambda: client.bus.last("work", client.subjects.handoff("a", first.id, "t1", 1)))
+        second = await client.submit("crew", "waits")
+        asked = await asyncio.gather(*(second.cancel("enough") for _ in range(cancels)))
+        cancelled = await second.outcome(10)
+        await until(lambda: set(engine._room._admitted) == {first.id})
+        late = await second.cancel()
+        gate.set()
+        completed = await first.outcome(10)
+        third = await (await client.submit("crew", "has room now")).outcome(10)
+        await until(lambda: engine._room.left == 1)
+        entries = await client.entries(second.id)
+        letters = [stored async for stored in client.bus.read("dead", client.subjects.dead_letters)]
+
+    assert set(asked) <= {None, cancelled}
+    assert late == cancelled
+    assert (cancelled.status, completed.status, third.status) == ("cancelled", "completed", "completed")
+    assert "enough" in cancelled.reason
+    assert [type(entry) for entry in entries] == [WorkflowStarted, WorkflowEnded]
+    assert letters == []
+
+
+async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitted_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+
+    async def admitted() -> bool:
+        depth = await client.bus.depth("request-crew", "work")
+        return depth is not None and depth.settled_through > 0
+
+    async with crew(broker, Settings(ack_wait=2), 1, held_by(asyncio.Event())) as (engine,):
+        workflow = await client.submit("crew", "hello")
+        await until(admitted)
+        engine._heads.clear()
+        read, before = engine._logs.load, [Head()]  # what another supervisor reads that is a moment too early
+
+        async def load(name: str, known: Head | None = None) -> Head:
+            return before.pop() if before else await read(name, known)
+
+        monkeypatch.setattr(engine._logs, "load", load)
+        await workflow.cancel("enough")
+        outcome = await workflow.outcome(10)
+        letters = [stored async for stored in client.bus.read("dead", client.subjects.dead_letters)]
+
+    assert outcome.status == "cancelled"
+    assert letters == []
+
+
+async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    for number in range(20):
+        workflow = await client.submit("crew", f"hello {number}", request_id=f"r{number}")
+        await workflow.cancel()
+
+    async with crew(broker, Settings(ack_wait=2), 2):
+        outcomes = [
+            await Workflow(
+                client.bus,
+                client.subjects,
+                workflow_id_for(client.subjects.request("crew"), f"r{number}", client.source),
+                "crew",
+                source=client.source,
+            ).outcome(10)
+            for number in range(20)
+        ]
+
+    assert {outcome.status for outcome in outcomes} == {"cancelled"}
+
+
+async def test_what_was_never_asked_for_cannot_be_cancelled() -> None:
+    broker = MemoryBroker()
+    client = Client(broker.connect())
+    async with crew(broker, Settings(ack_wait=2), 1):
+        await client.submit("crew", "another")
+        with pytest.raises(NotFound):
+            await Workflow(client.bus, client.subjects, "wf_unknown", "crew", source=client.source).cancel()
+        control = client.subjects.control("crew", "wf_unknown", "c1")
+        envelope = Envelope(id="c1", type=Control.event_type, source="/test", time=datetime.now(UTC))
+        await client.bus.publish(control, dump(Control(action="cancel")), encode(envelope))
+        await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
+
+    stored = await client.bus.last("dead", client.subjects.dead_letters)
+    assert stored is not None
+    assert parse(DeadLetter, stored.body).cause.kind == "unknown_workflow"
+    assert await client.bus.last("log", client.subjects.log("crew", "wf_unknown")) is None
+
+
+async def _alive(bus: object, count: int) -> bool:
+    return len(await bus.registry.cards()) >= count  # type: ignore[attr-defined]
+
+
+async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(supervisor, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    broker, stop = MemoryBroker(), asyncio.Event()
+    team = Team(name="crew", agents=("a", "b"))
+    bus = broker.connect()
+    await bus.set_up()
+    await bus.registry.announce(echo("a").card.model_copy(update={"instance": "i1"}))
+
+    with capture_logs() as lines:
+        running = asyncio.create_task(SupervisorEngine(bus, team, Settings(), SystemClock()).run(stop))
+        await until(lambda: _logged(lines, "agents_not_seen_yet"))
+        stop.set()
+        await asyncio.wait_for(running, 20)
+
+    (told,) = (line for line in lines if line["event"] == "agents_not_seen_yet")
+    assert told["agents"] == ["b", "planner", "synthesizer"]
+
+
+async def _logged(lines: Sequence[Mapping[str, object]], event: str) -> bool:
+    return any(line["event"] == event for line in lines)
+
+
+GARBAGE = {
+    "bytes": (b"\xff", {}),
+    "JSON": (b"{}", {}),
+    "an event of another kind": (
+        b"{}",
+        encode(Envelope(id="x", type="io.somebody.v1", source="/x", time=datetime.now(UTC), subject="wf_1")),
+    ),
+}
+
+
+@pytest.mark.parametrize("supervisors", [1, 2])
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_workflow_nor_hides_its_outcome(
+    garbage: str, supervisors: int
+) -> None:
+    """Nor is it taken for one by who waits for it."""
+    gate, begun, broker = asyncio.Event(), asyncio.Event(), MemoryBroker()
+    client = Client(broker.connect())
+
+    @agent(name="a", description="Waits until it may")
+    async def waits(request: str) -> str:
+        begun.set()
+        await gate.wait()
+        return "done"
+
+    async with crew(broker, Settings(ack_wait=2), supervisors, waits):
+        workflow = await client.submit("crew", "hello")
+        await asyncio.wait_for(begun.wait(), 10)
+        place = client.subjects.outcome("crew", workflow.id)
+        waiting = asyncio.create_task(workflow.outcome(10))
+        await client.bus.publish(place, *GARBAGE[garbage])
+        await asyncio.sleep(0)
+        gate.set()
+        outcome = await waiting
+        again = await workflow.outcome(10)
+    stored = [each async for each in client.bus.read("log", place)]
+
+    assert outcome == again
+    assert (outcome.status, outcome.answer) == ("completed", "joined")
+    assert len(stored) == 1
+    assert parse(Outcome, stored[0].body) == outcome
+
+
+async def test_a_supervisor_that_dies_before_it_sent_anything_of_the_end_leaves_that_to_the_next_whatever_stands_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The outcome is sent last: where something else stands in its place, the rest is not there."""
+    broker, sent = MemoryBroker(), Sender.send_new
+    client = Client(broker.connect())
+
+    async def dies(self: Sender, state: State, entries: Sequence[Entry], *prepared: Any) -> None:
+        if not state.ended:
+            return await sent(self, state, entries, *prepared)
+        await client.bus.publish(client.subjects.outcome("crew", state.workflow_id), b"{}", {})
+        monkeypatch.setattr(Sender, "send_new", sent)
+        raise BusUnavailable("the end is not known to be sent")
+
+    monkeypatch.setattr(Sender, "send_new", dies)
+    async with crew(broker, Settings(ack_wait=0.2), 1):
+        outcome = await (await client.submit("crew", "hello")).outcome(10)
+
+    assert outcome.status == "completed"

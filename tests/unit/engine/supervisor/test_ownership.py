@@ -1,0 +1,142 @@
+"""Each workflow has one supervisor that has it in hand, and all of them name the same one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.engine.process.heartbeat import team_card
+from pointsman.engine.supervisor import ownership
+from pointsman.engine.supervisor.ownership import Sharing, holder
+from pointsman.ports.bus import Bus, Stored
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.team import Team
+
+PERIOD = 5.0  # seconds
+WORKFLOWS = [f"wf_{number}" for number in range(3000)]
+
+
+def test_supervisors_name_the_same_holder_and_share_evenly() -> None:
+    names = [f"s{number}" for number in range(3)]
+
+    holders = {workflow: holder(workflow, names) for workflow in WORKFLOWS}
+    turned = {workflow: holder(workflow, names[::-1]) for workflow in WORKFLOWS}
+    shares = Counter(holders.values())
+
+    assert holders == turned
+    assert all(900 < shares[name] < 1100 for name in names)
+
+
+def test_only_the_share_of_who_goes_moves() -> None:
+    moved = [workflow for workflow in WORKFLOWS if holder(workflow, ["a", "b", "c"]) != holder(workflow, ["a", "b"])]
+
+    assert {holder(workflow, ["a", "b", "c"]) for workflow in moved} == {"c"}
+
+
+async def test_the_one_that_is_alive_the_longest_comes_first_and_the_others_after_it_by_age() -> None:
+    _, (oldest, middle, newest) = await supervisors(3)
+
+    assert [each.rank for each in (oldest, middle, newest)] == [0, 1, 2]
+    assert not oldest.hands_on
+    assert middle.hands_on
+
+
+async def test_a_supervisor_that_is_not_announced_yet_comes_last() -> None:
+    bus, _ = await supervisors(2)
+    new = Sharing(bus, VirtualClock(), "crew", "new", PERIOD)
+    await new.look()
+
+    assert new.rank == 2
+
+
+async def test_the_first_spreads_the_workflows_when_its_process_is_nearly_all_of_a_cpu_and_until_half_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu, clock = [0.0], VirtualClock()
+    monkeypatch.setattr(ownership, "process_time", lambda: cpu[0])
+    _, (first, _) = await supervisors(2, clock)
+    spread: list[bool] = []
+
+    for share in (0.7, 0.9, 0.5, 0.3, 0.2, 0.7):  # while it shares with one other it has half of the work
+        cpu[0] += share * PERIOD
+        await clock.advance(PERIOD)
+        first.measure()
+        spread.append(first.spread)
+
+    assert spread == [False, True, True, True, False, False]
+
+
+async def test_a_supervisor_alone_spreads_nothing_however_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, clock = [0.0], VirtualClock()
+    monkeypatch.setattr(ownership, "process_time", lambda: cpu[0])
+    _, (alone,) = await supervisors(1, clock)
+
+    cpu[0] += PERIOD
+    await clock.advance(PERIOD)
+    alone.measure()
+
+    assert not alone.spread
+    assert not alone.hands_on
+
+
+async def test_the_others_spread_them_while_they_are_handed_something() -> None:
+    clock = VirtualClock()
+    _, (_, second) = await supervisors(2, clock)
+    before = second.spread
+    second.received()
+    handed = second.spread
+    await clock.advance(2 * PERIOD)
+
+    assert (before, handed, second.spread) == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("subject", "delivered", "to"),
+    [
+        ("pointsman.inbox.crew.wf_1.result.a.t1.1", 1, ["m"]),
+        ("pointsman.inbox.crew.wf_1.result.a.t1.1", 2, []),
+        ("pointsman.request.crew", 1, []),  # the first has no room for it
+    ],
+)
+async def test_who_is_not_the_first_hands_on_to_it_what_comes_for_the_first_time_but_requests(
+    subject: str, delivered: int, to: list[str]
+) -> None:
+    _, (_, second) = await supervisors(2)
+    delivery = Given(Stored(subject, b"{}", {}, 1, VirtualClock().now()), delivered)
+
+    assert await second.hand_on("wf_1", delivery) is bool(to)
+    assert delivery.to == to
+
+
+@dataclass
+class Given:
+    """A delivery that is only to be handed on."""
+
+    message: Stored
+    delivered: int
+    to: list[str] = field(default_factory=list)
+
+    async def hand_on(self, name: str) -> bool:
+        self.to.append(name)
+        return True
+
+    async def ack(self) -> None: ...
+    async def nak(self, delay: float = 0.0) -> None: ...
+    async def term(self, reason: str) -> None: ...
+    async def in_progress(self) -> None: ...
+
+
+async def supervisors(count: int, clock: VirtualClock | None = None) -> tuple[Bus, list[Sharing]]:
+    """A bus and those who share a team there, the oldest first. Their names are in no order."""
+    bus, clock = MemoryBroker().connect(), clock or VirtualClock()
+    names = ["m", "z", "a"][:count]
+    for age, name in enumerate(names):
+        await bus.registry.announce(team_card(Team(name="crew"), clock.now() + timedelta(seconds=age), name))
+    all_of_them = [Sharing(bus, clock, "crew", name, PERIOD) for name in names]
+    for each in all_of_them:
+        await each.look()
+    return bus, all_of_them

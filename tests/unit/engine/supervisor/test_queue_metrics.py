@@ -1,0 +1,109 @@
+"""The gauges of the queues cost nobody anything, whatever the broker says."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from support.prometheus import exposing, samples
+from support.waiting import until
+
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.queue_metrics import show_queues
+from pointsman.errors import BusUnavailable, PeerError
+from pointsman.ports.bus import QueueDepth, StreamKind
+from pointsman.testing import VirtualClock
+from pointsman_schemas.card import AgentCard
+
+
+def depths(figures: object) -> dict[str, float]:
+    """What the gauge tells of what waits, by queue."""
+    shown = samples(figures).get("pointsman_queue_depth", ())  # type: ignore[arg-type]
+    return {
+        str(labels["pointsman_queue"]): depth for labels, depth in shown if labels["pointsman_queue_state"] == "waiting"
+    }
+
+
+async def test_the_queue_of_an_agent_that_is_gone_is_told_of_for_as_long_as_something_waits_in_it() -> None:
+    bus, clock = MemoryBus(), VirtualClock()
+    await bus.consumer("agent-writer", "work", "pointsman.handoff.writer.>", ack_wait=30.0)
+    consumer = await bus.consumer("request-crew", "work", "pointsman.request.crew", ack_wait=30.0)
+    card = AgentCard(name="writer", description="writes", instance="w1")
+    await bus.registry.announce(card)
+    sequence = await bus.publish("pointsman.handoff.writer.w.t.1", b"{}", {})
+
+    with exposing() as figures:
+        showing = asyncio.create_task(show_queues(bus, clock, "crew"))
+        await clock.settle()
+        alive = depths(figures)
+        await bus.registry.withdraw(card)
+        await clock.advance(10)
+        gone = depths(figures)
+        await bus.delete("work", sequence)
+        await clock.advance(10)
+        empty = depths(figures)
+        await bus.registry.announce(card)
+        await clock.advance(10)
+        back = depths(figures)
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+    assert consumer.bound
+    assert alive == gone == {"request-crew": 0, "agent-writer": 1}
+    assert empty == {"request-crew": 0}
+    assert back == {"request-crew": 0, "agent-writer": 0}
+
+
+async def test_a_queue_that_can_no_longer_be_looked_at_is_not_told_of_by_its_last_figure() -> None:
+    class Bus(MemoryBus):
+        away = False
+
+        async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+            if self.away:
+                raise BusUnavailable("away")
+            return QueueDepth(pending=3, in_flight=1)
+
+    bus, clock = Bus(), VirtualClock()
+    with exposing() as figures:
+        showing = asyncio.create_task(show_queues(bus, clock, "crew"))
+        await clock.settle()
+        before = depths(figures)
+        bus.away = True
+        await clock.advance(10)
+        during = depths(figures)
+        bus.away = False
+        await clock.advance(10)
+        after = depths(figures)
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+    assert before == after == {"request-crew": 3, "inbox-crew": 3}
+    assert during == {}
+
+
+@pytest.mark.parametrize("error", [PeerError("not described"), BusUnavailable("away")])
+async def test_a_queue_that_is_not_described_hides_no_other_and_ends_nothing(error: PeerError) -> None:
+    class Bus(MemoryBus):
+        async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
+            if name == "request-crew":
+                raise error
+            return QueueDepth(pending=3, in_flight=1)
+
+    async def shown() -> bool:
+        return showing.done() or len(samples(figures).get("pointsman_queue_depth", ())) == 2
+
+    with exposing() as figures:
+        showing = asyncio.create_task(show_queues(Bus(), SystemClock(), "crew"))
+        await until(shown)
+        goes_on = not showing.done()
+        showing.cancel()
+        with suppress(asyncio.CancelledError, PeerError):
+            await showing
+        depths = {labels["pointsman_queue_state"]: depth for labels, depth in samples(figures)["pointsman_queue_depth"]}
+
+    assert goes_on
+    assert depths == {"waiting": 3, "in_flight": 1}

@@ -1,0 +1,247 @@
+"""A broker that does not sync handoffs forgets the latest of them when its power is cut: each workflow ends as it would
+have, each task is done once, and no attempt is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from support.core import SUBJECTS, Story, failure, task
+from support.system import planner_of, synthesizer
+from support.waiting import until
+from support.workers import Desk, running
+
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.engine.process.handoff_codec import RESENT
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.outbox_publisher import Sender
+from pointsman.engine.supervisor.recovery import Mender
+from pointsman.engine.worker.engine import Worker
+from pointsman.ports.bus import Delivery
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.log import TaskDispatched
+from pointsman_schemas.team import Limits, Team
+
+TEAM = Team(name="crew", limits=Limits(deadline=60, task_timeout=30))
+SETTINGS = Settings(ack_wait=2)
+AT_ONCE = 6  # workflows, of which the one slot of the agent leaves most in the queue
+
+
+class Gate:
+    """An agent with one slot, whose work waits until it is opened. `runs` counts it by workflow."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.runs: Counter[str] = Counter()
+
+    @property
+    def agent(self) -> Agent:
+        @agent(name="a", description="Waits to be let go", concurrency=1)
+        async def waits(request: str, context: Context) -> str:
+            self.runs[context.workflow_id] += 1
+            await self.open.wait()
+            return "done"
+
+        return waits
+
+
+@asynccontextmanager
+async def supervised(broker: MemoryBroker) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(SupervisorEngine(broker.connect(), TEAM, SETTINGS, SystemClock()).run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 10)
+
+
+def at_work(broker: MemoryBroker, gate: Gate) -> Worker:
+    plan = planner_of({"id": "t1", "agent": "a", "intent": "do the thing"})
+    return Worker(broker.connect(), [plan, synthesizer, gate.agent], SETTINGS)
+
+
+async def handed_over(client: Client, workflows: Sequence[str]) -> bool:
+    there = await client.bus.subjects("handoffs", client.subjects.handoffs_of("a"))
+    return len(there) == len(workflows)
+
+
+async def check_each_was_done_once(client: Client, gate: Gate, outcomes: Sequence[Outcome]) -> None:
+    ids = [outcome.workflow_id for outcome in outcomes]
+    entries = [entry for workflow in ids for entry in await client.entries(workflow)]
+    assert [outcome.status for outcome in outcomes] == ["completed"] * AT_ONCE
+    assert gate.runs == dict.fromkeys(ids, 1)
+    assert {entry.attempt for entry in entries if isinstance(entry, TaskDispatched)} == {1}
+
+
+async def test_handoffs_that_were_forgotten_are_sent_again_and_done_once() -> None:
+    broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
+    client = Client(broker.connect())
+    async with supervised(broker), running(at_work(broker, gate)):
+        workflows = [await client.submit("crew", "hello") for _ in range(AT_ONCE)]
+        await until(lambda: handed_over(client, [each.id for each in workflows]))
+        await until(lambda: bool(gate.runs))
+
+        broker.power_cut()
+        forgotten = broker.stream("handoffs").end == 0
+        gate.open.set()
+        outcomes = [await each.outcome(20) for each in workflows]
+
+        await check_each_was_done_once(client, gate, outcomes)
+    assert forgotten
+    assert {RESENT in sent.headers for sent in broker.stream("handoffs").select("pointsman.handoff.a.>")} == {True}
+
+
+async def test_handoffs_that_were_forgotten_while_no_supervisor_ran_are_sent_by_the_next_one() -> None:
+    broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
+    client = Client(broker.connect())
+    async with running(at_work(broker, gate)):
+        async with supervised(broker):
+            workflows = [await client.submit("crew", "hello") for _ in range(AT_ONCE)]
+            await until(lambda: handed_over(client, [each.id for each in workflows]))
+
+        broker.power_cut()
+        gate.open.set()
+        async with supervised(broker):
+            outcomes = [await each.outcome(20) for each in workflows]
+
+        await check_each_was_done_once(client, gate, outcomes)
+
+
+async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_back() -> None:
+    broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
+    client = Client(broker.connect())
+    gate.open.set()
+    async with supervised(broker), running(at_work(broker, gate)):
+        workflows = [await client.submit("crew", "hello") for _ in range(AT_ONCE)]
+        outcomes = [await each.outcome(20) for each in workflows]
+        broker.sync_handoffs()
+
+        broker.power_cut()  # the handoffs stay, and nobody knows that any of them was taken
+        back = await client.queue("a")
+        desk = Desk(client.bus)
+        await until(lambda: desk.settled("a"))
+
+        await check_each_was_done_once(client, gate, outcomes)
+    assert back is not None
+    assert back.pending + back.in_flight == AT_ONCE
+
+
+async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again() -> None:
+    desk, runs = Desk(MemoryBroker().connect()), []
+
+    @agent(name="a", description="Counts")
+    async def counts(request: str) -> str:
+        runs.append(request)
+        return "done"
+
+    async with running(Worker(desk.bus, [counts], SETTINGS)):
+        handoff = await desk.hand("a", "once")
+        await desk.result(handoff)
+        sent = await desk.bus.last("handoffs", desk.subjects.handoffs_of("a"))
+        assert sent is not None
+        await desk.bus.purge("handoffs", sent.subject)
+        await desk.bus.publish(sent.subject, sent.body, {**sent.headers, RESENT: "true"}, expect=0)
+        await until(lambda: desk.settled("a"))
+
+    assert runs == ["once"]
+
+
+async def test_what_is_scheduled_anew_says_that_it_may_have_been_forgotten() -> None:
+    bus = MemoryBroker(unsynced_handoffs=True).connect()
+    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    story.fail("a", failure(retryable=True))
+
+    await Sender(bus, SUBJECTS, SystemClock(), "crew").reschedule(story.state)
+
+    waiting = {name: RESENT in plan.headers for name, plan in bus.broker._schedules.items()}
+    assert waiting == {name: ".try." in name for name in waiting}
+    assert any(waiting.values())
+
+
+async def test_what_is_abandoned_while_it_is_sent_again_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    heads = [Head(story.state, 7)]
+    story.control("cancel")
+    heads.append(Head(story.state, 8))
+    bus, clock = MemoryBroker(unsynced_handoffs=True).connect(), SystemClock()
+    logs, sender = WorkflowLog(bus, SUBJECTS, clock, "team"), Sender(bus, SUBJECTS, clock, "team")
+    await bus.publish(SUBJECTS.log("team", story.state.workflow_id), b"", {})
+
+    async def moves_on(*_: object) -> Head:
+        return heads.pop(0)
+
+    monkeypatch.setattr(logs, "load", moves_on)
+    await Mender(bus, SUBJECTS, clock, logs, sender, "team").mend()
+
+    assert heads == []
+    assert bus.broker.stream("handoffs").end == 1
+    assert await bus.subjects("handoffs", SUBJECTS.handoffs_of("worker")) == []
+
+
+async def test_a_supervisor_that_finds_a_loss_mends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mended: list[str] = []
+
+    async def lost(*_: object) -> Sequence[str]:
+        return ("the end of the inbox",)
+
+    async def noted(_: Mender) -> None:
+        mended.append("all")
+
+    monkeypatch.setattr("pointsman.engine.supervisor.engine.lost_work", lost)
+    monkeypatch.setattr(Mender, "mend", noted)
+    for forgets in (True, False):
+        async with supervised(MemoryBroker(unsynced_handoffs=forgets)):
+            await until(lambda: bool(mended))
+        assert mended == ["all"]
+        mended.clear()
+
+
+async def test_a_number_that_is_given_twice_is_not_settled_by_who_had_it_first() -> None:
+    bus = MemoryBroker(unsynced_handoffs=True).connect()
+    consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
+    await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})
+    (before,) = await consumer.take(1)
+
+    bus.broker.power_cut()
+    await bus.publish("pointsman.handoff.a.w2.t.1", b"", {})
+    (after,) = await consumer.take(1)
+    await before.ack()
+    left = await bus.depth("agent-a", "handoffs")
+
+    assert (before.message.sequence, after.message.sequence) == (1, 1)
+    assert left is not None
+    assert left.in_flight == 1
+
+
+async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_first() -> None:
+    bus = MemoryBroker(unsynced_handoffs=True).connect()
+    consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
+    await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})
+    (before,) = await consumer.take(1)
+    received: list[Delivery] = []
+
+    async with await bus.receive("two", received.append):
+        handed = await before.hand_on("two")
+        await until(lambda: bool(received))
+        bus.broker.power_cut()
+        handed_after = await before.hand_on("two")
+        await bus.publish("pointsman.handoff.a.w2.t.1", b"", {})
+        (after,) = await consumer.take(1)
+        await received[0].ack()
+        left = await bus.depth("agent-a", "handoffs")
+
+    assert (handed, handed_after) == (True, False)
+    assert (received[0].message.sequence, after.message.sequence) == (1, 1)
+    assert left is not None
+    assert left.in_flight == 1

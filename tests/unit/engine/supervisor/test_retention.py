@@ -1,0 +1,384 @@
+"""What is over leaves the streams after its time; what somebody is still owed does not, however old it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+from support.core import SUBJECTS
+from support.waiting import until
+
+from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.bus.memory.streams import Durable
+from pointsman.cli.commands import doctor
+from pointsman.client.client import Client
+from pointsman.engine.operations.archive import export_workflow, import_workflow
+from pointsman.engine.supervisor import retention
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.supervisor.retention import Trimmer
+from pointsman.engine.worker.engine import Worker
+from pointsman.errors import PeerError
+from pointsman.ports.bus import StreamKind
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+
+T = TypeVar("T")
+
+DAY = 86_400.0
+SETTINGS = Settings(ack_wait=7200, heartbeat=3600, grace=0, retention_days=30)
+QUICK = Team(name="quick", strategy=Pipeline(stages=(Stage(agent="a"),)), limits=Limits(deadline=60))
+PATIENT = Team(
+    name="patient",
+    strategy=Pipeline(stages=(Stage(agent="a"),)),
+    limits=Limits(deadline=100 * DAY, task_timeout=100 * DAY),
+)
+STREAMS: Sequence[StreamKind] = ("work", "log", "artifacts")
+
+
+@agent(name="a", description="Repeats the request")
+async def repeats(request: str) -> str:
+    return f"done: {request}"
+
+
+async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05) -> T:
+    """What comes of it while time passes, within ten seconds of the machine's."""
+    waiting = asyncio.ensure_future(awaited)
+    async with asyncio.timeout(10):
+        while not waiting.done():
+            await clock.advance(step)
+            await asyncio.sleep(0.001)  # handlers run in threads of their own
+    return waiting.result()
+
+
+@asynccontextmanager
+async def supervised(broker: MemoryBroker, clock: VirtualClock, team: Team, *agents: Agent) -> AsyncIterator[Client]:
+    stop = asyncio.Event()
+    parts = [SupervisorEngine(broker.connect(), team, SETTINGS, clock).run(stop)]
+    if agents:
+        parts.append(Worker(broker.connect(), agents, SETTINGS, clock=clock).run(stop))
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        yield Client(broker.connect())
+    finally:
+        stop.set()
+        await in_time(clock, asyncio.gather(*tasks))
+
+
+async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0, *, by: str = "other") -> None:
+    """`days` pass, and then a supervisor trims, somebody else's."""
+    await clock.advance(days * DAY)
+    await Trimmer(broker.connect(), SUBJECTS, clock, by, SETTINGS.retention_days).trim()
+
+
+async def held(client: Client) -> dict[str, int]:
+    return {stream: len([stored async for stored in client.bus.read(stream, ">")]) for stream in STREAMS}
+
+
+async def complete(client: Client, clock: VirtualClock, text: str) -> str:
+    """The status of a workflow that has ended, and whose wake-up has come and was settled."""
+    outcome = await in_time(clock, (await client.submit("quick", text)).outcome(20))
+    await clock.advance(120)
+    return outcome.status
+
+
+async def test_what_is_over_leaves_the_work_after_a_week_and_the_log_with_its_bodies_after_the_retention() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock, max_payload=20_000)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "x" * 30_000) == "completed"
+    full = await held(client)
+
+    await trimmed(broker, clock, 6.9)
+    after_six = await held(client)
+    await trimmed(broker, clock, 0.2)
+    after_seven = await held(client)
+    await trimmed(broker, clock, 22.8)
+    after_twenty_nine = await held(client)
+    await trimmed(broker, clock, 0.2)
+    after_thirty = await held(client)
+
+    assert all(full.values())
+    assert after_six == full
+    assert after_seven == after_twenty_nine == {**full, "work": 0}
+    assert after_thirty == dict.fromkeys(STREAMS, 0)
+
+
+async def test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock, max_payload=20_000)
+    client = Client(broker.connect())
+    workflow = await client.submit("quick", "x" * 30_000)
+
+    await trimmed(broker, clock, 365)
+    async with supervised(broker, clock, QUICK, repeats):
+        outcome = await in_time(clock, workflow.outcome(20))
+
+    assert outcome.status == "completed"
+    assert len(str(outcome.answer)) > 30_000
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_what_is_in_hand_and_what_was_told_a_team_is_kept_until_it_is_settled(
+    settled: bool,
+) -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    bus = broker.connect()
+    taken = {
+        "request-quick": "pointsman.request.quick",
+        "inbox-quick": "pointsman.inbox.quick.wf_1.control.c1",
+        "inbox-other": "pointsman.inbox.other.wf_1.control.c1",  # which was never sent a request
+    }
+    for durable, subject in taken.items():
+        consumer = await bus.consumer(durable, "work", subject, ack_wait=DAY * 100)
+        await bus.publish(subject, b"{}", {})
+        (delivery,) = await consumer.take(1)
+        if settled:
+            await delivery.ack()
+
+    await trimmed(broker, clock, 40)
+
+    left = await bus.subjects("work", "pointsman.>")
+    assert left == ([] if settled else sorted(taken.values()))
+
+
+async def test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, PATIENT) as client:
+        workflow = await client.submit("patient", "hello")
+        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+    async with supervised(broker, clock, QUICK, repeats):
+        assert await complete(client, clock, "later") == "completed"
+    begun = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+
+    await trimmed(broker, clock, 40)
+    kept = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    later = await client.bus.subjects("log", SUBJECTS.logs_of("quick"))
+    async with supervised(broker, clock, PATIENT, repeats):
+        outcome = await in_time(clock, workflow.outcome(20))
+        await clock.advance(2 * DAY)
+    whole = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    await trimmed(broker, clock, 25)
+    since = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    await trimmed(broker, clock, 6, by="patient")
+
+    assert kept == begun
+    assert later  # it was stored after what is kept
+    assert outcome.status == "completed"
+    assert since == whole  # it is over for less than thirty days
+    assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+async def test_only_what_somebody_is_owed_is_told_of_as_kept_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(retention, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, PATIENT) as client:
+        workflow = await client.submit("patient", "hello")
+        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+
+    with capture_logs() as running:
+        await trimmed(broker, clock, 40)
+    async with supervised(broker, clock, PATIENT, repeats):
+        await in_time(clock, workflow.outcome(20))
+    with capture_logs() as over:
+        await trimmed(broker, clock, 1)
+
+    assert "kept_beyond_its_time" in {line["event"] for line in running}
+    assert "kept_beyond_its_time" not in {line["event"] for line in over}  # it has ended, and is kept for its time
+
+
+async def test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "hello") == "completed"
+        before = await held(client)
+    requests = broker.find_durable("work", "request-quick")
+    assert requests is not None
+    requests.put_back([1])  # the supervisor died before it was acknowledged
+
+    await trimmed(broker, clock, 40)
+    kept = await held(client)
+    async with supervised(broker, clock, QUICK, repeats):
+        await in_time(clock, until(lambda: nothing_left(requests)))
+        after = await held(client)
+    await trimmed(broker, clock)
+
+    assert kept["log"] == after["log"] == before["log"]
+    assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+async def nothing_left(durable: Durable) -> bool:
+    return not durable.unsettled
+
+
+async def test_the_work_is_kept_for_no_longer_than_the_log_that_tells_of_it() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "hello") == "completed"
+
+    await clock.advance(2 * DAY)
+    await Trimmer(broker.connect(), SUBJECTS, clock, "other", retention_days=1).trim()
+
+    assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+@pytest.mark.parametrize("has_told", [False, True])
+async def test_what_a_team_was_handed_is_kept_until_that_team_has_told_its_outcome(has_told: bool) -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    bus = broker.connect()
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        workflow = await client.submit("quick", "hello")
+        await in_time(clock, workflow.outcome(20))
+        told = await bus.last("log", SUBJECTS.outcome("quick", workflow.id))
+    assert told
+    handoff, child = SUBJECTS.handoff("below", workflow.id, "t1", 1), child_id_for("below", workflow.id, "t1", 1)
+    await bus.publish(handoff, b"{}", {})
+    begun, *_ = [stored async for stored in bus.read("log", SUBJECTS.log("quick", workflow.id))]
+    await bus.publish(SUBJECTS.log("below", child), begun.body, begun.headers)
+    if has_told:
+        await bus.publish(SUBJECTS.outcome("below", child), told.body, {**told.headers, "ce-subject": child})
+
+    await trimmed(broker, clock, 8)
+
+    assert (await bus.last("handoffs", handoff) is None) == has_told
+
+
+async def test_what_was_noted_long_after_a_workflow_ended_does_not_keep_it() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "hello") == "completed"
+    newest = await client.bus.last("log", SUBJECTS.logs_of("quick"))
+    assert newest is not None
+    await clock.advance(DAY)
+    await client.bus.publish(newest.subject, newest.body, newest.headers)
+
+    await trimmed(broker, clock, 29.5)
+    noted = await client.bus.subjects("log", ">")
+    await trimmed(broker, clock, 1)
+
+    assert noted == [newest.subject]  # without its beginning and its outcome
+    assert await held(client) == dict.fromkeys(STREAMS, 0)
+
+
+async def test_a_supervisor_trims_by_itself_and_only_the_first_of_a_team() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        assert await complete(client, clock, "hello") == "completed"
+        await in_time(clock, until(lambda: nothing_in(client, "work")), step=DAY / 4)
+        assert await client.bus.subjects("log", SUBJECTS.logs_of("quick"))
+
+    asked: list[float] = []
+
+    def ends() -> bool:
+        asked.append(clock.monotonic())
+        return False
+
+    trimmer = Trimmer(broker.connect(), SUBJECTS, clock, "quick", 30)
+    watching = asyncio.create_task(trimmer.run(ends))
+    with capture_logs() as lines:
+        await clock.advance(retention._PAUSE * 3 + 1)
+    watching.cancel()
+    assert len(asked) == 3
+    assert lines == []
+
+
+async def nothing_in(client: Client, stream: StreamKind) -> bool:
+    return not await client.bus.subjects(stream, "pointsman.>")
+
+
+async def test_what_only_tells_of_a_workflow_elsewhere_and_what_is_no_teams_is_not_kept_for_ever() -> None:
+    clock = VirtualClock()
+    elsewhere, broker = MemoryBroker(clock=clock), MemoryBroker(clock=clock)
+    async with supervised(elsewhere, clock, PATIENT) as there:
+        workflow = await there.submit("patient", "hello")
+        await until(lambda: there.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+    bus = broker.connect()
+    await import_workflow(bus, SUBJECTS, await export_workflow(there.bus, SUBJECTS, workflow.id, clock.now()))
+    await bus.publish("pointsman.request.sh\u00f6p", b"{}", {})
+    await bus.publish("pointsman.handoff.a", b"{}", {})
+    await bus.publish("pointsman.step.w\u00f6.t.1.s", b"{}", {})
+
+    await trimmed(broker, clock, 31)
+
+    assert [await bus.subjects(stream, ">") for stream in STREAMS] == [[], [], []]
+
+
+async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_SLICE", 2)
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    bus = broker.connect()
+    for number in range(5):
+        await bus.publish(f"pointsman.step.wf_1.t.1.{number}", b"{}", {})
+    await clock.advance(8 * DAY)
+    await bus.publish("pointsman.step.wf_1.t.1.new", b"{}", {})
+
+    trim, upto = broker.trim, list[int]()
+
+    def seen(kind: StreamKind, subject: str, last: int) -> None:
+        upto.append(last)
+        trim(kind, subject, last)
+
+    monkeypatch.setattr(broker, "trim", seen)
+    await trimmed(broker, clock)
+
+    assert await bus.subjects("work", "pointsman.>") == ["pointsman.step.wf_1.t.1.new"]
+    assert upto == [2, 4, 5]
+
+
+async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    bus = broker.connect()
+    await bus.publish("pointsman.step.wf_1.t.1.s", b"{}", {})
+    await clock.advance(8 * DAY)
+    trim, refused = bus.trim, list[str]()
+
+    async def refuse(stream: StreamKind, subject: str, last: int) -> None:
+        if not refused:
+            refused.append(subject)
+            raise PeerError("the broker does not purge")
+        await trim(stream, subject, last)
+
+    monkeypatch.setattr(bus, "trim", refuse)
+    trimming_on = asyncio.create_task(Trimmer(bus, SUBJECTS, clock, "quick", 30).run(lambda: True))
+    with capture_logs() as lines:
+        await clock.advance(retention._PAUSE * 2 + 1)
+    trimming_on.cancel()
+
+    assert [line["event"] for line in lines] == ["not_trimmed"]
+    assert await nothing_in(Client(bus), "work")
+
+
+async def test_doctor_says_what_is_kept_for_longer_than_it_should_be() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    client = Client(broker.connect())
+    nothing = await doctor._kept(client, SETTINGS)
+    await client.submit("quick", "hello")
+    await clock.advance(8 * DAY + 1)
+    held_up = await doctor._kept(client, SETTINGS)
+    await clock.advance(7 * DAY)
+    for_long = await doctor._kept(client, SETTINGS)
+
+    assert (nothing.ok, held_up.ok, for_long.ok) == (True, True, False)
+    assert "POINTSMAN_WORK holds pointsman.request.quick since " in held_up.seen
+    assert "POINTSMAN_WORK holds pointsman.request.quick since " in for_long.seen

@@ -1,0 +1,84 @@
+"""A supervisor is not ready before what lay in its inbox has been dealt with, whatever holds that up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from pointsman.engine.supervisor.startup_backlog import Backlog
+from pointsman.ports.bus import Bus, QueueDepth, Stored
+from pointsman.testing.clock import VirtualClock
+
+NEWEST, ACK_WAIT, LOOK = 10, 2.0, 0.5
+
+
+@dataclass
+class Inbox:
+    """What the broker says of it: two of its ten messages were in hand when somebody died."""
+
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    depth_now: QueueDepth = field(default_factory=lambda: QueueDepth(0, 2, 8))
+
+    async def last(self, stream: str, subject: str) -> Stored:
+        return Stored("inbox", b"", {}, NEWEST, self.clock.now())
+
+    async def depth(self, name: str, stream: str) -> QueueDepth:
+        return self.depth_now
+
+    def backlog(self) -> Backlog:
+        return Backlog(cast(Bus, self), self.clock, "inbox-crew", ACK_WAIT)
+
+    async def looked_at(self, backlog: Backlog, seconds: float, *in_hand: int) -> bool:
+        """Whether there is something left after looks for that long."""
+        for _ in range(int(seconds / LOOK)):
+            await self.clock.advance(LOOK)
+            await backlog.look(in_hand)
+        return bool(backlog)
+
+
+async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> None:
+    inbox = Inbox()
+    backlog = inbox.backlog()
+
+    before = bool(backlog)
+    inbox.depth_now = QueueDepth(0, 0, NEWEST)
+    await backlog.begin("inputs")
+
+    assert (before, bool(backlog)) == (True, False)
+
+
+async def test_what_never_moves_is_waited_for_as_long_as_everything_needs_to_come_again() -> None:
+    inbox = Inbox()
+    backlog = inbox.backlog()
+    await backlog.begin("inputs")
+
+    soon = await inbox.looked_at(backlog, 2 * ACK_WAIT)
+    later = await inbox.looked_at(backlog, LOOK)
+
+    assert (soon, later) == (True, False)
+
+
+async def test_what_moves_or_is_in_hand_is_waited_for() -> None:
+    inbox = Inbox()
+    backlog = inbox.backlog()
+    await backlog.begin("inputs")
+
+    unmoved = await inbox.looked_at(backlog, 2 * ACK_WAIT)
+    inbox.depth_now = QueueDepth(0, 1, 9)
+    moved = await inbox.looked_at(backlog, 2 * ACK_WAIT)
+    in_hand = await inbox.looked_at(backlog, 4 * ACK_WAIT, NEWEST)
+    newer = await inbox.looked_at(backlog, 2 * ACK_WAIT + LOOK, NEWEST + 1)
+
+    assert (unmoved, moved, in_hand, newer) == (True, True, True, False)
+
+
+async def test_the_time_in_which_the_broker_is_away_does_not_count() -> None:
+    inbox = Inbox()
+    backlog = inbox.backlog()
+    await backlog.begin("inputs")
+
+    before = await inbox.looked_at(backlog, 2 * ACK_WAIT)
+    await inbox.clock.advance(ACK_WAIT + LOOK)  # in which no look was answered
+    after = await inbox.looked_at(backlog, 2 * ACK_WAIT)
+
+    assert (before, after) == (True, True)

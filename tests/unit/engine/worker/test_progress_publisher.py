@@ -1,0 +1,92 @@
+"""Reports are worth less than the work they are about: so many are under way at a time, and the rest is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
+from pointsman.engine.worker import progress_publisher
+from pointsman.engine.worker.progress_publisher import BusReporter
+from pointsman.ports.bus import Stored
+from pointsman_schemas.events import Delta, Progress
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+
+AT_A_TIME = 256
+
+
+class Slow(MemoryBus):
+    """Stores nothing before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+
+    async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
+        await self.may.wait()
+        return await super().publish(subject, body, headers, **more)
+
+
+def report(number: int) -> Progress:
+    return Progress(
+        workflow_id="wf_1", task_id="T1", attempt=1, agent="busy", kind="progress", message=str(number),
+        started_at=datetime.now(UTC),
+    )  # fmt: skip
+
+
+async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A logger keeps the level at which it was used first, and an earlier test may have set that to `error`.
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(progress_publisher, "_log", structlog.wrap_logger(None, wrapper_class=level))
+    bus = Slow()
+    subjects = Subjects("pointsman")
+    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock())
+
+    def many() -> None:
+        for number in range(AT_A_TIME // 2 + 50):
+            reporter.report(report(number))
+
+    threads = [threading.Thread(target=many) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+    bus.may.set()
+    with capture_logs() as lines:
+        await reporter.flush()
+        reporter.report(report(-1))
+        await asyncio.sleep(0)  # a report is taken up in the loop's next turn
+        await reporter.flush()
+
+    stored = [each async for each in bus.read("log", subjects.events_of("wf_1"))]
+    assert len(stored) == AT_A_TIME + 1
+    assert [line["count"] for line in lines if line["event"] == "reports_dropped"] == [100, 100]
+
+
+async def test_what_is_being_written_is_broadcast_in_pieces_of_some_words_and_not_kept() -> None:
+    bus, subjects = MemoryBus(), Subjects("pointsman")
+    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock())
+    heard: list[str] = []
+
+    async def hear(stored: Stored) -> None:
+        heard.append(parse(Delta, stored.body).text)
+
+    async with await bus.listen(subjects.live("wf_1", "delta"), hear):
+        for letter in "It was a dark and stormy night":
+            reporter.say(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="busy", text=letter))
+        await asyncio.sleep(0)
+        await reporter.flush()
+        await asyncio.sleep(0)
+
+    assert heard == ["It was a dark and stormy night"]
+    assert [each async for each in bus.read("log", ">")] == []

@@ -1,0 +1,367 @@
+"""An attempt whose worker is gone goes on from its kept steps: nothing is asked, and nothing is run, a second time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+from support.workers import Desk, running
+
+from pointsman.authoring.context import Context
+from pointsman.authoring.llm_agent import LLMAgent
+from pointsman.authoring.tool_turns import REPEATS
+from pointsman.authoring.tools import Tool, tool
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.worker.engine import Worker
+from pointsman.errors import ModelError
+from pointsman.llm.output_budget import estimated_input
+from pointsman.ports.model import ModelReply, ModelRequest
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman_schemas.events import Handoff, Step, Usage
+from pointsman_schemas.strict_json import parse
+
+SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.0)
+
+
+class Shop:
+    """Tools that say what was done with them. `gate` holds up `slow` and `pay` the first time."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, str]] = []
+        self.under_way = asyncio.Event()
+
+        @tool(idempotent=True)
+        async def look(what: str, context: Context) -> str:
+            """Looks something up."""
+            self.runs.append((f"look {what}", context.idempotency_key))
+            return f"{what} is there"
+
+        @tool(idempotent=True)
+        async def slow(context: Context) -> str:
+            """Takes its time."""
+            return await self._held("slow", context)
+
+        @tool
+        async def pay(context: Context) -> str:
+            """Pays, once."""
+            return await self._held("pay", context)
+
+        self.tools: list[Tool[..., Any]] = [look, slow, pay]
+
+    async def _held(self, name: str, context: Context) -> str:
+        self.runs.append((name, context.idempotency_key))
+        if not self.under_way.is_set():
+            self.under_way.set()
+            await asyncio.sleep(3600)
+        return f"{name} is done"
+
+    def agent(self, model: ScriptedModel, **more: Any) -> LLMAgent:
+        return LLMAgent(name="shop", description="d", instructions="i", tools=self.tools, model=model, **more)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.runs]
+
+
+async def steps(desk: Desk, handoff: Handoff) -> list[Step]:
+    filter = desk.subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+    return [parse(Step, stored.body) async for stored in desk.bus.read("work", filter)]
+
+
+async def interrupted(desk: Desk, shop: Shop, *replies: Script, own_loop: bool = False, **more: Any) -> Handoff:
+    """A handoff whose worker left while a tool was under way."""
+    first = ScriptedModel(*replies)
+    async with running(Worker(desk.bus, [shop.agent(first, **more)], SETTINGS, own_loop=own_loop)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(shop.under_way.wait(), 10)
+    return handoff
+
+
+async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply, handoff: Handoff | None = None) -> Handoff:
+    """A handoff, or this one again, whose worker left while its model, after `replies`, did not answer."""
+    asked = asyncio.Event()
+
+    class Silent(ScriptedModel):
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            if not self._script:
+                asked.set()
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    async with running(Worker(desk.bus, [shop.agent(Silent(*replies))], SETTINGS)):
+        handoff = handoff or await desk.hand("shop")
+        await asyncio.wait_for(asked.wait(), 10)
+    return handoff
+
+
+async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await interrupted(
+        desk, shop, calling(("look", {"what": "tea"}), ("look", {})), calling(("look", {"what": "milk"}), ("slow", {}))
+    )
+
+    second = ScriptedModel(saying("all there"))
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.status, result.output) == ("succeeded", "all there")
+    assert result.usage.calls == 3  # all three were paid for, two of them by the worker before
+    assert shop.names == ["look tea", "look milk", "slow", "slow"]
+    assert shop.runs[2] == shop.runs[3]  # under the key of the first time
+    (request,) = second.requests
+    (tea, bad, *rest) = (turn for turn in request.turns if turn.role == "tool")
+    assert [turn.text for turn in (tea, *rest)] == ["tea is there", "milk is there", "slow is done"]
+    assert (bad.text.partition(":")[0], bad.is_error) == ("bad arguments for look", True)
+
+
+async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+
+    @tool
+    async def guess(context: Context) -> str:
+        """Guesses, by a model of its own."""
+        shop.runs.append(("guess", context.idempotency_key))
+        async with context.chat("p", "m") as call:
+            call.record_usage(Usage(calls=1, input_tokens=7, cost=0.5))
+        context.record_usage(Usage(calls=1))
+        context.set_confidence(0.4)
+        context.replan("the shelf is empty")
+        return "a guess"
+
+    @tool
+    async def fail(context: Context) -> str:
+        """Fails, and was not for nothing."""
+        context.record_usage(Usage(calls=100))
+        raise ValueError("no luck")
+
+    shop.tools += [guess, fail]
+    handoff = await interrupted(desk, shop, calling(("guess", {}), ("fail", {})), calling(("slow", {})))
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert shop.names == ["guess", "slow", "slow"]
+    assert (result.output, result.confidence, result.replan_hint) == ("done", 0.4, "the shelf is empty")
+    assert result.usage == Usage(calls=3 + 2 + 100, input_tokens=3 * 10 + 7, output_tokens=3 * 5, cost=0.5)
+    told = {step.name: (step.usage.calls, step.confidence) for step in await steps(desk, handoff)}
+    assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run side by side
+
+
+async def test_what_a_model_used_in_vain_before_it_answered_is_counted_by_whoever_goes_on() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    dropped = ModelError("dropped", retryable=True, retry_after=0, usage=Usage(calls=1, input_tokens=5_000, cost=0.5))
+    handoff = await interrupted(desk, shop, dropped, calling(("slow", {})))
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, shop.names) == ("done", ["slow", "slow"])
+    assert (result.usage.calls, result.usage.input_tokens, result.usage.cost) == (3, 5_000 + 2 * 10, 0.5)
+
+
+async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})))
+
+    second = ScriptedModel(saying(""), saying("all there"))
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, result.usage.calls) == ("all there", 4)
+    assert result.usage.input_tokens == 3 * 10 + estimated_input(second.requests[0])
+
+
+async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_counted() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await lost_in_an_answer(desk, shop)
+    await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})), handoff=handoff)
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("all there")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, result.usage.calls) == ("all there", 2 + 2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[calling(("gone", {}), ("pay", {}))], [calling(("pay", {}))] * (REPEATS + 1), [calling(*[("pay", {})] * 33)]],
+    ids=["of a tool there is not", "once too often", "one too many at a time"],
+)
+async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(asked: list[ModelReply]) -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    handoff = await lost_in_an_answer(desk, shop, *asked)
+    paid = len(shop.runs)
+
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, len(shop.runs)) == ("done", paid)
+    assert result.usage.calls == len(asked) + 2  # the one that was under way, and the last
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["it killed too many", "its deadline has passed"])
+async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say(late: bool) -> None:
+    clock, shop = VirtualClock(), Shop()
+    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    asked = calling(("look", {"what": "tea"})), calling(("pay", {}))
+    first, second = ScriptedModel(*asked), ScriptedModel()
+    async with running(Worker(desk.bus, [shop.agent(first)], SETTINGS, clock=clock)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(shop.under_way.wait(), 10)
+    if late:
+        await clock.advance((handoff.deadline - clock.now()).total_seconds() + 1)
+    else:
+        again = await desk.bus.consumer("agent-shop", "work", desk.subjects.handoffs_of("shop"), ack_wait=0.3)
+        for _ in range(SETTINGS.deliveries - 1):
+            (taken,) = await again.take(1)
+            await taken.nak()
+
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS, clock=clock)):
+        result = await desk.result(handoff)
+
+    assert result.error is not None
+    assert result.error.kind == ("timeout" if late else "worker_crashed")
+    assert (result.usage.calls, result.usage.input_tokens) == (2, 2 * 10)
+    assert second.requests == []
+
+
+async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    model = ScriptedModel(calling(("slow", {})), saying("done"))
+
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS, own_loop=True)):
+        handoff = await desk.hand("shop")
+        await desk.result(handoff)
+
+    assert [step.name for step in await steps(desk, handoff)] == ["answer-1", "result-1-0"]
+
+
+async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    handoff = await interrupted(desk, shop, calling(("pay", {}), ("look", {"what": "tea"})))
+
+    second = ScriptedModel()
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert result.error is not None
+    assert (result.status, result.error.kind, result.error.retryable) == ("failed", "outcome_unknown", False)
+    assert "pay" in result.error.message
+    assert sorted(shop.names) == ["look tea", "pay"]
+    assert second.requests == []
+    assert result.usage.calls == 1
+
+
+async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    model = ScriptedModel(calling(("look", {"what": "tea"})), calling(("look", {"what": "tea"})), saying("done"))
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+        handoff = await desk.hand("shop")
+        await desk.result(handoff)
+    (first, second) = (key for _, key in shop.runs)
+    kept = next(step for step in await steps(desk, handoff) if step.name == "answer-1")
+
+    class Recalled:
+        async def recall(self) -> dict[str, Step]:
+            result = kept.model_copy(update={"name": "result-1-0", "text": "tea is there", "calls": ()})
+            return {"answer-1": kept, "result-1-0": result}
+
+        async def keep(self, step: Step) -> Step:
+            return step
+
+    again = ScriptedModel(calling(("look", {"what": "tea"})), saying("done"))
+    await shop.agent(again).run(handoff, Context(handoff, Context.for_test().reporter, journal=Recalled()))
+
+    assert first != second
+    assert [key for _, key in shop.runs] == [first, second, second]
+
+
+@pytest.mark.parametrize("off", [{"journal": False}, {}], ids=["setting", "agent"])
+async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: dict[str, Any]) -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    settings = SETTINGS.model_copy(update=off)
+    script = [calling(("look", {"what": "tea"})), calling(("pay", {}))]
+    first, second = ScriptedModel(*script), ScriptedModel(*script, saying("done"))
+    async with running(Worker(desk.bus, [shop.agent(first, durable=bool(off))], settings)):
+        handoff = await desk.hand("shop")
+        await asyncio.wait_for(shop.under_way.wait(), 10)
+
+    async with running(Worker(desk.bus, [shop.agent(second, durable=bool(off))], settings)):
+        result = await desk.result(handoff)
+
+    assert result.output == "done"
+    assert shop.names == ["look tea", "pay", "look tea", "pay"]
+    assert await steps(desk, handoff) == []
+
+
+async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
+    desk, shop = Desk(MemoryBus()), Shop()
+    shop.under_way.set()
+    handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"}), ("pay", {})))
+    paid = list(shop.runs)
+
+    shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # in a later release
+    second = ScriptedModel(saying("done"))
+    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+        result = await desk.result(handoff)
+
+    assert (result.output, shop.runs) == ("done", paid)
+    assert [turn.text for turn in second.requests[0].turns[2:]] == ["tea is there", "pay is done"]
+
+
+async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_run() -> None:
+    desk, shop = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
+    model = ScriptedModel(calling(("look", {"what": "x" * 20_000})))
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+        result = await desk.result(await desk.hand("shop"))
+
+    assert result.error is not None
+    assert (result.error.kind, shop.runs) == ("oversize", [])
+    assert result.error.message.startswith("the model's answer cannot be kept: ")
+
+
+async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:
+    desk, shop = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
+
+    @tool
+    def flood() -> str:
+        """Much."""
+        return "x" * 20_000
+
+    shop.tools = [flood]
+    model = ScriptedModel(calling(("flood", {})), saying("too much"))
+    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+        result = await desk.result(await desk.hand("shop"))
+
+    assert result.output == "too much"
+    assert "too large to be kept" in model.requests[1].turns[-1].text
+    assert model.requests[1].turns[-1].is_error
+
+
+async def test_an_answer_is_on_the_bus_before_its_tools_run() -> None:
+    desk = Desk(MemoryBus())
+    seen: list[list[str]] = []
+
+    @tool
+    async def look(context: Context) -> str:
+        """Looks."""
+        seen.append([step.name for step in await steps(desk, context.handoff)])
+        return "seen"
+
+    def then(request: ModelRequest) -> ModelReply:
+        return saying("done")
+
+    agent = LLMAgent(
+        name="shop", description="d", instructions="i", tools=[look], model=ScriptedModel(calling(("look", {})), then)
+    )
+    async with running(Worker(desk.bus, [agent], SETTINGS)):
+        await desk.result(await desk.hand("shop"))
+
+    assert seen == [["answer-1"]]

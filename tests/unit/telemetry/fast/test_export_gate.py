@@ -1,0 +1,371 @@
+"""Behind an exporter that fails nothing is queued or encoded, everything is counted, and its return is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace.export import SpanExportResult
+from structlog.testing import capture_logs
+from support.prometheus import exposing, samples
+
+from pointsman.settings import Settings
+from pointsman.telemetry import logs, traces
+from pointsman.telemetry.export import _build_traces, _Ways
+from pointsman.telemetry.fast.export_gate import Door
+from pointsman.telemetry.traces import TraceContext
+
+PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+NOT_SAMPLED = TraceContext(PARENT.trace_id, PARENT.span_id, 0)
+
+
+class Exporter:
+    """Takes batches while `works`, and remembers each that it was asked to take."""
+
+    left_out = 0  # of a batch that it took
+
+    def __init__(self) -> None:
+        self.works = False
+        self.asked: list[int] = []
+
+    def export(self, batch: Sequence[Any]) -> SpanExportResult:
+        self.asked.append(len(batch))
+        return SpanExportResult.SUCCESS if self.works else SpanExportResult.FAILURE
+
+    def shutdown(self) -> None: ...
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Place:
+    """A door with room for 100, and its surroundings."""
+
+    def __init__(self) -> None:
+        self.exporter = Exporter()
+        self.clock = Clock()
+        self.door = Door("spans", self.exporter, 100, monotonic=self.clock)
+
+    def enter(self, amount: int) -> int:
+        """How many of them got in."""
+        return sum(self.door.admits() for _ in range(amount))
+
+    def fail(self) -> None:
+        self.door.export(range(self.enter(10)))
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+def test_after_a_failure_nothing_is_let_in_and_everything_counts(place: Place) -> None:
+    place.fail()
+
+    assert (place.door.is_open(), place.enter(50)) == (False, 0)
+    assert place.door.lost == 60
+
+
+def test_what_waits_when_the_collector_goes_away_is_dropped_without_being_encoded(place: Place) -> None:
+    place.enter(30)
+    place.fail()
+
+    place.door.export(range(30))
+
+    assert place.exporter.asked == [10]
+    assert place.door.lost == 40
+
+
+def test_once_in_a_while_one_is_let_in_to_find_out_whether_the_collector_is_back(place: Place) -> None:
+    place.fail()
+    place.clock.now += 5
+    let_in = place.enter(50)
+    place.door.export(range(1))
+
+    assert let_in == 1
+    assert place.exporter.asked == [10, 1]
+    assert place.enter(50) == 0
+    place.clock.now += 5
+    assert place.enter(50) == 1
+
+
+def test_while_it_is_found_out_no_more_than_one_comes_in(place: Place) -> None:
+    inside: list[int] = []
+    place.fail()
+    place.clock.now += 5
+    place.exporter.export = lambda batch: inside.append(place.enter(50)) or SpanExportResult.FAILURE  # type: ignore[method-assign,func-returns-value]
+    place.enter(1)
+
+    place.door.export(range(1))
+
+    assert inside == [1]
+
+
+def test_the_first_success_lets_everybody_in_again(place: Place) -> None:
+    place.fail()
+    place.clock.now += 5
+    place.exporter.works = True
+    place.door.export(range(place.enter(1)))
+
+    assert place.enter(150) == 100
+
+
+def test_that_a_collector_is_away_is_said_once_and_that_it_is_back_with_what_was_lost(
+    place: Place, logged: list[Any]
+) -> None:
+    place.fail()
+    for _ in range(20):
+        place.clock.now += 5
+        place.enter(3)
+        place.door.export(range(1))
+    place.clock.now += 5
+    place.exporter.works = True
+    place.door.export(range(place.enter(1)))
+
+    assert [(line["event"], line.get("lost")) for line in logged] == [
+        ("telemetry_collector_away", None),
+        ("telemetry_collector_back", 70),
+    ]
+
+
+def test_what_was_lost_before_a_delivery_is_not_told_again(place: Place, logged: list[Any]) -> None:
+    for _ in range(2):
+        place.exporter.works = False
+        place.fail()
+        place.clock.now += 5
+        place.exporter.works = True
+        place.door.export(range(place.enter(1)))
+
+    assert [line["lost"] for line in logged if line["event"] == "telemetry_collector_back"] == [10, 10]
+
+
+def test_a_full_queue_is_no_sign_that_the_collector_is_away(place: Place) -> None:
+    place.enter(100)
+
+    assert (place.door.is_open(), place.door.is_away()) == (False, False)
+
+
+def test_a_queue_that_fills_up_behind_an_export_that_does_not_end_is_one(place: Place) -> None:
+    away: list[bool] = []
+
+    def hang(batch: object) -> SpanExportResult:
+        place.enter(100)
+        for passed in (1.9, 0.2):
+            place.clock.now += passed
+            away.append(place.door.is_away())
+        return SpanExportResult.SUCCESS
+
+    place.exporter.export = hang  # type: ignore[method-assign]
+    place.door.export(range(place.enter(10)))
+
+    assert away == [False, True]
+    assert not place.door.is_away()  # it came back well: whoever waits goes next
+
+
+def test_however_long_an_export_takes_whoever_has_room_comes_in(place: Place) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    def hang(batch: object) -> SpanExportResult:
+        place.clock.now += 60
+        seen.append((place.door.is_away(), place.enter(100)))
+        return SpanExportResult.SUCCESS
+
+    place.exporter.export = hang  # type: ignore[method-assign]
+    place.door.export(range(place.enter(10)))
+
+    assert seen == [(False, 100)]
+    assert place.door.lost == 100  # they wait
+
+
+def test_a_batch_that_was_taken_but_for_some_is_delivered_but_for_them(place: Place) -> None:
+    place.exporter.works = True
+    place.exporter.left_out = 3
+
+    place.door.export(range(place.enter(10)))
+
+    assert (place.door.lost, place.enter(10)) == (3, 10)
+
+
+def test_a_batch_that_was_taken_though_nothing_was_left_of_it_shows_that_the_collector_is_back(place: Place) -> None:
+    place.fail()
+    place.clock.now += 5
+    place.exporter.works = True
+    place.exporter.left_out = 1
+    place.door.export(range(place.enter(1)))
+
+    assert (place.door.lost, place.enter(50)) == (11, 50)
+
+
+def test_while_it_is_found_out_whether_the_collector_is_back_it_is_away_for_all_but_one(place: Place) -> None:
+    place.fail()
+    away = [place.door.is_away()]
+    place.clock.now += 5
+    away.append(place.door.is_away())
+    place.enter(1)
+    away.append(place.door.is_away())
+
+    assert away == [True, False, True]
+
+
+def test_a_batch_that_was_never_sent_says_nothing_of_the_collector(place: Place) -> None:
+    def never(batch: object) -> SpanExportResult:
+        raise ValueError("it cannot be encoded")
+
+    place.exporter.export = never  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(ValueError, match="encoded"):
+            place.door.export(range(place.enter(10)))
+
+    assert (place.door.lost, place.enter(10)) == (30, 10)
+
+
+def test_an_http_clients_error_is_the_collectors_though_it_is_of_a_value_too(place: Place) -> None:
+    class Refused(OSError, ValueError): ...
+
+    def refuse(batch: object) -> SpanExportResult:
+        raise Refused
+
+    place.exporter.export = refuse  # type: ignore[method-assign]
+    with pytest.raises(Refused):
+        place.door.export(range(place.enter(10)))
+
+    assert (place.door.lost, place.enter(10)) == (10, 0)
+
+
+class TestSpans:
+    """No span is made for a collector that is away."""
+
+    @pytest.fixture
+    def exporter(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exporter]:
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+        exporter = Exporter()
+        with exposing() as figures:
+            self.figures = figures
+            self.pipeline = _build_traces([exporter], "x", "")
+            yield exporter
+            self.pipeline._flush()
+        traces.use(None)
+
+    def test_one_collector_of_two_that_is_there_gets_all(self) -> None:
+        away, there = Door("spans", Exporter(), 10), Door("spans", Exporter(), 10)
+        away._has_failed, away._tried_again = True, float("inf")
+
+        seen = [(ways.is_open(), ways.is_away()) for ways in (_Ways([away]), _Ways([away, there]))]
+
+        assert seen == [(False, True), (True, False)]
+
+    def go_away(self) -> None:
+        door = cast(Door, traces._way)
+        door._has_failed, door._tried_again = True, float("inf")
+
+    def lost(self) -> float:
+        return sum(value for _, value in samples(self.figures).get("pointsman_telemetry_dropped_total", ()))
+
+    def test_what_is_below_it_hangs_on_what_is_above_and_it_counts_as_lost(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("outer", parent=PARENT) as outer, traces.span("inner") as inner:
+            seen = (outer.context, inner.context, inner.recording)
+
+        assert seen == (TraceContext(PARENT.trace_id, PARENT.span_id, 1), outer.context, False)
+        assert (self.lost(), self.pipeline.undelivered()) == (2, 2)
+
+    def test_one_that_another_process_will_end_is_not_lost_here(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("left", parent=PARENT) as left:
+            left.leave()
+
+        assert self.lost() == 0
+
+    def test_one_that_is_not_sampled_is_not_lost(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("unsampled", parent=NOT_SAMPLED):
+            pass
+
+        assert self.lost() == 0
+
+    def test_one_that_is_recorded_whole_counts_as_lost(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        traces.record("task", context=traces.reserve(PARENT), parent_span_id=PARENT.span_id, started=NOON, ended=NOON)
+
+        assert (self.lost(), exporter.asked) == (1, [])
+
+    def test_one_that_begins_while_the_queue_is_full_and_ends_when_it_is_not_is_kept(
+        self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        door = cast(Door, traces._way)
+        monkeypatch.setattr(door, "room", 1)
+
+        with traces.span("fills it", parent=PARENT):
+            pass
+        with traces.span("long", parent=PARENT):
+            exporter.works = True
+            traces._tracer.span_processor.force_flush()  # type: ignore[union-attr]
+        self.pipeline._flush()
+
+        assert (self.lost(), exporter.asked) == (0, [1, 1])
+
+    def test_one_that_begins_behind_a_full_queue_and_an_export_that_does_not_end_counts_as_lost(
+        self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        door = cast(Door, traces._way)
+        clock = Clock()
+        monkeypatch.setattr(door, "_monotonic", clock)
+        monkeypatch.setattr(door, "room", 1)
+        recording: list[bool] = []
+
+        def hang(batch: Sequence[Any]) -> SpanExportResult:
+            for name in () if recording else ("waits", "is not made"):
+                with traces.span(name, parent=PARENT) as opened:
+                    recording.append(opened.recording)
+                clock.now += 3
+            return SpanExportResult.SUCCESS
+
+        monkeypatch.setattr(exporter, "export", hang)
+        with traces.span("is sent", parent=PARENT):
+            pass
+        traces._tracer.span_processor.force_flush()  # type: ignore[union-attr]
+
+        assert recording == [True, False]
+        assert (self.lost(), self.pipeline.undelivered()) == (1, 1)
+
+    def test_instrumented_libraries_make_none_of_their_own_below_one_that_is_not_made(self, exporter: Exporter) -> None:
+        self.go_away()
+
+        with traces.span("chat", parent=PARENT, alone=True):
+            suppressed = [otel_context.get_value(key) for key in traces._SUPPRESSING]
+
+        assert suppressed == [True, True]
+
+
+def test_what_the_door_for_lines_says_of_itself_comes_to_the_door_like_any_line(place: Place) -> None:
+    logs.configure(Settings())
+    came: list[tuple[str, bool]] = []
+    logs.send_to(lambda line: came.append((line.event, place.door.admits())))
+    try:
+        place.fail()
+        place.clock.now += 5
+        place.exporter.works = True
+        place.door.export(range(place.enter(1)))
+    finally:
+        logs.send_to(None)
+
+    assert came == [("telemetry_collector_away", False), ("telemetry_collector_back", True)]
+    assert place.door.lost == 10 + 1 + 1  # a batch, the first line, and the second, which waits

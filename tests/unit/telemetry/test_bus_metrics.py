@@ -1,0 +1,59 @@
+"""Messages are counted and timed by what they are for, as the messaging conventions ask."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from support.prometheus import exposing, samples
+
+from pointsman.ports.bus import Server
+from pointsman.telemetry import metrics, watcher
+
+SERVER = Server("broker.example", 4222)
+
+
+def test_messages_are_counted_by_destination_whatever_workflow_they_are_of() -> None:
+    with exposing() as started:
+        watching = watcher()
+        assert watching is not None
+        watching.sent("ns.log.crew.w1", SERVER, 0.002, None)
+        watching.sent("ns.log.crew.w2", SERVER, 0.002, None)
+        watching.sent("ns.log.crew.w3", SERVER, 0.002, "conflict")
+        watching.received("ns.inbox.crew.>", SERVER, "inbox-crew", 5)
+        seen = samples(started)
+
+    sent = seen["messaging_client_sent_messages_total"]
+    assert {labels.get("error_type", ""): value for labels, value in sent} == {"": 2, "conflict": 1}
+    assert {labels["messaging_destination_template"] for labels, _ in sent} == {"ns.log.crew.{workflow}"}
+    assert {labels["server_address"] for labels, _ in sent} == {"broker.example"}
+    ((labels, taken),) = seen["messaging_client_consumed_messages_total"]
+    assert taken == 5
+    assert labels["messaging_consumer_group_name"] == "inbox-crew"
+    assert labels["messaging_system"] == "nats"
+    assert sum(value for _, value in seen["messaging_client_operation_duration_seconds_count"]) == 3
+
+
+def test_a_bus_is_not_watched_when_nothing_is_measured() -> None:
+    metrics.use(None)
+
+    assert watcher() is None
+
+
+def test_a_meter_of_the_application_counts_what_it_times() -> None:
+    reader = InMemoryMetricReader()
+    metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("its own"))
+    watching = watcher()
+    assert watching is not None
+    watching.sent("ns.log.crew.w1", SERVER, 0.002, None)
+    watching.sent("ns.log.crew.w2", SERVER, 0.002, None)
+    data = json.loads(cast(Any, reader.get_metrics_data()).to_json())
+    metrics.use(None)
+
+    (resource,) = data["resource_metrics"]
+    (scope,) = resource["scope_metrics"]
+    seen = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}
+    assert [point["count"] for point in seen["messaging.client.operation.duration"]] == [2]
+    assert [point["value"] for point in seen["messaging.client.sent.messages"]] == [2]
