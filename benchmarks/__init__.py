@@ -1,1 +1,1 @@
-"""What a workflow costs, measured beside the least that the same messages can cost. Run by `python -m benchmarks`."""
+"""Measure the cost of a workflow beside a floor that only sends the same messages. Run by `python -m benchmarks`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print a table, keep the numbers in bench-results/."""
+"""Command `python -m benchmarks`: measure, print a table, write the numbers to bench-results/."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def main() -> int:
         logged=not given.smoke,
         sync=given.sync,
     )
-    measured = run(measure(amount, _told))
+    measured = run(measure(amount, _report))
     path = given.json or ROOT / "bench-results" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(measured), indent=1))
-    _told(f"the numbers are in {path}")
+    _report(f"the numbers are in {path}")
     print(table(measured))
     wrong = list(failures(measured)) if given.smoke else []
     for line in wrong:
@@ -46,20 +46,22 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What a workflow costs.")
-    parser.add_argument("--smoke", action="store_true", help="short; fails on a gross regression of a ratio or a count")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the cost of a workflow.")
+    parser.add_argument(
+        "--smoke", action="store_true", help="short run; fails on a gross regression of a ratio or a count"
+    )
     parser.add_argument("--rounds", type=int, help="interleaved rounds (5)")
     parser.add_argument("--single", type=int, help="workflows one at a time, in each round (100)")
     parser.add_argument("--many", type=int, help="workflows at a concurrency, in each round (500)")
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--no-tracing", action="store_true", help="leave the system with tracing out")
-    parser.add_argument("--no-shapes", action="store_true", help="leave W2 and W3 out")
+    parser.add_argument("--no-tracing", action="store_true", help="leave out the system with tracing")
+    parser.add_argument("--no-shapes", action="store_true", help="leave out W2 and W3")
     parser.add_argument("--sync", default="1s", help="the broker's sync_interval (1s); or `always`")
-    parser.add_argument("--json", type=Path, help="where the numbers go (bench-results/TIME.json)")
+    parser.add_argument("--json", type=Path, help="output file (bench-results/TIME.json)")
     return parser.parse_args()
 
 
-def _told(what: str) -> None:
+def _report(what: str) -> None:
     print(f"[{perf_counter() - _BEGAN:6.1f} s] {what}", file=sys.stderr, flush=True)
 
 

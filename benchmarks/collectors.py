@@ -1,8 +1,9 @@
-"""`python -m benchmarks.collectors`: what telemetry costs, with a collector that works and with four that do not.
+"""Measure the cost of telemetry with a collector that works and with four that do not.
 
-Five systems export by OTLP and one does not. Each has one round as soon as it stands, when a collector that is away has
-not been found out. Once every process has found that out, they take turns with W1, so that they meet the same machine.
-Memory is what each system's five processes have resident above what they had when they stood, after each of its rounds.
+Five systems export by OTLP and one does not. Each runs one round directly after its start, before its processes have
+detected an unavailable collector. After the detection the systems take turns with W1, so that all of them run under the
+same load of the machine. Memory is the growth of the resident memory of a system's five processes since their start.
+Run by `python -m benchmarks.collectors`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["main"]
 
-_MANNERS = ("works", "refuses", "is slow", "hangs", "answers 503")
+_BEHAVIOURS = ("works", "refuses", "is slow", "hangs", "answers 503")
 _AWAY = ("refuses", "hangs", "answers 503")
 _WARM_UP = 20  # workflows
-_FINDING_OUT = 60.0  # seconds it may take: a batch waits 5, and is tried for 10
+_DETECTION_TIMEOUT_S = 60.0  # a batch waits 5 s and is retried for 10 s
 
 
-async def measure(manners: list[str], rounds: int, many: int, concurrency: int) -> None:
+async def measure(behaviours: list[str], rounds: int, many: int, concurrency: int) -> None:
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-bench-", ignore_cleanup_errors=True)))
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
@@ -42,66 +43,66 @@ async def measure(manners: list[str], rounds: int, many: int, concurrency: int) 
         grown: dict[str, list[float]] = {}
         sizes: dict[str, float] = {}
 
-        async def play(manner: str) -> None:
-            system = systems[manner]
+        async def play(behaviour: str) -> None:
+            system = systems[behaviour]
             processes = [*system.processes.values(), broker.pid or 0, os.getpid()]
             spent, began = sum(map(cpu_seconds, processes)), perf_counter()
             await together(system.submit, many, concurrency)
-            speeds[manner].append(many / (perf_counter() - began))
-            costs[manner].append((sum(map(cpu_seconds, processes)) - spent) / many * 1000)
-            grown[manner].append(_memory(system) - sizes[manner])
+            speeds[behaviour].append(many / (perf_counter() - began))
+            costs[behaviour].append((sum(map(cpu_seconds, processes)) - spent) / many * 1000)
+            grown[behaviour].append(_memory(system) - sizes[behaviour])
             children.check()
 
-        for number, manner in enumerate(["none", *manners]):
-            match manner:
+        for number, behaviour in enumerate(["none", *behaviours]):
+            match behaviour:
                 case "none":
                     exporting = {}
-                case "refuses":  # bound and not listening: nobody else gets the port, and nobody answers there
+                case "refuses":  # bound and not listening: connections are refused
                     refusing = stack.enter_context(socket.socket())
                     refusing.bind(("127.0.0.1", 0))
                     exporting = _exporting(refusing.getsockname()[1])
                 case _:
-                    exporting = _exporting(await collector(children, f"sink-{manner.replace(' ', '-')}", manner))
+                    exporting = _exporting(await collector(children, f"sink-{behaviour.replace(' ', '-')}", behaviour))
             system = RealSystem(f"bench{number}", broker.url, children, exporting)
-            systems[manner] = await stack.enter_async_context(system.running())
-            await together(systems[manner].submit, _WARM_UP, concurrency)
-            speeds[manner], costs[manner], grown[manner] = [], [], []
-            sizes[manner] = _memory(system)
-            await play(manner)
-        _tell("from the first moment", speeds, costs, grown)
-        for manner in set(_AWAY) & set(systems):
-            await _found_out(systems[manner], children)
-        for manner in systems:
-            speeds[manner], costs[manner] = [], []
+            systems[behaviour] = await stack.enter_async_context(system.running())
+            await together(systems[behaviour].submit, _WARM_UP, concurrency)
+            speeds[behaviour], costs[behaviour], grown[behaviour] = [], [], []
+            sizes[behaviour] = _memory(system)
+            await play(behaviour)
+        _report("directly after the start", speeds, costs, grown)
+        for behaviour in set(_AWAY) & set(systems):
+            await _wait_for_detection(systems[behaviour], children)
+        for behaviour in systems:
+            speeds[behaviour], costs[behaviour] = [], []
         for number in range(rounds):
             order = list(systems)
-            for manner in order[number % len(order) :] + order[: number % len(order)]:
-                await play(manner)
-            _tell(f"round {number + 1} of {rounds} once found out, medians so far", speeds, costs, grown)
+            for behaviour in order[number % len(order) :] + order[: number % len(order)]:
+                await play(behaviour)
+            _report(f"round {number + 1} of {rounds} after the detection, medians so far", speeds, costs, grown)
 
 
-def _tell(
+def _report(
     when: str, speeds: dict[str, list[float]], costs: dict[str, list[float]], grown: dict[str, list[float]]
 ) -> None:
     print(when)
-    for manner in speeds:
-        speed = statistics.median(map(_ratio, speeds[manner], speeds["none"]))
-        sizes = " ".join(f"{size:+.1f}" for size in grown[manner])
+    for behaviour in speeds:
+        speed = statistics.median(map(_ratio, speeds[behaviour], speeds["none"]))
+        sizes = " ".join(f"{size:+.1f}" for size in grown[behaviour])
         print(
-            f"  {manner:11} {statistics.median(speeds[manner]):6.1f} W1 a second, {speed:.3f} of none;"
-            f" {statistics.median(costs[manner]):5.2f} ms of CPU a W1; {sizes} MiB",
+            f"  {behaviour:11} {statistics.median(speeds[behaviour]):6.1f} W1 a second, {speed:.3f} of none;"
+            f" {statistics.median(costs[behaviour]):5.2f} ms of CPU a W1; {sizes} MiB",
             flush=True,
         )
 
 
-async def _found_out(system: RealSystem, children: Children) -> None:
-    """Every process of it knows that nobody takes its spans."""
-    deadline = monotonic() + _FINDING_OUT
+async def _wait_for_detection(system: RealSystem, children: Children) -> None:
+    """Wait until every process of the system has detected that its collector is unavailable."""
+    deadline = monotonic() + _DETECTION_TIMEOUT_S
     while unaware := [
         part for part in system.processes if "telemetry_collector_away" not in children.log(f"{system.name}-{part}")
     ]:
         if monotonic() > deadline:
-            raise RuntimeError(f"{unaware} of {system.name} did not find out within {_FINDING_OUT:g} s")
+            raise RuntimeError(f"{unaware} of {system.name} did not detect it within {_DETECTION_TIMEOUT_S:g} s")
         await asyncio.sleep(0.2)
 
 
@@ -114,18 +115,18 @@ def _memory(system: RealSystem) -> float:
 
 
 def _exporting(port: int) -> dict[str, str]:
-    """What a process needs in its environment to export to a collector there."""
+    """Return the environment of a process that exports to a collector on `port`."""
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collectors", description=__doc__)
-    parser.add_argument("--manners", nargs="*", default=list(_MANNERS), choices=_MANNERS)
+    parser.add_argument("--behaviours", nargs="*", default=list(_BEHAVIOURS), choices=_BEHAVIOURS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--many", type=int, default=200, help="workflows of each system in each round (200)")
     parser.add_argument("--concurrency", type=int, default=64)
     given = parser.parse_args()
-    run(measure(given.manners, given.rounds, given.many, given.concurrency))
+    run(measure(given.behaviours, given.rounds, given.many, given.concurrency))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.counted ARGUMENTS` is `pointsman ARGUMENTS` that says its number of objects once a minute."""
+"""Run `pointsman ARGUMENTS` with a count of its objects once a minute: `python -m benchmarks.counted ARGUMENTS`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pointsman.__main__ import main
 
 __all__ = ["count"]
 
-_EVERY = 60.0  # seconds
+_INTERVAL_S = 60.0
 
 
 def count() -> None:
-    """To standard error, for ever: `objects N blocks N`, what the collector follows and what has been allocated."""
+    """Write `objects N blocks N` to standard error, forever: objects that the collector tracks, allocated blocks."""
     never = threading.Event()
-    while not never.wait(_EVERY):
+    while not never.wait(_INTERVAL_S):
         sys.stderr.write(f"objects {len(gc.get_objects())} blocks {sys.getallocatedblocks()}\n")
         sys.stderr.flush()
 

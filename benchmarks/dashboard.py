@@ -1,6 +1,6 @@
-"""How quick the dashboard is with 10,000 workflows in the log and with a plan of 500 tasks, broker and all beside it.
+"""Measure the dashboard with 10,000 workflows in the log and with a plan of 500 tasks.
 
-python -m benchmarks.dashboard          needs a chromium
+Run by `python -m benchmarks.dashboard`. It starts a broker on the same machine and needs a chromium.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ START = datetime.now(UTC) - timedelta(hours=2)
 USED = Usage(calls=1, input_tokens=900, output_tokens=120, cost=0.0005)
 
 
-def story(name: str, team: str, begun: datetime, plan: tuple[PlannedTask, ...]) -> list[list[Entry]]:
-    """The commits of a workflow with this plan: admitted, planned, each task done, ended."""
+def commits_of(name: str, team: str, begun: datetime, plan: tuple[PlannedTask, ...]) -> list[list[Entry]]:
+    """Return the commits of a workflow with this plan: started, planned, each task succeeded, ended."""
 
     def task(each: str, agent: str, at: datetime) -> list[Entry]:
         result = Result(
@@ -98,7 +98,9 @@ async def store(bus: Bus, subjects: Subjects, team: str, name: str, commits: lis
 
 
 async def main() -> None:
-    chromium = shutil.which("chromium") or sys.exit("there is no chromium here: apt-get install chromium")
+    chromium = shutil.which("chromium") or sys.exit(
+        "chromium was not found; install it, for example with apt-get install chromium"
+    )
     async with EmbeddedBroker() as broker:
         settings = Settings(url=broker.url)
         bus = await connect(settings, name="bench", wait=10)
@@ -115,7 +117,7 @@ async def main() -> None:
                     client.subjects,
                     team,
                     name,
-                    story(name, team, START + timedelta(milliseconds=number * 500), small),
+                    commits_of(name, team, START + timedelta(milliseconds=number * 500), small),
                 )
 
         began = monotonic()
@@ -126,7 +128,9 @@ async def main() -> None:
             )
             for n in range(TASKS)
         )
-        await store(bus, client.subjects, "team0", "wf_large", story("wf_large", "team0", datetime.now(UTC), large))
+        await store(
+            bus, client.subjects, "team0", "wf_large", commits_of("wf_large", "team0", datetime.now(UTC), large)
+        )
         print(
             f"log written               {monotonic() - began:8.1f} s  {WORKFLOWS:,} workflows, and one of {TASKS} tasks"
         )

@@ -1,12 +1,12 @@
-"""The least that a workflow's messages can cost: the same subjects, headers and bodies, sent by bare nats-py.
+"""The floor: the lowest possible cost of a workflow's messages, sent by bare nats-py.
 
-A supervisor and four agents, each a process with uvloop, publish what a real workflow published before, as fast as
-they can: stored and acknowledged by the broker, pulled through durable consumers, acknowledged. There is no state but
-a count of open dependencies, no log, no timer, no validation: nothing is even parsed.
+A supervisor and four agents, each a process with uvloop, publish the recorded messages of a real workflow as fast as
+they can, with the same subjects, headers and bodies. The broker stores and acknowledges them, and durable consumers
+pull and acknowledge them. The only state is a count of open dependencies: no log, no timer, no validation, no parsing.
 
-With a log it is the least that the protocol itself can cost: each turn's commit is stored by compare-and-set before
-what it owes is sent, what came meanwhile is one turn, bodies are read and commits are written as JSON, a timer is set.
-What an input means is still not decided, and nothing is validated.
+With a log, the floor is the lowest possible cost of the protocol: each commit is stored by compare-and-set before its
+messages are sent, inputs that arrive in the meantime share one commit, bodies are parsed, commits are written as JSON,
+and a timer is armed. Inputs are still not interpreted or validated.
 """
 
 from __future__ import annotations
@@ -39,17 +39,23 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Floor", "record", "round_trips"]
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-_ASKED = 1000  # messages a pull asks for, and asks for more at half: no pull ever runs dry
-_EXPIRES = 3600  # seconds; longer than any run
-_PATIENCE = 60.0  # seconds one workflow may take before the run is given up
+_PULL_BATCH = 1000  # messages of a pull request; it is renewed at half, so that no pull is ever empty
+_PULL_EXPIRES_S = 3600  # longer than any run
+_WORKFLOW_TIMEOUT_S = 60.0  # the run fails if a workflow takes longer
 
 Sent = tuple[dict[str, str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one workflow of each shape published: headers and bodies by `request`, `handoff.TASK`, `result.TASK`,
-    `outcome`, `timer`, `commit.NUMBER`; who has each task, and what each waits for."""
+    """The messages of one workflow of each shape.
+
+    Attributes:
+        sent: By shape: headers and bodies by `request`, `handoff.TASK`, `result.TASK`, `outcome`, `timer` and
+            `commit.NUMBER`.
+        agents: By shape and task: the agent of the task.
+        needs: By shape and task: the dependencies of the task.
+    """
 
     sent: dict[str, dict[str, Sent]]
     agents: dict[str, dict[str, str]]
@@ -77,7 +83,7 @@ class Recording:
 
 
 async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> bytes:
-    """What the `workflows` (id by shape), each of them ended, have published, as a file for `Recording.load`."""
+    """Return the messages of the ended `workflows` (id by shape) as a file for `Recording.load`."""
     namespace = subjects.namespace
     written: dict[str, dict[str, tuple[dict[str, str], str]]] = {}
     requests = {stored.headers["ce-id"]: stored async for stored in bus.read("work", f"{namespace}.request.*")}
@@ -98,8 +104,8 @@ async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> byt
 
 
 def _headers(stored: Stored) -> dict[str, str]:
-    """Without the id: the broker would take the second workflow's messages for the first one's. Nor is anything to
-    happen later."""
+    # Without the message id, or the broker would drop the second workflow's messages as duplicates. Without schedules,
+    # so that nothing fires later.
     return {
         name: value
         for name, value in stored.headers.items()
@@ -108,9 +114,14 @@ def _headers(stored: Stored) -> dict[str, str]:
 
 
 class Floor:
-    """The floor's processes and, here, its caller. `submit` publishes a request and waits for its outcome.
+    """The floor's processes and, in this process, its caller.
 
-    `logged`: its supervisor keeps a log.
+    Args:
+        url: The URL of the broker.
+        children: Starts the processes.
+        recording: The file of `record`.
+        name: The prefix of subjects, streams and processes.
+        logged: True if the supervisor keeps a log.
     """
 
     def __init__(
@@ -146,30 +157,31 @@ class Floor:
             for role in ("supervisor", *AGENTS):
                 part = f"logged-{role}" if self._logged and role == "supervisor" else role
                 await self._children.start(f"{name}-{role}", "benchmarks.floor", part, self._url, str(self._path), name)
-            await _pull(client, f"{name}-log", "outcomes", self._heard)
+            await _pull(client, f"{name}-log", "outcomes", self._on_outcome)
             yield self
 
     async def stored(self) -> tuple[int, int]:
-        """How many messages its streams hold, and in how many bytes."""
+        """Return the number of messages in its streams, and their bytes."""
         states = [(await self._stream.stream_info(name)).state for name in (self._name, f"{self._name}-log")]
         return sum(state.messages for state in states), sum(state.bytes for state in states)
 
     async def submit(self, shape: str) -> None:
+        """Publish the request of a workflow of this shape, and wait for its outcome."""
         self._count += 1
         workflow = f"wf_{self._count}"
         self._waiting[workflow] = asyncio.get_running_loop().create_future()
         headers, body = self._recording.sent[shape]["request"]
         await self._stream.publish(f"{self._name}.request.{shape}.{workflow}", body, headers=headers)
-        await asyncio.wait_for(self._waiting[workflow], _PATIENCE)
+        await asyncio.wait_for(self._waiting[workflow], _WORKFLOW_TIMEOUT_S)
         del self._waiting[workflow]
 
-    async def _heard(self, message: Msg) -> None:
+    async def _on_outcome(self, message: Msg) -> None:
         await message.ack()
         self._waiting[message.subject.split(".")[3]].set_result(None)
 
 
 async def round_trips(url: str, count: int) -> tuple[list[float], list[float]]:
-    """Seconds from a publish to its acknowledgement and to its delivery to a pull, of 200 bytes, one at a time."""
+    """Measure seconds from a publish of 200 bytes to its acknowledgement and to its delivery, one at a time."""
     acknowledged: list[float] = []
     delivered: list[float] = []
     async with _connected(url) as (_, stream), _connected(url) as (other, _):
@@ -194,7 +206,7 @@ async def round_trips(url: str, count: int) -> tuple[list[float], list[float]]:
 
 
 class _Sender:
-    """Publishes what was recorded for a workflow, under subjects that begin with `name`."""
+    """Publishes the recorded messages of a workflow, under subjects that begin with `name`."""
 
     def __init__(self, stream: JetStreamContext, recording: Recording, name: str) -> None:
         self._stream = stream
@@ -206,17 +218,17 @@ class _Sender:
         }
 
     async def hand_out(self, shape: str, workflow: str, tasks: Iterable[str]) -> None:
-        """At once, all of them."""
+        """Publish the handoffs of all `tasks` concurrently."""
         agents = self._recording.agents[shape]
-        ways = [self.send(f"handoff.{task}", f"handoff.{agents[task]}", shape, workflow, task) for task in tasks]
-        await asyncio.gather(*ways)
+        sends = [self.send(f"handoff.{task}", f"handoff.{agents[task]}", shape, workflow, task) for task in tasks]
+        await asyncio.gather(*sends)
 
     async def send(self, what: str, kind: str, shape: str, *rest: str) -> None:
         headers, body = self._recording.sent[shape][what]
         await self._stream.publish(".".join((self._name, kind, shape, *rest)), body, headers=headers)
 
     async def commit(self, shape: str, workflow: str, number: int, after: int) -> int:
-        """The sequence of that commit, as the one that follows the sequence `after` of its log."""
+        """Store a commit behind the sequence `after` of its log, and return its sequence."""
         known = self._commits[shape]
         headers, body = known[min(number, len(known) - 1)]
         subject, expected = f"{self._name}.log.{shape}.{workflow}", {**headers, _EXPECTED: str(after)}
@@ -228,7 +240,7 @@ class _Workflow:
     left: dict[str, int]
     """Open dependencies of each task that has any."""
     came: list[tuple[str, Msg]] = field(default_factory=list)
-    """What is dealt with in the next turn: a task that is done, and the message that says so."""
+    """Inputs of the next commit: a succeeded task and its message."""
     busy: bool = False
     commits: int = 0
     sequence: int = 0
@@ -240,7 +252,7 @@ async def _supervise(url: str, recording: Recording, name: str, *, logged: bool)
         sender = _Sender(stream, recording, name)
 
         async def heard(message: Msg) -> None:
-            """A request, whose subject has no task, or a result."""
+            """Process a request, whose subject has no task, or a result."""
             _, _, shape, id, *done = message.subject.split(".")
             if not done:
                 needs = recording.needs[shape].items()
@@ -249,7 +261,7 @@ async def _supervise(url: str, recording: Recording, name: str, *, logged: bool)
             workflow.came.append((done[0] if done else "", message))
             if not logged:
                 await take(workflow, shape, id)
-            elif not workflow.busy:  # else whoever is at it takes this, too
+            elif not workflow.busy:  # otherwise the running loop takes this message
                 workflow.busy = True
                 while workflow.came:
                     await take(workflow, shape, id)
@@ -275,7 +287,7 @@ async def _supervise(url: str, recording: Recording, name: str, *, logged: bool)
                 await message.ack()
 
         def settled(workflow: _Workflow, shape: str, done: str) -> Iterable[str]:
-            """The tasks that are due now."""
+            """Yield the tasks whose dependencies have succeeded."""
             if not done:
                 yield "plan-1"
             for task, needs in recording.needs[shape].items():
@@ -303,7 +315,7 @@ async def _work(agent: str, url: str, recording: Recording, name: str) -> None:
 
 
 async def _consume(stream: JetStreamContext, name: str, consumer: str, subjects: str) -> None:
-    """A durable consumer of the stream `name`."""
+    """Create a durable consumer of the stream `name`."""
     config = ConsumerConfig(durable_name=consumer, filter_subject=subjects, ack_policy=AckPolicy.EXPLICIT)
     await stream.add_consumer(name, config)
 
@@ -316,9 +328,9 @@ async def _pull(client: Client, stream: str, consumer: str, heard: Callable[[Msg
 
     async def refill() -> None:
         nonlocal asked
-        if 2 * asked <= _ASKED:
-            order = {"batch": _ASKED - asked, "expires": _EXPIRES * 1_000_000_000}
-            asked = _ASKED
+        if 2 * asked <= _PULL_BATCH:
+            order = {"batch": _PULL_BATCH - asked, "expires": _PULL_EXPIRES_S * 1_000_000_000}
+            asked = _PULL_BATCH
             await client.publish(subject, json.dumps(order).encode(), reply=inbox)
 
     async def arrived(message: Msg) -> None:
@@ -333,7 +345,7 @@ async def _pull(client: Client, stream: str, consumer: str, heard: Callable[[Msg
         running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             traceback.print_exception(error)
-            os._exit(1)  # the run notices a process that is gone
+            os._exit(1)  # the run detects that the process has ended
 
     await client.subscribe(inbox, cb=arrived)
     await refill()

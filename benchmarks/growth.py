@@ -1,7 +1,7 @@
-"""How the cost grows: with the tasks of one workflow, and with the supervisors of one team.
+"""Measure how the cost grows with the tasks of one workflow and with the supervisors of one team.
 
-`python -m benchmarks.growth`. A plan of 50 to 1,000 tasks, each wide and then joined, gives the time a task takes; the
-same W1 at a concurrency, with one supervisor and with two on the same machine, gives what the second one adds.
+Run by `python -m benchmarks.growth`. Plans of 50 to 1,000 parallel tasks and a join give the time per task. The same
+number of concurrent W1 with one and with two supervisors on one machine gives the effect of the second supervisor.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ROUNDS = 3
 MANY = 200  # W1 in each round
 TOGETHER = 64  # of them at any time
 _WARM_UP = 8
-_LOOK = 0.05  # seconds
-_AGAIN = "outbox_sent_again"  # what a supervisor logs when it sends what another one may have sent before
-_LOST = "commit_not_taken"  # what it logs when another one has written to the log before it
+_POLL_INTERVAL_S = 0.05
+_AGAIN = "outbox_sent_again"  # log event: an outbox was sent that another supervisor may have sent already
+_LOST = "commit_not_taken"  # log event: another supervisor has written to the log first
 
 
 async def main() -> None:
@@ -40,8 +40,8 @@ async def main() -> None:
         one = await stack.enter_async_context(RealSystem("one", broker.url, children, {}).running())
         two = await stack.enter_async_context(RealSystem("two", broker.url, children, {}).running())
         await two.start("second", "supervisor", "benchmarks.team:TEAM")
-        while len(await two.client.teams()) < 2:  # noqa: ASYNC110  # before that the first one is alone
-            await asyncio.sleep(_LOOK)
+        while len(await two.client.teams()) < 2:  # noqa: ASYNC110  # until then the first supervisor works alone
+            await asyncio.sleep(_POLL_INTERVAL_S)
         for system in (one, two):
             await together(system.submit, _WARM_UP * TOGETHER // 8, TOGETHER)
         await _widths(one)
@@ -83,7 +83,7 @@ async def _supervisors(children: Children, *systems: RealSystem) -> None:
 
 
 def _logged(children: Children, system: RealSystem, event: str) -> int:
-    """How often the system's supervisors have logged it."""
+    """Return how many times the system's supervisors have logged `event`."""
     names: Sequence[str] = [name for name in children.pids if name in (f"{system.name}-supervisor", "two-second")]
     return sum(children.log(name).count(event) for name in names if name.startswith(system.name))
 

@@ -1,13 +1,14 @@
-"""What stays the same however much there was before: the cost of a W1, the list of workflows, a supervisor's memory.
+"""Measure whether the cost of a W1, the list of workflows and the memory of a supervisor stay constant over time.
 
-`python -m benchmarks.lasting` measures an empty broker, and one with 20,000 and with 100,000 finished workflows; then
-it runs 10,000 W1 and looks at every thousand. `--finished 200 --run 100` is short.
+`python -m benchmarks.lasting` measures an empty broker, and a broker with 20,000 and with 100,000 finished workflows.
+Then it runs 10,000 W1 and measures after every thousand. `--finished 200 --run 100` is a short run.
 
-`--minutes 60` is another measurement: five W1 a second for so long, and every minute what each process has in memory.
+`--minutes 60` is another measurement: five W1 a second for 60 minutes, and the memory of each process every minute.
 
-The finished ones are one W1's messages, stored again under other ids and straight by the broker's own protocol: running
-them takes 20 minutes. What is to be done of them stands under the names of a team and of agents that nobody runs, or
-the team would be given it; their requests are left out, for a list looks which requests have no log yet.
+The finished workflows are copies of the messages of one W1 under other ids, published directly by the broker's
+protocol, because running them would take 20 minutes. Their handoffs and inbox messages name a team and agents that do
+not exist; otherwise the benchmark's team would process them. Requests are not copied: the list of workflows checks each
+request for a log.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 __all__ = ["main"]
 
 SINGLE, MANY, TOGETHER = 40, 200, 64  # W1 one at a time, at a concurrency, and that concurrency
-LOOK = 1_000  # W1 between two looks at the memory
-RATE = 5  # W1 a second, one after the other, when it is time that is measured
+MEASURE_EVERY = 1_000  # W1 between two measurements of the memory
+RATE = 5  # W1 a second with `--minutes`
 _WARM_UP = 100
-_AHEAD = 20_000  # messages handed to the connection before the broker is asked how far it is
+_MAX_UNCONFIRMED = 20_000  # messages written to the connection before the broker's count is checked
 
 Kept = tuple[str, bytes, bytes]  # subject, header block, body, each of one workflow
 
@@ -42,8 +43,8 @@ Kept = tuple[str, bytes, bytes]  # subject, header block, body, each of one work
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lasting")
     parser.add_argument("--finished", type=int, nargs="*", default=[20_000, 100_000], help="finished workflows")
-    parser.add_argument("--run", type=int, default=10_000, help="W1 that are then run")
-    parser.add_argument("--minutes", type=int, help=f"instead: {RATE} W1 a second for so long, and its memory")
+    parser.add_argument("--run", type=int, default=10_000, help="W1 to run afterwards")
+    parser.add_argument("--minutes", type=int, help=f"instead: {RATE} W1 a second for this time, and the memory")
     given = parser.parse_args()
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix="pointsman-lasting-", ignore_cleanup_errors=True)))
@@ -69,17 +70,17 @@ async def main() -> None:
 
 
 async def _slowly(system: RealSystem, processes: dict[str, int], children: Children, minutes: int) -> None:
-    """`RATE` W1 a second, started on time whether or not the last ones have ended, and a look every minute."""
+    """Start `RATE` W1 a second, also if earlier ones have not ended, and print the memory every minute."""
     async with asyncio.TaskGroup() as running:
         began = perf_counter()
         for number in range(60 * RATE * minutes + 1):
             await asyncio.sleep(began + number / RATE - perf_counter())
             if number % (60 * RATE) == 0:
-                _look(system, processes, children, number)
+                _print_memory(system, processes, children, number)
             running.create_task(system.submit("W1"))
 
 
-def _look(system: RealSystem, processes: dict[str, int], children: Children, done: int) -> None:
+def _print_memory(system: RealSystem, processes: dict[str, int], children: Children, done: int) -> None:
     sizes = list[str]()
     for part, pid in processes.items():
         used = memory(pid)
@@ -107,20 +108,21 @@ async def _row(system: RealSystem, processes: dict[str, int], finished: int) -> 
 
 
 async def _run(system: RealSystem, processes: dict[str, int], count: int) -> None:
-    """`count` W1, with a look at each `LOOK` of them, and what was added between the first look and the last."""
+    """Run `count` W1. Print the memory after each `MEASURE_EVERY`, and its growth from the first to the last."""
     looks: list[dict[str, float]] = []
-    for _ in range(max(2, count // LOOK)):
-        seconds = await _timed(lambda: together(system.submit, min(count, LOOK), TOGETHER))
+    for _ in range(max(2, count // MEASURE_EVERY)):
+        seconds = await _timed(lambda: together(system.submit, min(count, MEASURE_EVERY), TOGETHER))
         looks.append({part: _resident(pid) for part, pid in processes.items()})
         sizes = ", ".join(f"{part} {size:.1f}" for part, size in looks[-1].items())
-        print(f"{min(count, LOOK):7} more W1: {min(count, LOOK) / seconds:5.1f} a second; MiB: {sizes}", flush=True)
-    per = 10_000 / ((len(looks) - 1) * min(count, LOOK))
+        run = min(count, MEASURE_EVERY)
+        print(f"{run:7} more W1: {run / seconds:5.1f} a second; MiB: {sizes}", flush=True)
+    per = 10_000 / ((len(looks) - 1) * min(count, MEASURE_EVERY))
     grown = ", ".join(f"{part} {per * (looks[-1][part] - size):+.1f}" for part, size in looks[0].items())
     print(f"in 10,000 W1, MiB: {grown}")
 
 
 async def _kept(system: RealSystem, workflow: str) -> Sequence[Kept]:
-    """The messages that are called by that workflow; a schedule of it would fire, and is not among them."""
+    """Return the messages of a workflow, without its schedules: their copies would fire."""
     found = list[Kept]()
     for stream in ("work", "log"):
         async for stored in system.bus.read(stream, f"{system.name}.>"):
@@ -131,7 +133,7 @@ async def _kept(system: RealSystem, workflow: str) -> Sequence[Kept]:
 
 
 def _elsewhere(subject: str) -> str:
-    """Where nobody takes it: what is to be done is done."""
+    """Return the subject with a team or an agent that has no consumer, if it is one of the work stream."""
     namespace, kind, name, *rest = subject.split(".")
     return ".".join([namespace, kind, "past" if kind in ("inbox", "handoff") else name, *rest])
 
@@ -147,14 +149,14 @@ async def _fill(system: RealSystem, workflow: str, kept: Sequence[Kept], numbers
                 subject.replace(workflow, name), body.replace(old, new), headers=headers.replace(old, new)
             )
         sent += len(kept)
-        if sent % _AHEAD < len(kept):
-            await _until(system, before + sent - _AHEAD)
+        if sent % _MAX_UNCONFIRMED < len(kept):
+            await _until(system, before + sent - _MAX_UNCONFIRMED)
     await _until(system, before + sent)
     print(f"{len(numbers):7} stored in {perf_counter() - began:.0f} s", flush=True)
 
 
 async def _until(system: RealSystem, messages: int) -> None:
-    """Return when the streams hold as many: asking takes its turn behind what was sent before."""
+    """Return when the streams hold `messages`. The broker answers each query after the messages sent before it."""
     while (await system.stored())[0] < messages:  # streams have no event to wait for
         pass
 

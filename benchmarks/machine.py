@@ -1,4 +1,4 @@
-"""What the operating system knows of a process: CPU time and memory, where there is a /proc to ask."""
+"""CPU time and memory of processes, read from /proc if the system has one; and child processes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Children", "Memory", "cpu_seconds", "machine_seconds", "memory"]
 
 ROOT = Path(__file__).parents[1]
 
-_LEAVE = 5.0  # seconds a child has to end by itself
-_TAIL = 600  # characters of its log that an error repeats
+_EXIT_TIMEOUT_S = 5.0  # after SIGTERM, before SIGKILL
+_LOG_TAIL = 600  # characters of a child's log in an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In MiB. `proportional` shares pages out among the processes that have them mapped; None where not to be had."""
+    """Memory in MiB. `proportional` divides shared pages among the processes that map them; None if unavailable."""
 
     resident: float
     proportional: float | None
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far; it counts in hundredths. 0 without a /proc."""
+    """Return the user and system time of a process, in steps of 0.01 s; 0 without a /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -37,7 +37,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def machine_seconds() -> float:
-    """What all CPUs together have worked since the machine started. 0 without a /proc."""
+    """Return the busy time of all CPUs since the machine started, in seconds; 0 without a /proc."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -47,7 +47,7 @@ def machine_seconds() -> float:
 
 
 def memory(pid: int) -> Memory | None:
-    """What a process has in memory now, or None."""
+    """Return the memory of a process, or None without a /proc."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -57,9 +57,10 @@ def memory(pid: int) -> Memory | None:
 
 
 class Children:
-    """Python processes of this repository, each with a log in `directory`. Leaving the context ends them, by their pid.
+    """Python processes of this repository, each with a log in `directory`.
 
-    Each has this process at the other end of its standard input, and ends when that closes.
+    Leaving the context ends them by their process ids. The standard input of each is a pipe of this process, and each
+    ends when that pipe closes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -77,7 +78,9 @@ class Children:
         for process in running:
             process.terminate()
         if running:
-            _, left = await asyncio.wait([asyncio.ensure_future(process.wait()) for process in running], timeout=_LEAVE)
+            _, left = await asyncio.wait(
+                [asyncio.ensure_future(process.wait()) for process in running], timeout=_EXIT_TIMEOUT_S
+            )
             for process in running:
                 if process.returncode is None:
                     process.kill()
@@ -102,12 +105,12 @@ class Children:
         self.pids[name] = process.pid
 
     def log(self, name: str) -> str:
-        """What `name` has written so far."""
+        """Return the output of `name` so far."""
         return (self._directory / f"{name}.log").read_text(errors="replace")
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raises `RuntimeError` with the last words of a child that has ended."""
+        """Raise `RuntimeError` with the end of its log if a child has ended."""
         for name in names or list(self._processes):
             code = self._processes[name].returncode
             if code is not None:
-                raise RuntimeError(f"the process {name} ended with code {code}: {self.log(name)[-_TAIL:]}")
+                raise RuntimeError(f"the process {name} ended with code {code}: {self.log(name)[-_LOG_TAIL:]}")

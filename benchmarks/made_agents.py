@@ -1,7 +1,7 @@
-"""What an agent made for its task costs beside one that stands ready: the same tool loop by both, in turns.
+"""Measure an agent that a factory makes for its task beside the same agent written by hand.
 
-`python -m benchmarks.made_agents` has both use one tool five times and answer with an object, on a real broker, with
-the journal, by a model that answers at once.
+`python -m benchmarks.made_agents` lets both, in turns, use one tool five times and answer with an object, on a real
+broker, with the journal, and with a model that answers at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Said(BaseModel):
 
 
 class TypedPrompt(Prompt):
-    """Answers with the object that is asked for."""
+    """Answers with the requested object."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         reply = await super().complete(request)

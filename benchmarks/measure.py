@@ -1,4 +1,4 @@
-"""One run: everything is started once, and the systems take turns, so that they meet the same machine."""
+"""One run: all systems are started once and take turns, so that they run under the same load of the machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["collector", "measure", "together"]
 
-_ALWAYS = "always"  # what `sync_interval` is where every message is synced
+_ALWAYS = "always"  # the `sync_interval` that syncs every message
 _WARM_UP = 8  # workflows: enough to import, connect and fill every cache
-_START = 10.0  # seconds a small helper has to start
+_START_TIMEOUT_S = 10.0  # of a small helper process
 
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """`submit` runs one workflow of a shape to its end; `processes` are process ids by part."""
+    """A system under measurement. `submit` runs one workflow of a shape; `processes` are process ids by part."""
 
     name: str
     submit: Callable[[str], Awaitable[object]]
@@ -37,8 +37,8 @@ class _System:
     stored: Callable[[], Awaitable[tuple[int, int]]]
 
 
-async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
-    """Run the benchmark, with what goes on `told`. Everything it started has ended when it returns."""
+async def measure(amount: Amount, report: Callable[[str], None]) -> Measured:
+    """Run the benchmark and report its progress. Every process that it started has ended when it returns."""
     machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
     measured = Measured(machine, amount)
     async with AsyncExitStack() as stack:
@@ -47,24 +47,24 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
         children = await stack.enter_async_context(Children(home))
         common = {"broker": broker.pid or 0, "client": os.getpid()}
 
-        told("starting the system")
+        report("starting the system")
         real = await stack.enter_async_context(RealSystem("bench", broker.url, children, {}).running())
         systems = [_System(REAL, real.submit, {**real.processes, **common}, real.stored)]
         if amount.sync == _ALWAYS:
-            told("starting it once more, with its handoffs in a stream that is not synced")
+            report("starting it again, with its handoffs in a stream that is not synced")
             apart = RealSystem("apart", broker.url, children, {}, apart=True)
             await stack.enter_async_context(apart.running())
             systems.append(_System(APART, apart.submit, {**apart.processes, **common}, apart.stored))
         sink = 0
         if amount.tracing:
-            told("starting it once more, with tracing")
+            report("starting it again, with tracing")
             sink = await collector(children, "sink")
             exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink}", "OTEL_METRICS_EXPORTER": "none"}
             traced = await stack.enter_async_context(RealSystem("traced", broker.url, children, exporting).running())
             processes = {**traced.processes, **common, "collector": children.pids["sink"]}
             systems.append(_System(TRACED, traced.submit, processes, traced.stored))
 
-        told("starting the floor, with what the system has sent")
+        report("starting the floor, with the messages of the system")
         recording = home / "recording.json"
         shapes = {shape: await real.submit(shape) for shape in ("W1", *amount.shapes)}
         recording.write_bytes(await record(real.bus, real.client.subjects, shapes))
@@ -86,7 +86,7 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
             processes = {**lower.processes, "broker": usual.pid or 0, "client": os.getpid()}
             systems.append(_System(FLOOR, lower.submit, processes, lower.stored))
 
-        told("warming up, and counting messages")
+        report("warming up, and counting messages")
         for system in systems:
             for _ in range(_WARM_UP):
                 await system.submit("W1")
@@ -97,9 +97,9 @@ async def measure(amount: Amount, told: Callable[[str], None]) -> Measured:
             acknowledged, delivered = await round_trips(broker.url, amount.raw)
             measured.acknowledged.append(statistics.median(acknowledged))
             measured.delivered.append(statistics.median(delivered))
-            first = number % len(systems)  # nobody is always the first
+            first = number % len(systems)  # each system is the first in turn
             for system in systems[first:] + systems[:first]:
-                told(f"round {number + 1} of {amount.rounds}: {system.name}")
+                report(f"round {number + 1} of {amount.rounds}: {system.name}")
                 measured.rows.append(await _row(system, amount))
                 children.check()
         for system in systems:
@@ -145,7 +145,7 @@ async def _timed(work: Awaitable[object]) -> float:
 
 
 async def together(submit: Callable[[str], Awaitable[object]], count: int, concurrency: int) -> None:
-    """`count` W1, `concurrency` of them at any time."""
+    """Run `count` W1, `concurrency` of them at any time."""
     numbers = iter(range(count))
 
     async def lane() -> None:
@@ -158,7 +158,7 @@ async def together(submit: Callable[[str], Awaitable[object]], count: int, concu
 
 
 async def _count(real: RealSystem) -> dict[str, float]:
-    """Messages of each kind that one W1 stores, over a few of them, one at a time."""
+    """Return how many messages of each kind one W1 stores, averaged over a few that run one at a time."""
     before = await real.kinds()
     for _ in range(_WARM_UP):
         await real.submit("W1")
@@ -166,16 +166,16 @@ async def _count(real: RealSystem) -> dict[str, float]:
     return {kind: (after[kind] - before[kind]) / _WARM_UP for kind in sorted(after)}
 
 
-async def collector(children: Children, name: str, *manner: str) -> int:
-    """The port of a receiver of telemetry that runs among `children` as `name`, and has that manner if one is named."""
-    await children.start(name, "benchmarks.sink", *manner)
-    deadline = monotonic() + _START
+async def collector(children: Children, name: str, *behaviour: str) -> int:
+    """Start a receiver of telemetry as the child `name`, and return its port. See `benchmarks.sink` for behaviours."""
+    await children.start(name, "benchmarks.sink", *behaviour)
+    deadline = monotonic() + _START_TIMEOUT_S
     while monotonic() < deadline:
         children.check([name])
-        if (said := children.log(name)).endswith("\n"):
-            return int(said)
+        if (output := children.log(name)).endswith("\n"):
+            return int(output)
         await asyncio.sleep(0.02)
-    raise RuntimeError(f"the receiver of telemetry {name} did not start within {_START:g} s")
+    raise RuntimeError(f"the receiver of telemetry {name} did not start within {_START_TIMEOUT_S:g} s")
 
 
 def _received(port: int) -> int:

@@ -1,6 +1,6 @@
-"""What keeping a provider's limits together costs: admissions by one worker and by four, on a real broker.
+"""Measure the shared limits of a model provider: admissions by one worker and by four, on a real broker.
 
-`python -m benchmarks.model_limits` admits calls that are over at once, under limits that never make them wait.
+`python -m benchmarks.model_limits` admits calls that end at once, under limits that never delay them.
 """
 
 from __future__ import annotations

@@ -19,16 +19,22 @@ from pointsman_schemas.strict_json import parse
 
 __all__ = ["RealSystem"]
 
-_READY = 60.0  # seconds until everybody must be there
-_LOOK = 0.05  # seconds between two looks
-_PATIENCE = 120.0  # seconds one workflow may take before the run is given up
+_START_TIMEOUT_S = 60.0  # until all cards and consumers must exist
+_POLL_INTERVAL_S = 0.05
+_WORKFLOW_TIMEOUT_S = 120.0  # the run fails if a workflow takes longer
 
 
 class RealSystem:
-    """A namespace of its own with everybody in it. `submit` starts a workflow and waits for its outcome.
+    """A whole system in its own namespace.
 
-    `apart`: its handoffs are in a stream that is not synced. `together`: its agents share a process, called `agents`.
-    `counted`: its processes say once a minute how many objects they have.
+    Args:
+        name: The namespace, and the prefix of its processes.
+        url: The URL of the broker.
+        children: Starts the processes.
+        environment: Additional environment variables of the processes.
+        apart: True if handoffs are in a stream that is not synced.
+        together: True if the agents share one process, called `agents`.
+        counted: True if the processes log the number of their objects once a minute.
     """
 
     def __init__(
@@ -70,37 +76,37 @@ class RealSystem:
             stack.push_async_callback(self.bus.close)
             await self.bus.set_up()
             self.client = Client(self.bus, namespace=self.name)
-            await self._everybody()
+            await self._wait_until_ready()
             listening = asyncio.create_task(self._listen())
             stack.callback(listening.cancel)
             yield self
 
     async def submit(self, shape: str) -> str:
-        """The id of a workflow of that shape, once it has completed."""
+        """Run a workflow of that shape to its end, and return its id."""
         workflow = await self.client.submit(TEAM.name, shape)
         await self.ended(workflow.id)
         return workflow.id
 
     async def ended(self, workflow: str) -> None:
-        """Wait until that workflow has completed."""
+        """Wait until the workflow has completed."""
         ended = self._waiting.setdefault(workflow, asyncio.get_running_loop().create_future())
         try:
-            stored = await asyncio.wait_for(ended, _PATIENCE)
+            stored = await asyncio.wait_for(ended, _WORKFLOW_TIMEOUT_S)
         except TimeoutError:
             self._children.check()
-            raise RuntimeError(f"the workflow {workflow} has no outcome after {_PATIENCE:g} s") from None
+            raise RuntimeError(f"the workflow {workflow} has no outcome after {_WORKFLOW_TIMEOUT_S:g} s") from None
         del self._waiting[workflow]
         outcome = parse(Outcome, stored.body)
         if outcome.status != "completed":
             raise RuntimeError(f"the workflow {workflow} is {outcome.status}: {outcome.reason}")
 
     async def stored(self) -> tuple[int, int]:
-        """How many messages its streams hold, and in how many bytes."""
+        """Return the number of messages in its streams, and their bytes."""
         states = [(await self.bus.api(f"STREAM.INFO.{name}"))["state"] for name in self._streams()]
         return sum(state["messages"] for state in states), sum(state["bytes"] for state in states)
 
     async def kinds(self) -> Counter[str]:
-        """How many messages of each kind its streams hold: request, handoff, result, timer, schedule, log, outcome."""
+        """Count the messages in its streams by kind: request, handoff, result, timer, schedule, log, outcome."""
         found: Counter[str] = Counter()
         for name in self._streams():
             info = await self.bus.api(f"STREAM.INFO.{name}", {"subjects_filter": f"{self.name}.>"})
@@ -115,26 +121,26 @@ class RealSystem:
         return [subjects.work_stream, *apart, subjects.log_stream]
 
     async def start(self, part: str, *arguments: str) -> None:
-        """Another process of this namespace: `pointsman ARGUMENTS`, called `part`."""
+        """Start another process of this namespace: `pointsman ARGUMENTS`, called `part`."""
         name = f"{self.name}-{part}"
         await self._children.start(name, self._module, *arguments, "--with-parent", environment=self._environment)
 
-    async def _everybody(self) -> None:
+    async def _wait_until_ready(self) -> None:
         """Wait until the team's consumers exist and every agent's card is announced."""
-        deadline = monotonic() + _READY
+        deadline = monotonic() + _START_TIMEOUT_S
         while monotonic() < deadline:
             self._children.check()
             agents = {card.name for card in await self.client.agents()}
             supervised = await self.bus.depth(f"inbox-{TEAM.name}", "work") is not None
             if supervised and agents >= set(AGENTS):
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         raise RuntimeError(
-            f"not everybody is there after {_READY:g} s: {self._children.log(f'{self.name}-supervisor')}"
+            f"the system is not ready after {_START_TIMEOUT_S:g} s: {self._children.log(f'{self.name}-supervisor')}"
         )
 
     async def _listen(self) -> None:
-        """One reader for all outcomes: a reader for each waiter would cost a consumer each."""
+        """Read all outcomes with one reader: a reader for each workflow would cost a consumer each."""
         async for stored in self.bus.follow("log", [self.client.subjects.outcomes_of(TEAM.name)]):
             future = self._waiting.setdefault(stored.subject.split(".")[-1], asyncio.get_running_loop().create_future())
             with suppress(asyncio.InvalidStateError):

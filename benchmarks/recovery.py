@@ -1,8 +1,9 @@
-"""How long it takes until work goes on after everything was killed at once: broker, supervisor and agents.
+"""Measure the time to recover after broker, supervisor and agents were killed at once.
 
-`python -m benchmarks.recovery`. A chain of 50 tasks is cut soon after its start, and everything is started again on
-what the broker had stored: with an interpreter for each agent and with one for all of them, for importing is most of
-it; and with several values of `ack_wait`, after which a broker that lives gives a dead process up.
+Run by `python -m benchmarks.recovery`. A chain of 50 tasks is killed soon after its start, and the system is started
+again on the stored data of the broker: with one interpreter for each agent and with one for all agents, because imports
+take most of the time; and with several values of `ack_wait`, the time after which a running broker redelivers the
+messages of a dead process.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["main"]
 
 WAITS = ("30", "5", "2")  # seconds of POINTSMAN_ACK_WAIT; the first is the default
 ROUNDS = 3
-_BEGUN = 5  # results after which everything is killed
-_LOOK = 0.002
+_KILL_AFTER = 5  # results
+_POLL_INTERVAL_S = 0.002
 
 
 async def main() -> None:
@@ -58,27 +59,27 @@ async def _killed_and_started(home: Path, environment: dict[str, str], *, togeth
 
 
 async def _begin_and_kill(home: Path, environment: dict[str, str]) -> str:
-    """The id of the workflow that was running when everything was killed."""
+    """Start a workflow, kill all processes while it runs, and return its id."""
     broker, workflow, killed = EmbeddedBroker(home / "broker"), "", False
     await broker.start()
     async with Children(home) as children:
-        with suppress(Exception):  # the way out leads over a broker that is gone
+        with suppress(Exception):  # leaving the context needs the broker, which was killed
             async with RealSystem("bench", broker.url, children, environment).running() as system:
                 workflow = (await system.client.submit(TEAM.name, "W3")).id
-                while (await _sent(system, workflow))["inbox"] < _BEGUN:  # noqa: ASYNC110
-                    await asyncio.sleep(_LOOK)
+                while (await _sent(system, workflow))["inbox"] < _KILL_AFTER:  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_INTERVAL_S)
                 for pid in (*children.pids.values(), broker.pid):
                     if pid:
                         os.kill(pid, signal.SIGKILL)
                 killed = True
     await broker.stop()
     if not killed:
-        raise RuntimeError("it ended before it could be killed")
+        raise RuntimeError("the workflow ended before the processes were killed; run the benchmark again")
     return workflow
 
 
 async def _sent(system: RealSystem, workflow: str) -> Counter[str]:
-    """How many messages of each kind the workflow has in the work stream."""
+    """Count the handoffs and inbox messages of a workflow in the work stream."""
     found: Counter[str] = Counter()
     for subject in (f"{system.name}.handoff.*.{workflow}.>", f"{system.name}.inbox.*.{workflow}.result.>"):
         async for _ in system.bus.read("work", subject):

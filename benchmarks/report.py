@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as the few claims that `--smoke` checks."""
+"""The result of a run: a table for people, and the few limits that `--smoke` checks."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ COUNTS: dict[str, tuple[float, float]] = {
     "outcome": (1, 1),
     "log": (5, 7),
 }
-"""Messages one W1 stores, at least and at most: a plan, three tasks, a join and a synthesis are handed over and
-answered; results that arrive together are one commit."""
+"""Messages that one W1 stores, minimum and maximum, by kind.
 
-_SLOWER, _LATER = 25.0, 15.0
-"""How many times the floor's time per workflow, and its latency, is a regression on any machine: 7 and 4 are usual."""
+A plan, three tasks, a join and a synthesis have a handoff and a result each. Results that arrive together are one
+commit.
+"""
+
+_MAX_TIME_RATIO, _MAX_LATENCY_RATIO = 25.0, 15.0
+"""Multiples of the floor's time per workflow and latency that are a regression on any machine; 7 and 4 are usual."""
 
 
 def failures(measured: Measured) -> Iterator[str]:
-    """What has grossly regressed. Counts and ratios only: times are the machine's."""
+    """Yield gross regressions, by counts and ratios only: times depend on the machine."""
     for kind in sorted(COUNTS.keys() | measured.kinds.keys()):
         least, most = COUNTS.get(kind, (0, 0))
         if not least <= (count := measured.kinds.get(kind, 0)) <= most:
             yield f"one W1 stores {count:g} messages of kind {kind}; expected {least:g} to {most:g}"
-    if (slower := measured.ratio(REAL, lambda row: 1 / row.per_second)) > _SLOWER:
-        yield f"a workflow takes {slower:.1f} times what the floor takes; expected less than {_SLOWER:g}"
-    if (later := measured.ratio(REAL, lambda row: row.p50)) > _LATER:
-        yield f"the latency is {later:.1f} times the floor's; expected less than {_LATER:g}"
+    if (slower := measured.ratio(REAL, lambda row: 1 / row.per_second)) > _MAX_TIME_RATIO:
+        yield f"a workflow takes {slower:.1f} times as long as on the floor; expected less than {_MAX_TIME_RATIO:g}"
+    if (later := measured.ratio(REAL, lambda row: row.p50)) > _MAX_LATENCY_RATIO:
+        yield f"the latency is {later:.1f} times the floor's; expected less than {_MAX_LATENCY_RATIO:g}"
     if measured.amount.tracing and not measured.exported:
         yield "tracing was on and no telemetry arrived"
 
 
 def table(measured: Measured) -> str:
-    """The run as text. Every number is a median over the rounds; a ratio is the median of each round's own ratio."""
+    """Render the run as text. Numbers are medians over the rounds, ratios are medians of the ratios of each round."""
     return "\n".join([*_head(measured), "", *_times(measured), "", *_processes(measured), "", *_stored(measured)])
 
 
@@ -50,7 +53,7 @@ def _head(measured: Measured) -> Iterator[str]:
     yield f"{measured.machine['system']}, {measured.machine['cpus']} CPUs, Python {measured.machine['python']}"
     yield (
         f"load average {loads[0]:.1f} to {loads[-1]:.1f}, ours included; the rest of the machine used "
-        f"{others:.2f} CPUs meanwhile (median)"
+        f"{others:.2f} CPUs in that time (median)"
     )
     yield (
         f"{amount.rounds} interleaved rounds, in each {amount.single} W1 one at a time and {amount.many} W1 "

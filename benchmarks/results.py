@@ -1,4 +1,4 @@
-"""What a run measures, as values."""
+"""The measured values of a run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ __all__ = ["APART", "FLOOR", "LOGGED_FLOOR", "REAL", "SYNCED_FLOOR", "SYSTEMS", 
 REAL, APART, TRACED, LOGGED_FLOOR, SYNCED_FLOOR, FLOOR = SYSTEMS = (
     "pointsman", "handoffs apart", "with tracing", "floor with a log", "floor, synced", "floor",
 )  # fmt: skip
-"""`TRACED` exports spans and nothing else; `benchmarks.collectors` has metrics as well.
+"""The systems.
 
-`LOGGED_FLOOR` is the floor with the commits of the protocol, and what must wait for them.
-
-`APART` and `SYNCED_FLOOR` run where the broker syncs every message: Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`,
-and the floor on the same broker. `FLOOR` has a broker that does not."""
+`TRACED` exports spans only; `benchmarks.collectors` also exports metrics. `LOGGED_FLOOR` is the floor with the commits
+of the protocol. `APART` and `SYNCED_FLOOR` run on a broker that syncs every message: Pointsman with
+`POINTSMAN_UNSYNCED_HANDOFFS`, and the floor. The broker of `FLOOR` does not sync every message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much is measured. In each round: `single` workflows one at a time, `many` of them `concurrency` at a time,
-    one of each of `shapes`, and `raw` round trips to the broker; `tracing` and `logged` say which systems run, too.
-    `sync` is the broker's `sync_interval`: with `always` what is acknowledged is on the disk."""
+    """The size of a run.
+
+    Attributes:
+        rounds: Number of rounds.
+        single: W1 in each round that run one at a time.
+        many: W1 in each round that run `concurrency` at a time.
+        concurrency: Number of W1 that run at the same time.
+        raw: Round trips to the broker in each round.
+        shapes: Other shapes, of which one workflow runs in each round.
+        tracing: True if a system with tracing runs as well.
+        logged: True if the floor with a log runs as well.
+        sync: The broker's `sync_interval`; with `always`, acknowledged messages are on the disk.
+    """
 
     rounds: int
     single: int
@@ -41,10 +51,18 @@ class Amount:
 
 @dataclass(slots=True)
 class Row:
-    """One system in one round. Times are in seconds; `cpu` is CPU seconds a workflow by process.
+    """One system in one round. Times are in seconds.
 
-    `others_cpu` is what the rest of the machine used meanwhile, in CPUs. `messages` and `bytes` are what the broker
-    stored for a workflow, `shapes` how long one workflow of each shape took.
+    Attributes:
+        system: The name of the system.
+        p50: Median latency of a W1 that runs alone.
+        p99: 99th percentile of that latency.
+        per_second: W1 per second with `Amount.concurrency` of them at a time.
+        cpu: CPU seconds per workflow, by process.
+        others_cpu: CPUs that the rest of the machine used in that time.
+        messages: Stored messages per workflow.
+        bytes: Stored bytes per workflow.
+        shapes: Seconds of one workflow of each shape.
     """
 
     system: str
@@ -60,8 +78,19 @@ class Row:
 
 @dataclass(slots=True)
 class Measured:
-    """A whole run. `kinds` are messages of each kind that one W1 stores; `memory` is by system and process, after the
-    last round; `exported` counts the bytes of telemetry that arrived."""
+    """A whole run.
+
+    Attributes:
+        machine: Description of the machine.
+        amount: The size of the run.
+        kinds: Messages that one W1 stores, by kind.
+        load: Load averages at the start of each round.
+        acknowledged: Seconds from a publish to its acknowledgement, the median of each round.
+        delivered: Seconds from a publish to its delivery, the median of each round.
+        rows: One for each system and round.
+        memory: Memory after the last round, by system and process.
+        exported: Bytes of telemetry that arrived.
+    """
 
     machine: dict[str, Any]
     amount: Amount
@@ -74,11 +103,11 @@ class Measured:
     exported: int = 0
 
     def median(self, system: str, value: Callable[[Row], float]) -> float:
-        """Over the rounds."""
+        """Return the median of `value` over the rounds."""
         return statistics.median(value(row) for row in self.rows if row.system == system)
 
     def ratio(self, system: str, value: Callable[[Row], float]) -> float:
-        """The median over the rounds of `value` of a system to that of the floor in the same round."""
+        """Return the median of the ratios of `value` to the floor's in the same round."""
         ours = [value(row) for row in self.rows if row.system == system]
         floor = [value(row) for row in self.rows if row.system == FLOOR]
         return statistics.median(one / other for one, other in zip(ours, floor, strict=True))

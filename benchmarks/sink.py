@@ -1,7 +1,7 @@
-"""A receiver of OTLP over HTTP that reads everything, keeps nothing, and tells how much it was on GET /.
+"""A receiver of OTLP over HTTP that discards what it reads. `GET /` returns the number of bytes.
 
-`python -m benchmarks.sink [works|is slow|hangs|answers 503]`: a slow one answers after a second, one that hangs never
-does, and one that answers 503 takes nothing.
+`python -m benchmarks.sink [works|is slow|hangs|answers 503]`: `is slow` answers after a second, `hangs` never answers,
+and `answers 503` rejects everything.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["main"]
 class _Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     received = 0
-    delay = 0.0  # seconds until it answers
-    status = 200  # of its answers to what it is sent
+    delay = 0.0  # seconds before an answer to a POST
+    status = 200  # of the answer to a POST
 
     def do_POST(self) -> None:
         _Sink.received += len(self.rfile.read(int(self.headers.get("Content-Length", 0))))
@@ -40,9 +40,9 @@ class _Sink(BaseHTTPRequestHandler):
 
 def main() -> None:
     end_with_parent()
-    manner = sys.argv[1] if len(sys.argv) > 1 else "works"
-    _Sink.delay = {"is slow": 1.0, "hangs": 3600.0}.get(manner, 0.0)
-    _Sink.status = 503 if manner == "answers 503" else 200
+    behaviour = sys.argv[1] if len(sys.argv) > 1 else "works"
+    _Sink.delay = {"is slow": 1.0, "hangs": 3600.0}.get(behaviour, 0.0)
+    _Sink.status = 503 if behaviour == "answers 503" else 200
     with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
         print(server.server_port, flush=True)
         server.serve_forever()

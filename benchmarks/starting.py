@@ -1,6 +1,6 @@
-"""What it costs to start and to wait: `pointsman --help`, a worker until its agent is announced, processes at rest.
+"""Measure start and idle cost: `pointsman --help`, a worker until its agent is announced, idle processes.
 
-`python -m benchmarks.starting`. An agent is announced once its consumer is open, so a handoff is taken from then on.
+Run by `python -m benchmarks.starting`. An agent is announced when its consumer is open, so it receives handoffs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pointsman.settings import Settings
 __all__ = ["main"]
 
 TRIES = 5
-REST = 20.0  # seconds: four heartbeats of every process
-_LOOK = 0.005
-_PATIENCE = 30.0
+IDLE_S = 20.0  # four heartbeats of every process
+_POLL_INTERVAL_S = 0.005
+_START_TIMEOUT_S = 30.0
 
 
 async def main() -> None:
@@ -50,16 +50,16 @@ async def main() -> None:
                 await children.start(
                     f"a{number}", "pointsman", "worker", "benchmarks.team:a", "--with-parent", environment=environment
                 )
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_START_TIMEOUT_S):
                     while len(await bus.registry.cards()) == there:  # noqa: ASYNC110  # cards have no event to wait for
-                        await asyncio.sleep(_LOOK)
+                        await asyncio.sleep(_POLL_INTERVAL_S)
                 started.append(time.perf_counter() - began)
             print(f"a worker, to its card    {statistics.median(started) * 1e3:6.0f} ms")
             processes = {"supervisor": children.pids["supervisor"], "worker": children.pids["a0"]}
             before = {name: cpu_seconds(pid) for name, pid in processes.items()}
-            await asyncio.sleep(REST)
+            await asyncio.sleep(IDLE_S)
             for name, pid in processes.items():
-                print(f"{name:10} at rest       {100 * (cpu_seconds(pid) - before[name]) / REST:6.2f} % of a CPU")
+                print(f"{name:10} at rest       {100 * (cpu_seconds(pid) - before[name]) / IDLE_S:6.2f} % of a CPU")
             await bus.close()
 
 

@@ -1,4 +1,4 @@
-"""The team that is measured. Its agents do nothing, so what is measured is the runtime."""
+"""The team under measurement. Its agents do nothing, so the benchmarks measure the runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AGENTS", "PLANS", "TEAM", "WIDTHS", "a", "b", "planner", "synthesize
 AGENTS = ("planner", "a", "b", "synthesizer")
 
 _OUTPUT = "x" * 200  # bytes of every result
-_SLOTS = 256  # handoffs an agent takes at once: more than there are in flight at any time, so that none waits for one
+_SLOTS = 256  # concurrent handoffs of an agent: more than are ever in flight, so that no handoff waits for a slot
 
 
 def _task(name: str, agent: str, *needs: str) -> PlannedTask:
@@ -42,10 +42,10 @@ PLANS = {
 """W1: 3 parallel tasks and a join. W2: 200 parallel tasks and a join. W3: a chain of 50."""
 
 WIDTHS = (50, 200, 500, 999)
-"""Parallel tasks of what `benchmarks.growth` asks for as `W2-50` and so on; a plan may have 1,000 tasks."""
+"""Parallel tasks of the plans `W2-50` and so on of `benchmarks.growth`; a plan may have 1,000 tasks."""
 
 
-@agent(name="planner", description="Gives the plan that is asked for by name", role=Role.PLAN, concurrency=_SLOTS)
+@agent(name="planner", description="Returns the plan with the requested name", role=Role.PLAN, concurrency=_SLOTS)
 async def planner(asked: PlannerInput) -> Plan:
     shape, _, width = str(asked.request).partition("-")
     return _wide(shape, int(width)) if width else PLANS[shape]

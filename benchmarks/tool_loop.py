@@ -1,6 +1,6 @@
-"""What the journal of a tool loop costs: the same loop with and without it, in turns, on a real broker.
+"""Measure the journal of a tool loop: the same loop with and without the journal, in turns, on a real broker.
 
-`python -m benchmarks.tool_loop` runs an agent whose model answers at once: five rounds of one tool, then the answer.
+`python -m benchmarks.tool_loop` runs an agent whose model answers at once: five calls of one tool, then the answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ROUNDS = 5
 
 @tool(idempotent=True)
 async def look(number: int) -> str:
-    """Looks something up."""
+    """Look something up."""
     return "x" * 200
 
 
 class Prompt:
-    """A model that answers at once: it uses the tool `TURNS` times."""
+    """A model that answers at once and uses the tool `TURNS` times."""
 
     provider = "prompt"
     name = "prompt"
@@ -72,7 +72,7 @@ async def main() -> None:
 
 
 async def measure(settings: Settings, agent: Agent, input: JsonValue = None) -> float:
-    """Seconds an attempt by `agent`, which is called looper, takes from its handoff to its result."""
+    """Return the seconds from a handoff to its result, for `agent`, which must be named looper."""
     bus = await connect(settings, name="bench", wait=10.0)
     await bus.set_up()
     stop = asyncio.Event()
