@@ -92,3 +92,16 @@ def test_the_compose_file_builds_the_version_of_the_project() -> None:
 
     assert current
     assert f"image: pointsman:{current[1]}\n" in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    roots = [ROOT, ROOT / "runtime" / "pointsman"]
+    named = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in PAGES
+        for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|md|yml|yaml|json|conf))(?:::\w+)?`", page.read_text())
+    }
+
+    assert [
+        (page, name) for page, name in named if not any((root / name).exists() for root in [*roots, ROOT / "tests"])
+    ] == []
