@@ -18,7 +18,7 @@ FROM python:3.13.14-slim
 COPY --from=build /opt/pointsman /opt/pointsman
 ENV PATH=/opt/pointsman/bin:$PATH \
     PYTHONUNBUFFERED=1
-# A volume mounted on /data takes over its owner.
+# A volume mounted on /data inherits its owner.
 RUN useradd --create-home --uid 10001 pointsman && install --directory --owner pointsman /data
 USER 10001
 WORKDIR /home/pointsman

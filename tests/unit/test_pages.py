@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -105,3 +106,13 @@ def test_every_module_that_a_page_names_exists() -> None:
     assert [
         (page, name) for page, name in named if not any((root / name).exists() for root in [*roots, ROOT / "tests"])
     ] == []
+
+
+def test_the_pre_commit_hooks_are_local_and_run_files_that_exist() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    hooks = [hook for repository in config["repos"] for hook in repository["hooks"]]
+    tests = {word for hook in hooks for word in hook["entry"].split() if word.startswith("tests/")}
+
+    assert [repository["repo"] for repository in config["repos"]] == ["local"]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    assert [test for test in tests if not (ROOT / test).exists()] == []
