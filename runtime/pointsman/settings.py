@@ -1,8 +1,11 @@
-"""Configuration from the environment: every field is `POINTSMAN_` and its upper-case name."""
+"""Configuration from the environment: every field is `POINTSMAN_` and its upper-case name.
+
+An empty or blank value is unset, in the environment, on the command line and in code. White space around a value is
+removed.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -11,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pointsman.core.budget.token_bucket import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
+from pointsman.util.environment import variables
 from pointsman_schemas.base import Options, nearest
 from pointsman_schemas.claim_check import MAX_BODY
 from pointsman_schemas.ids import Token
@@ -116,16 +120,23 @@ class Settings(Options, BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_the_environment(cls, given: Any) -> Any:
-        """What was not given is looked up there."""
-        variables = {name: _PREFIX + name.upper() for name in cls.model_fields}
-        found = {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
-        return found | given if isinstance(given, dict) else given
+        """Add the variables of fields that were not given."""
+        if not isinstance(given, dict):
+            return given
+        found = {name.removeprefix(_PREFIX).lower(): value for name, value in variables(_PREFIX).items()}
+        stripped = {name: value.strip() if isinstance(value, str) else value for name, value in given.items()}
+        return {name: found[name] for name in cls.model_fields.keys() & found.keys()} | {
+            name: value for name, value in stripped.items() if value != ""
+        }
 
     @field_validator("url")
     @classmethod
     def _is_of_nats(cls, url: str) -> str:
-        for each in url.split(","):
-            scheme, found, _ = each.strip().partition("://")
+        urls = [each.strip() for each in url.split(",") if each.strip()]
+        if not urls:
+            raise ValueError("there is no address in it; expected nats://HOST:PORT")
+        for each in urls:
+            scheme, found, _ = each.partition("://")
             try:
                 urlsplit(each if found else f"//{each}")
             except ValueError:
@@ -133,7 +144,7 @@ class Settings(Options, BaseModel):
                 raise ValueError(f"{said}, by {_PREFIX}USER and {_PREFIX}PASSWORD") from None
             if found and scheme not in _SCHEMES:
                 raise ValueError(f"{scheme}:// is not of a NATS server; expected nats://HOST:PORT, or tls, ws, wss")
-        return url
+        return ",".join(urls)
 
     @field_validator("model_limits", mode="before")
     @classmethod
@@ -160,11 +171,12 @@ class Settings(Options, BaseModel):
             raise ConfigurationError(told) from None
 
 
-def misspelled(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+def misspelled(environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """The variables that are set and no setting, but like one: each with what it is like. Others are of somebody
     else: agents have their own, and Kubernetes sets some for a service of that name."""
     known = {name.upper() for name in Settings.model_fields}
-    given = sorted(name.removeprefix(_PREFIX) for name in environment if name.startswith(_PREFIX))
+    found = variables(_PREFIX) if environment is None else variables(_PREFIX, environment)
+    given = sorted(name.removeprefix(_PREFIX) for name in found)
     like = {f"{_PREFIX}{name}": nearest(name, known) for name in given if name not in known}
     return {name: f"{_PREFIX}{meant}" for name, meant in like.items() if meant}
 

@@ -127,7 +127,7 @@ def status_page() -> dict[str, Any]:
 
 def _directory() -> Path:
     with _seeding:
-        return _seeded(os.environ.get(_DIRECTORY) or _of_this_process())
+        return _seeded(os.environ.get(_DIRECTORY, "").strip() or _of_this_process())
 
 
 _seeding = Lock()  # tools run in threads; SQLite's own lock separates processes

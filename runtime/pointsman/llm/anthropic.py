@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
@@ -16,6 +15,7 @@ from pointsman.llm.json_extraction import strict_json
 from pointsman.llm.network_guard import check, server_of
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.util.environment import variable
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derived_id
 
@@ -47,7 +47,7 @@ class AnthropicModel:
     ) -> None:
         self.name = name
         self._base_url = server_of("anthropic", base_url)
-        self._key = api_key or os.environ.get("ANTHROPIC_API_KEY") or ""
+        self._key = api_key or variable("ANTHROPIC_API_KEY") or ""
         self._timeout = timeout
         self.account = derived_id("account", self._base_url or "", self._key)[:12]
         self._sdk: ModuleType | None = None

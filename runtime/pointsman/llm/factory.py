@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from pointsman.errors import ConfigurationError
 from pointsman.llm.network_guard import FORBIDDEN
 from pointsman.ports.model import Model
+from pointsman.util.environment import variable
 
 __all__ = ["DEFAULT_MODELS", "chosen_model", "model_from"]
 
@@ -58,7 +58,7 @@ def chosen_model(spec: str | None = None) -> str:
         ConfigurationError: no such provider. Whether its key is set is not looked at.
     """
     by = "" if spec else ", by POINTSMAN_MODEL"
-    spec = spec or os.environ.get("POINTSMAN_MODEL") or _by_key()
+    spec = spec or variable("POINTSMAN_MODEL") or _by_key()
     provider, _, name = spec.strip().partition(":")
     if provider not in (*DEFAULT_MODELS, "offline"):
         raise ConfigurationError(
@@ -71,4 +71,4 @@ def chosen_model(spec: str | None = None) -> str:
 def _by_key() -> str:
     if FORBIDDEN:
         return "offline"
-    return next((provider for provider, key in _KEYS.items() if os.environ.get(key)), "offline")
+    return next((provider for provider, key in _KEYS.items() if variable(key)), "offline")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from urllib.parse import urlsplit
 
 from pointsman.errors import ConfigurationError
+from pointsman.util.environment import variable
 
 __all__ = ["FORBIDDEN", "check", "server_of"]
 
@@ -33,11 +33,11 @@ def server_of(provider: str, base_url: str | None) -> str | None:
     Raises:
         ConfigurationError: it is no URL of HTTP.
     """
-    variable = f"{provider.upper()}_BASE_URL"
-    url = base_url or os.environ.get(variable) or None
+    name = f"{provider.upper()}_BASE_URL"
+    url = base_url or variable(name)
     if url is not None and not _is_http(url):
         raise ConfigurationError(
-            f"the base URL of {provider} is {url!r}{'' if base_url else f', by {variable}'}; expected "
+            f"the base URL of {provider} is {url!r}{'' if base_url else f', by {name}'}; expected "
             "http://HOST:PORT/v1 or the like"
         )
     return url

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ from pointsman.llm.json_extraction import strict_json
 from pointsman.llm.network_guard import check, server_of
 from pointsman.llm.prices import load_sdk, priced
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
+from pointsman.util.environment import variable
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derived_id
 
@@ -45,7 +45,7 @@ class OpenAIServer:
     ) -> None:
         self.name = name
         self._base_url = server_of("openai", base_url)
-        self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
+        self._key = api_key or variable("OPENAI_API_KEY") or ""
         self._timeout = timeout
         self.account = derived_id("account", self._base_url or "", self._key)[:12]
         self._sdk: ModuleType | None = None

@@ -7,6 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
+from pointsman.util.environment import normalize_variables
 from pointsman.util.threads import in_thread
 from pointsman_schemas.events import Usage
 
@@ -20,7 +21,11 @@ _MILLION = 1_000_000
 
 
 async def load_sdk(name: str) -> ModuleType:
-    """The provider's SDK, and with it the price table: each takes seconds to load, so not on the event loop."""
+    """Load the provider's SDK and the price table in a thread: each takes seconds to load.
+
+    The SDK reads variables by itself, so blank ones are removed first.
+    """
+    normalize_variables(f"{name.upper()}_")
     return await in_thread(_load, name)
 
 

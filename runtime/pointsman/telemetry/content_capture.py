@@ -12,7 +12,6 @@ The first wins where both are set. What the functions return has the shapes of t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
@@ -23,6 +22,7 @@ from pointsman.settings import Settings
 from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.scrubber import scrub_json
 from pointsman.telemetry.semconv import Attributes
+from pointsman.util.environment import variable
 
 __all__ = ["Mode", "captured", "mode_of", "of_reply", "of_request", "of_tool", "use"]
 
@@ -58,7 +58,7 @@ def mode_of(settings: Settings) -> Mode:
     """What the settings ask for, else the standard variable. One that says something else captures nothing."""
     if settings.capture_content is not None:
         return settings.capture_content
-    asked = os.environ.get(_VARIABLE, "").strip().lower()
+    asked = (variable(_VARIABLE) or "").lower()
     if asked not in _MODES:
         _log.warning("capture_mode_unknown", variable=_VARIABLE, seen=asked, expected=", ".join(filter(None, _MODES)))
     return _MODES.get(asked, "none")

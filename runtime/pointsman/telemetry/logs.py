@@ -6,7 +6,6 @@ Text from outside may hold anything: JSON escapes its control characters, and fo
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import time
@@ -22,6 +21,7 @@ from opentelemetry.trace import get_current_span
 from pointsman.settings import Settings
 from pointsman.structured import structlog
 from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub, scrub_traceback
+from pointsman.util.environment import variable
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
@@ -125,7 +125,7 @@ def _pipeline(as_json: bool) -> list[Processor]:
 
 
 def _console() -> Processor:
-    colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    colors = sys.stderr.isatty() and not variable("NO_COLOR")
     renderer = structlog.dev.ConsoleRenderer(colors=colors)
 
     def render(logger: WrappedLogger, name: str, event: EventDict) -> str:

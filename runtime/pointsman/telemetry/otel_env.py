@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any, Final
 
 from pointsman.telemetry.logs import get_logger
+from pointsman.util import environment
 
 __all__ = [
     "has_plain_histograms",
@@ -103,5 +103,5 @@ def room(name: str) -> int:
 
 
 def variable(name: str) -> str:
-    """An environment variable without white space around it; empty when it is not set."""
-    return os.environ.get(name, "").strip()
+    """Return an environment variable without white space around it; empty if it is unset."""
+    return environment.variable(name) or ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -35,6 +34,7 @@ from pointsman.errors import ConfigurationError, NotFound, PointsmanError
 from pointsman.llm.factory import chosen_model
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.settings import Settings
+from pointsman.util.environment import variable
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.team import ANY, Team
@@ -173,14 +173,14 @@ def _model(settings: Settings) -> Check:
     except ConfigurationError as error:
         return Check("model", False, str(error), "set POINTSMAN_MODEL to openai:NAME, anthropic:NAME or offline")
     key = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}.get(name.partition(":")[0])
-    if key is not None and not os.environ.get(key):
+    if key is not None and not variable(key):
         return Check("model", False, f"{name} is chosen and {key} is not set", f"set {key}, or POINTSMAN_MODEL=offline")
     told = f"{name} (no key is set: deterministic, no network)" if name == "offline" else f"{name}, {key} is set"
     return Check("model", True, told)
 
 
 async def _telemetry() -> Check:
-    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoint = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint:
         return Check("telemetry", True, "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
     try:

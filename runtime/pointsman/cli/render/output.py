@@ -26,6 +26,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from pointsman.util.environment import variable
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
@@ -234,7 +236,7 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     found = Console(stderr=stderr, highlight=False)
-    if not found.is_terminal and "COLUMNS" not in os.environ:
+    if not found.is_terminal and variable("COLUMNS") is None:
         found.width = _UNBOUNDED
     return found
 

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 
 from pointsman.errors import ConfigurationError
+from pointsman.util.environment import variable
 
 __all__ = ["FAULT_POINTS", "passed"]
 
@@ -51,5 +52,5 @@ def _armed(fault: str) -> Callable[[str], None]:
     return count_down
 
 
-passed: Callable[[str], None] = _armed(_fault) if (_fault := os.environ.get("POINTSMAN_FAULT")) else _nothing
+passed: Callable[[str], None] = _armed(_fault) if (_fault := variable("POINTSMAN_FAULT")) else _nothing
 """Say that a place was reached."""

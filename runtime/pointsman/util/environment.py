@@ -1,0 +1,36 @@
+"""Read environment variables by one rule: a blank variable is unset, and white space around a value is removed.
+
+Shells, Compose files and Kubernetes manifests write `NAME=` or `NAME=""` for a value that they do not have, and secrets
+from files end with a line feed. Every module of the package reads the environment here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+__all__ = ["normalize_variables", "variable", "variables"]
+
+
+def variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the value of a variable without white space around it, or None if it is unset, empty or blank."""
+    return environment.get(name, "").strip() or None
+
+
+def variables(prefix: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that begin with `prefix`, by name, without those that are empty or blank."""
+    found = {name: variable(name, environment) for name in environment if name.startswith(prefix)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def normalize_variables(*prefixes: str) -> None:
+    """Apply the rule to variables that other libraries read by themselves, such as the SDKs of the model providers.
+
+    Those libraries would take an empty `OPENAI_BASE_URL` as an address. Blank variables that begin with one of
+    `prefixes` are removed from this process's environment, and white space around the others is removed.
+    """
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        if (value := variable(name)) is None:
+            del os.environ[name]
+        elif value != os.environ[name]:
+            os.environ[name] = value
