@@ -1,6 +1,6 @@
 """The AsyncAPI 3.0 document of the bus: one table of channels, with the subjects that `Subjects` builds.
 
-AsyncAPI's NATS binding knows queue groups only, so what JetStream adds stands in `x-jetstream` fields.
+AsyncAPI's NATS binding describes only queue groups. Streams and consumers of JetStream are in `x-jetstream` fields.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ EVENTS: tuple[type[Event], ...] = (
     Outcome,
     DeadLetter,
 )
-"""Every event, in the order of a workflow's life."""
+"""All events, in the order in which they occur in a workflow."""
 
 _VERSION = "1.0.0"  # of the contract: major when an event's version changes, minor when something is added
-_LARGEST = 1_000_000_007  # stands for {attempt} in an address, where the builders want a number
+_ATTEMPT = 1_000_000_007  # placeholder of {attempt} in an address, because the builders need a number
 _S = Subjects("_namespace_")  # builds addresses: `_name_` becomes `{name}`
 
 _PARAMETERS = {
@@ -60,19 +60,31 @@ _PARAMETERS = {
     "task": "The task's id, unique within its workflow.",
     "attempt": "The attempt's number, from 1.",
     "name": "The event's name, unique within its workflow.",
-    "id": "An id that the sender makes.",
-    "origin": "Who gave up: a team's or an agent's name.",
+    "id": "An id that the sender chooses.",
+    "origin": "The team or agent that could not process the event.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
-    """One kind of subject. `senders` and `receivers` are (who, what for); `queue` is the consumer the latter share."""
+    """One kind of subject.
+
+    Attributes:
+        name: The name of the channel.
+        address: The subject, with `_name_` in place of `{name}`.
+        stream: The stream without its prefix; None for core NATS.
+        description: The description.
+        events: The events on the subject.
+        senders: Pairs of peer and purpose.
+        receivers: Pairs of peer and purpose.
+        queue: The consumer that the receivers share.
+        consumes: The filter of the consumer, if it differs from the address.
+    """
 
     name: str
     address: str
     stream: str | None
-    what: str
+    description: str
     events: tuple[type[Event], ...]
     senders: tuple[tuple[str, str], ...]
     receivers: tuple[tuple[str, str], ...]
@@ -85,44 +97,44 @@ _CHANNELS = (
         "request",
         _S.request("_team_"),
         "WORK",
-        "What callers want of a team. Bare JSON without any header is accepted; `ce-id` or `Nats-Msg-Id` makes a "
-        "request that is sent twice one workflow.",
+        "Requests of callers to a team. Bare JSON without headers is accepted. With `ce-id` or `Nats-Msg-Id`, a "
+        "request that is sent twice starts one workflow.",
         (Request,),
         (("caller", "Start a workflow."),),
-        (("supervisor", "Admit the request, once."),),
+        (("supervisor", "Start a workflow, once."),),
         queue="request-{team}",
     ),
     _Channel(
         "handoff",
-        _S.handoff("_agent_", "_workflow_", "_task_", _LARGEST),
+        _S.handoff("_agent_", "_workflow_", "_task_", _ATTEMPT),
         "WORK",
-        "One attempt at one task, for one agent. The subject is unique to the attempt, so sending twice stores once. "
-        "In a namespace made with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS; one with the header "
-        "`pointsman-resent` may have been answered: look for its result before beginning.",
+        "One attempt at one task, for one agent. The subject is unique to the attempt, so a handoff that is sent twice "
+        "is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS. A handoff "
+        "with the header `pointsman-resent` may have a result already: look for the result first.",
         (Handoff,),
-        (("supervisor", "Hand a task to an agent."),),
-        (("agent", "Do the task; publish its result on `return_to`; then acknowledge."),),
+        (("supervisor", "Send a task to an agent."),),
+        (("agent", "Do the task, publish its result on `return_to`, then acknowledge."),),
         queue="agent-{agent}",
         consumes=_S.handoffs_of("_agent_"),
     ),
     _Channel(
         "step",
-        _S.step("_workflow_", "_task_", _LARGEST, "_name_"),
+        _S.step("_workflow_", "_task_", _ATTEMPT, "_name_"),
         "WORK",
-        "What a model answered or a tool gave within an attempt. Publish with `Nats-Expected-Last-Subject-Sequence: 0` "
-        "before acting on it; an attempt that is delivered again goes on from its steps.",
+        "An answer of a model or a result of a tool within an attempt. Publish with "
+        "`Nats-Expected-Last-Subject-Sequence: 0` before acting on it. A redelivered attempt continues from its steps.",
         (Step,),
-        (("agent", "Keep a step of a tool loop."),),
+        (("agent", "Store a step of a tool loop."),),
         (("agent", "Continue an attempt whose worker has died."),),
     ),
     _Channel(
         "result",
-        _S.result("_team_", "_workflow_", "_agent_", "_task_", _LARGEST),
+        _S.result("_team_", "_workflow_", "_agent_", "_task_", _ATTEMPT),
         "WORK",
-        "What came of one attempt. Publish with `Nats-Expected-Last-Subject-Sequence: 0`: the first result counts.",
+        "The result of one attempt. Publish with `Nats-Expected-Last-Subject-Sequence: 0`: the first result counts.",
         (Result,),
-        (("agent", "Report what came of the attempt."),),
-        (("supervisor", "Count the result if its attempt is the current one."),),
+        (("agent", "Publish the result of the attempt."),),
+        (("supervisor", "Accept the result if its attempt is the current one."),),
         queue="inbox-{team}",
         consumes=_S.inbox_of("_team_"),
     ),
@@ -130,10 +142,10 @@ _CHANNELS = (
         "control",
         _S.control("_team_", "_workflow_", "_id_"),
         "WORK",
-        "What a person or a system tells a running workflow.",
+        "Commands of a person or a system to a running workflow.",
         (Control,),
-        (("caller", "Steer a running workflow."),),
-        (("supervisor", "Obey, once."),),
+        (("caller", "Control a running workflow."),),
+        (("supervisor", "Execute the command, once."),),
         queue="inbox-{team}",
         consumes=_S.inbox_of("_team_"),
     ),
@@ -144,7 +156,7 @@ _CHANNELS = (
         "A timer that fired. The broker publishes it from a schedule.",
         (Timer,),
         (),
-        (("supervisor", "Look at the workflow's deadlines."),),
+        (("supervisor", "Check the deadlines of the workflow."),),
         queue="inbox-{team}",
         consumes=_S.inbox_of("_team_"),
     ),
@@ -152,10 +164,10 @@ _CHANNELS = (
         "schedule",
         _S.schedule("_workflow_", "_name_"),
         "WORK",
-        "A message for later, by JetStream's message schedules: a timer, or a handoff that waits before a retry. "
-        "`Nats-Schedule-Target` names where it will be published.",
+        "A scheduled message of JetStream: a timer, or a handoff that is delayed before a retry. "
+        "`Nats-Schedule-Target` is the subject on which the broker publishes it.",
         (Timer, Handoff),
-        (("supervisor", "Have the broker publish it when its time has come."),),
+        (("supervisor", "Schedule a message."),),
         (),
     ),
     _Channel(
@@ -164,14 +176,14 @@ _CHANNELS = (
         "LOG",
         "A workflow's log, which is its state. Each commit is a compare-and-set on the subject's last sequence.",
         (Commit,),
-        (("supervisor", "Commit what was decided."),),
-        (("reader", "Fold a workflow's state, or follow it."),),
+        (("supervisor", "Store a decision."),),
+        (("reader", "Read the state of a workflow, or follow it."),),
     ),
     _Channel(
         "event",
         _S.event("_workflow_", "_name_"),
         "LOG",
-        "What agents report while they work, kept beside the log.",
+        "Reports of agents at work, stored beside the log.",
         (Progress,),
         (("agent", "Report progress, a tool call, a model call or a domain event."),),
         (("reader", "Follow a workflow."),),
@@ -180,28 +192,28 @@ _CHANNELS = (
         "approval",
         _S.approval("_workflow_", "_id_"),
         "LOG",
-        "What a workflow waits for a person to allow. It is asked until a control event answers it, or it expires.",
+        "An approval request to a person. It is open until a control event answers it or it expires.",
         (Approval,),
         (("supervisor", "Ask a person."),),
-        (("reader", "Show it to a person, and publish the answer on `answer_to`."),),
+        (("reader", "Show the request to a person, and publish the answer on `answer_to`."),),
     ),
     _Channel(
         "cancellation",
         _S.live("_workflow_", "cancelled"),
         None,
-        "Tasks that nobody waits for any more. Core NATS: whoever listens now hears it, and nothing is kept.",
+        "Tasks whose results are no longer needed. Core NATS: only current subscribers receive it.",
         (Cancellation,),
-        (("supervisor", "Spare the agents the rest of the work."),),
-        (("agent", "Stop, if that saves anything."),),
+        (("supervisor", "Let agents stop early."),),
+        (("agent", "Stop the attempt."),),
     ),
     _Channel(
         "delta",
         _S.live("_workflow_", "delta"),
         None,
-        "Text that a model is writing. Core NATS: whoever listens now hears it, and nothing is kept.",
+        "Text that a model is writing. Core NATS: only current subscribers receive it.",
         (Delta,),
-        (("agent", "Show what is being written."),),
-        (("reader", "Watch it being written."),),
+        (("agent", "Publish the text while it is written."),),
+        (("reader", "Show the text while it is written."),),
     ),
     _Channel(
         "outcome",
@@ -216,24 +228,31 @@ _CHANNELS = (
         "deadLetter",
         _S.dead("_origin_", "_workflow_", "_id_"),
         "DEAD",
-        "An event that nobody could process, with the cause. The workflow is `none` where it is not known.",
+        "An event that could not be processed, with the cause. The workflow is `none` if it is unknown.",
         (DeadLetter,),
-        (("supervisor", "Give up on an event in the open."), ("agent", "Give up on a handoff in the open.")),
-        (("reader", "List, replay or discard."),),
+        (
+            ("supervisor", "Store an event that cannot be processed."),
+            ("agent", "Store a handoff that cannot be processed."),
+        ),
+        (("reader", "List, replay or delete dead letters."),),
     ),
 )
 
 
 def document() -> dict[str, Any]:
-    """The AsyncAPI document as JSON data. Payloads refer to the schema files beside it."""
+    """Generate the AsyncAPI document. Its payloads refer to the schema files in the same folder.
+
+    Returns:
+        The document as JSON data.
+    """
     return {
         "asyncapi": "3.0.0",
         "info": {
             "title": "Pointsman",
             "version": _VERSION,
-            "description": "What the processes of Pointsman say to each other over NATS JetStream. An operation's id "
-            "begins with who performs it; anybody who can publish JSON may be a caller, and anybody who consumes "
-            "handoffs under a name is an agent.",
+            "description": "The messages between the processes of Pointsman over NATS JetStream. The id of an "
+            "operation begins with the peer that performs it. Any system that publishes requests is a caller, and any "
+            "process that consumes handoffs under a name is an agent.",
         },
         "defaultContentType": "application/json",
         "servers": {
@@ -266,7 +285,7 @@ def document() -> dict[str, Any]:
             "buckets": {
                 "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
                 "refreshed as its heartbeat.",
-                "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20): the bodies that do not fit into a message, by the "
+                "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20): the bodies that are too large for a message, by the "
                 "SHA-256 of their content.",
             },
             "NAMESPACE": "The namespace in capitals.",
@@ -278,7 +297,7 @@ def _channel(channel: _Channel) -> dict[str, Any]:
     address = _address(channel.address)
     described: dict[str, Any] = {
         "address": address,
-        "description": channel.what,
+        "description": channel.description,
         "parameters": {name: {"$ref": f"#/components/parameters/{name}"} for name in re.findall(r"\{(\w+)\}", address)},
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _message_names(channel)},
     }
@@ -340,7 +359,7 @@ def _headers() -> dict[str, Any]:
             "ce-dataref": {
                 "type": "string",
                 "pattern": "^nats-object://[^/]+/[^/?]+\\?size=[0-9]+&sha256=[0-9a-f]{64}$",
-                "description": "Where the body of a message that has none is kept, and what it must be.",
+                "description": "For a message without a body: the body in the object store, its size and its digest.",
             },
             "ce-traceparent": {"type": "string", "description": "W3C trace context of the origin."},
             "traceparent": {"type": "string", "description": "W3C trace context of this hop."},
@@ -362,4 +381,4 @@ def _subjects_by_stream() -> dict[str, list[str]]:
 
 
 def _address(subject: str) -> str:
-    return re.sub(r"_([a-z]+)_", r"{\1}", subject.replace(str(_LARGEST), "_attempt_"))
+    return re.sub(r"_([a-z]+)_", r"{\1}", subject.replace(str(_ATTEMPT), "_attempt_"))

@@ -11,16 +11,19 @@ __all__ = ["Frozen", "Options", "nearest", "no_such"]
 
 
 class Frozen(BaseModel):
-    """The base of what travels: equal by value, unknown fields passed over, built on first use."""
+    """The base of wire models: immutable, compared by value; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Options:
-    """A base beside pydantic's. Calling a class with a name that is no field of it is a `TypeError`, as it is of any
-    function; what pydantic makes of data that it reads does not come through here with names."""
+    """A second base for models that authors write in code.
 
-    if not TYPE_CHECKING:  # the signature is that of the fields
+    An unknown keyword argument of the constructor is a `TypeError`, as with any function. Models that pydantic reads
+    from data still ignore unknown fields.
+    """
+
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
         def __new__(cls, *_: Any, **given: Any) -> Self:
             fields = cls.model_fields
@@ -31,13 +34,29 @@ class Options:
 
 
 def no_such(name: str, names: Iterable[str]) -> str:
-    """That there is no `name`, and what may have been meant, or what there is."""
+    """Return the end of an error message about an unknown name.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+
+    Returns:
+        Text such as "has no 'tols'; did you mean tools?".
+    """
     meant = nearest(name, names)
     return f"has no {name!r}; " + (f"did you mean {meant}?" if meant else f"it has {', '.join(names)}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that `name` may be a misspelling of."""
+    """Find the known name that is most similar to a misspelled name.
+
+    Args:
+        name: The misspelled name.
+        names: The known names.
+
+    Returns:
+        The most similar name, or None if none is similar.
+    """
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, list(names), 1, 0.7)), None)

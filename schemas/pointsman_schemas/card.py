@@ -1,4 +1,4 @@
-"""An agent's card: what it can do and how to reach it, announced in the registry while it lives."""
+"""The card of an agent: its abilities and its address, announced in the registry while the agent is live."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AgentCard", "Role"]
 
 
 class Role(StrEnum):
-    """What a task asks of an agent. All but `work` are the orchestration's own roles, and no plan may use them."""
+    """The role of a task. All roles except `work` belong to the orchestration, and plans may not use them."""
 
     WORK = "work"
     PLAN = "plan"
@@ -26,38 +26,43 @@ class Role(StrEnum):
 
 
 class AgentCard(Frozen):
-    """What an agent says of itself. The planner reads `description`, `skills` and `input_schema` to choose it.
+    """The card of one instance of an agent. Planners select agents by `description`, `skills` and `input_schema`."""
 
-    `concurrency` is the number of tasks one instance runs at a time, `max_in_flight` that of all instances together,
-    which the broker keeps; `timeout` is in seconds and bounds one attempt;
-    `fallback` names the agent that gets the task when this one is exhausted. A `team` works by a workflow of its own,
-    and its `version` is a digest of its definition, equal in all of its supervisors.
-    `reacts_to` are the events that hand it a task in a choreography. With `approval`, a person must allow each task.
-    `left_running` is how many threads and handlers of the instance were told to stop and still run.
-    """
-
-    name: AgentName
-    version: str = "1.0.0"
-    description: str
-    role: Role = Role.WORK
-    skills: tuple[str, ...] = ()
-    intents: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
-    input_schema: dict[str, JsonValue] = {}
-    output_schema: dict[str, JsonValue] = {}
-    model: str | None = None
-    fallback: AgentName | None = None
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 8
-    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 1_000
-    timeout: Annotated[float, Field(gt=0)] = 120.0
-    team: bool = False
-    reacts_to: tuple[Token, ...] = ()
-    approval: Literal["required"] | None = None
-    instance: str = ""
-    started_at: AwareDatetime | None = None
-    left_running: Annotated[int, Field(ge=0)] = 0
+    name: AgentName = Field(description="The name of the agent, shared by all of its instances.")
+    version: str = Field(
+        default="1.0.0",
+        description="The version. For a team, a digest of its definition, equal in all of its supervisors.",
+    )
+    description: str = Field(description="The tasks that the agent can do, in one or two sentences.")
+    role: Role = Field(default=Role.WORK, description="The role of the tasks that the agent accepts.")
+    skills: tuple[str, ...] = Field(default=(), description="Skills by which plans may address the agent.")
+    intents: tuple[str, ...] = Field(default=(), description="Names of the intents that the agent serves.")
+    examples: tuple[str, ...] = Field(default=(), description="Example requests.")
+    input_schema: dict[str, JsonValue] = Field(default={}, description="JSON Schema of the input.")
+    output_schema: dict[str, JsonValue] = Field(default={}, description="JSON Schema of the output.")
+    model: str | None = Field(default=None, description="The model that the agent uses.")
+    fallback: AgentName | None = Field(
+        default=None, description="The agent that receives a task when the attempts of this agent are used up."
+    )
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=8, description="Number of tasks that one instance runs at a time."
+    )
+    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=1_000, description="Number of tasks that all instances together run at a time, enforced by the broker."
+    )
+    timeout: Annotated[float, Field(gt=0)] = Field(default=120.0, description="Upper limit of one attempt, in seconds.")
+    team: bool = Field(default=False, description="True if the agent is a team, which starts a workflow for each task.")
+    reacts_to: tuple[Token, ...] = Field(default=(), description="Events that give the agent a task in a choreography.")
+    approval: Literal["required"] | None = Field(
+        default=None, description="`required` if a person must allow each task of the agent."
+    )
+    instance: str = Field(default="", description="The id of the instance.")
+    started_at: AwareDatetime | None = Field(default=None, description="Start of the instance.")
+    left_running: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Threads and handlers of the instance that were cancelled and have not stopped."
+    )
 
     @property
     def schemas(self) -> tuple[object, object]:
-        """What it takes and what it gives: equal in all instances of one name, as a task goes to any of them."""
+        """Input and output schema, which must be equal in all instances: a task goes to any of them."""
         return self.input_schema, self.output_schema

@@ -1,6 +1,6 @@
-"""A claim is where the body of an event is kept that does not fit into a message, and what it must be.
+"""References to event bodies that are too large for a message and are stored in the object store (claim check).
 
-It travels as the CloudEvents attribute `dataref` of a message without a body:
+A reference is the CloudEvents attribute `dataref` of a message without a body:
 `nats-object://POINTSMAN_ARTIFACTS/NAME?size=3145728&sha256=HEX`.
 """
 
@@ -16,15 +16,24 @@ __all__ = ["DATAREF", "MAX_BODY", "Claim"]
 
 DATAREF = "ce-dataref"
 MAX_BODY = 8_388_608
-"""Bytes that one event may have unless configured: eight messages of the broker's default, which a process still holds
-by the hundred."""
+"""Default of the largest event, in bytes: eight times the broker's default of a message.
+
+A process can still hold a hundred such events in memory.
+"""
 
 _FORM = re.compile(r"nats-object://([A-Za-z0-9_-]{1,128})/([^/?#\s]{1,512})\?size=([0-9]{1,15})&sha256=([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An object of a bucket. `size` is in bytes, `sha256` in lower-case hexadecimal digits."""
+    """A reference to an object in a bucket.
+
+    Attributes:
+        bucket: The name of the bucket.
+        name: The name of the object.
+        size: The size of the body in bytes.
+        sha256: The SHA-256 of the body, in lower-case hexadecimal digits.
+    """
 
     bucket: str
     name: str
@@ -32,12 +41,26 @@ class Claim:
     sha256: str
 
     def encode(self) -> str:
-        """As the header's value."""
+        """Return the reference as the value of the header.
+
+        Returns:
+            The URL of the object.
+        """
         return f"nats-object://{self.bucket}/{quote(self.name, safe='')}?size={self.size}&sha256={self.sha256}"
 
     @classmethod
     def decode(cls, text: str) -> Claim:
-        """Raises `UndecodableEvent` for a reference of another form."""
+        """Parse the value of the header.
+
+        Args:
+            text: The URL of the object.
+
+        Returns:
+            The reference.
+
+        Raises:
+            UndecodableEvent: The text does not have the form of a reference.
+        """
         found = _FORM.fullmatch(text)
         if found is None:
             raise UndecodableEvent(

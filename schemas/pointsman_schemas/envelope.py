@@ -1,8 +1,8 @@
 """The CloudEvents 1.0 NATS binding: attributes in headers (binary mode) or around the data (structured mode).
 
 Writers send binary mode with lower-case names; readers match any case and take structured mode when `Content-Type`
-begins with `application/cloudevents`. Trace context travels twice, as the specification asks: `traceparent` for this
-hop and `ce-traceparent` for where the event came from.
+begins with `application/cloudevents`. Events carry two trace contexts, as the specification requires: `traceparent` is
+the context of this hop, and `ce-traceparent` the context of the origin.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ __all__ = ["Envelope", "decode", "encode", "encode_structured"]
 
 _SPEC_VERSION = "1.0"
 _JSON = "application/json"
-_SAFE = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII, and of that not space, " or %
-_EXTENSION = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents wants lower-case letters and digits; so it can be a header
-_OURS = re.compile(r"io\.pointsman\.([a-z-]+)\.(v\d+)")  # whose schemas are in schemas/json under an $id of this form
+_SAFE = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII except space, " and %
+_EXTENSION = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents allows lower-case letters and digits, which a header can carry
+_OURS = re.compile(
+    r"io\.pointsman\.([a-z-]+)\.(v\d+)"
+)  # event types with a schema in schemas/json, which has an $id of this form
 _KNOWN = frozenset(
     {
         "specversion",
@@ -47,11 +49,21 @@ _KNOWN = frozenset(
 
 
 class Envelope(NamedTuple):
-    """What is said about an event, apart from its data.
+    """The CloudEvents attributes of an event.
 
-    `subject` is the workflow id. `traceparent` and `tracestate` are those of this hop, in W3C form;
-    `origin_traceparent` is where the event was first made. `extensions` keeps attributes this release does not know.
-    `dataschema` is written for every event of ours, whether it is given or not: it follows from the type.
+    Attributes:
+        id: The id of the event, unique within its source.
+        type: The event type.
+        source: The source, such as `/pointsman/agent/billing`.
+        time: The time of the event.
+        subject: The workflow id.
+        correlation_id: The caller's id, carried by every event of a workflow.
+        causation_id: The id of the event that caused this event.
+        dataschema: The `$id` of the body's JSON Schema. If None, `encode` derives it from a type of Pointsman.
+        traceparent: The W3C trace context of this hop.
+        tracestate: The W3C trace state of this hop.
+        origin_traceparent: The W3C trace context of the event's origin.
+        extensions: Attributes that this release does not use.
     """
 
     id: str
@@ -69,7 +81,14 @@ class Envelope(NamedTuple):
 
 
 def encode(envelope: Envelope) -> dict[str, str]:
-    """The headers of a binary-mode event. Values are percent-encoded, so none can end its line."""
+    """Encode an event in binary mode. Values are percent-encoded, so that no value can end its line.
+
+    Args:
+        envelope: The attributes of the event.
+
+    Returns:
+        The headers.
+    """
     headers = {
         "ce-specversion": _SPEC_VERSION,
         "ce-id": envelope.id,
@@ -93,7 +112,7 @@ def encode(envelope: Envelope) -> dict[str, str]:
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = value
     every = "".join(headers.values())
-    if not every.isascii() or every.encode().translate(None, _SAFE):  # seldom: then each is looked at
+    if not every.isascii() or every.encode().translate(None, _SAFE):  # rare: then each value is checked
         headers = {name: _quote(value) for name, value in headers.items()}
     if envelope.traceparent is not None and envelope.tracestate:
         headers["tracestate"] = _printable(envelope.tracestate)
@@ -101,7 +120,15 @@ def encode(envelope: Envelope) -> dict[str, str]:
 
 
 def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, str], bytes]:
-    """Headers and body of the same event in structured mode, for systems that keep the body only."""
+    """Encode an event in structured mode, for systems that store only the body.
+
+    Args:
+        envelope: The attributes of the event.
+        data: The data of the event.
+
+    Returns:
+        Headers and body.
+    """
     event: dict[str, JsonValue] = {
         "specversion": _SPEC_VERSION,
         "id": envelope.id,
@@ -129,17 +156,24 @@ def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, st
 
 
 def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | None, bytes]:
-    """The envelope and the data of a message in either mode; no envelope when it carries no CloudEvents attribute.
+    """Decode a message in either mode.
+
+    Args:
+        headers: The headers of the message; None for a message without headers.
+        body: The body of the message.
+
+    Returns:
+        The envelope and the data. The envelope is None if the message has no CloudEvents attribute.
 
     Raises:
-        UndecodableEvent: attributes are missing or malformed, or the content is not JSON.
-        LostBody: it has none, and names a place that nobody could fetch it from.
+        UndecodableEvent: Attributes are missing or malformed, or the content is not JSON.
+        LostBody: The message has no body, and its body could not be read from the object store.
     """
     lower = dict(zip(_lower(tuple(headers)), headers.values(), strict=True)) if headers else {}
     if not body and (place := lower.get(DATAREF)) is not None:
         raise LostBody(
-            f"the body is kept apart, at {place[:200]!r}, and is not to be had there: it has aged out, is damaged, too "
-            "large, or elsewhere; the log line body_lost of who read it says which; publish the event again"
+            f"the body at {place[:200]!r} could not be read from the object store: it has expired, is damaged, too "
+            "large or in another bucket; the log event body_lost of the reader has the cause; publish the event again"
         )
     content_type = lower.get("content-type", "").strip().lower()
     if content_type.startswith("application/cloudevents"):
@@ -154,14 +188,14 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
     return _envelope(attributes, lower), body
 
 
-@lru_cache(256)  # the events of a kind have the same dozen names
+@lru_cache(256)  # events of one type have the same dozen names
 def _lower(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
 @lru_cache(256)
 def _attributes(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The headers among `names` that carry an attribute of the event, each with the attribute's name."""
+    """Return the headers that carry an attribute, each with the name of the attribute."""
     return tuple((name, name[3:]) for name in names if name.startswith("ce-"))
 
 
@@ -178,9 +212,9 @@ def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes)
         )
     event = parse_json(body)
     if not isinstance(event, dict):
-        raise UndecodableEvent(f"a structured CloudEvent is a JSON object; this one is a {type(event).__name__}")
+        raise UndecodableEvent(f"the structured CloudEvent is a {type(event).__name__}; expected a JSON object")
     if "data_base64" in event:
-        raise UndecodableEvent("the event carries data_base64; expected JSON in `data`")
+        raise UndecodableEvent("the event has data_base64; expected JSON in `data`")
     data = event.pop("data", None)
     attributes = {name.lower(): _text(name, value) for name, value in event.items() if value is not None}
     return _envelope(attributes, lower), compact(data)
@@ -270,5 +304,5 @@ def _printable(value: str) -> str:
 def _unquote(value: str, name: str) -> str:
     try:
         return unquote_to_bytes(value).decode("utf-8")
-    except UnicodeError:  # not UTF-8 after decoding, or bytes that were not UTF-8 before
+    except UnicodeError:  # not UTF-8 after decoding, or not before
         raise UndecodableEvent(f"the header {name} is not percent-encoded UTF-8") from None

@@ -1,4 +1,4 @@
-"""The root of every error Pointsman raises, and the errors of the wire contract itself."""
+"""The base of all errors that Pointsman raises, and the errors of the wire contract."""
 
 from __future__ import annotations
 
@@ -15,48 +15,52 @@ __all__ = [
 
 
 class PointsmanError(Exception):
-    """Everything this project raises on purpose. `kind` is a short stable name for dead letters and metrics."""
+    """The base of all errors of Pointsman.
+
+    Attributes:
+        kind: A short stable name for dead letters and metrics.
+    """
 
     kind = "error"
 
 
 class ContractError(PointsmanError, ValueError):
-    """Something from outside does not fit the wire contract."""
+    """A value from outside does not fit the wire contract."""
 
     kind = "contract"
 
 
 class InvalidToken(ContractError):
-    """A name that was to become part of a subject is not `[A-Za-z0-9_-]{1,64}`."""
+    """A name is not a token of a subject: `[A-Za-z0-9_-]{1,64}`."""
 
     kind = "invalid_token"
 
 
 class UndecodableEvent(ContractError):
-    """Headers or body cannot be read as the event they claim to be."""
+    """Headers or body do not have the form of their event type."""
 
     kind = "undecodable"
 
 
 class LostBody(ContractError):
-    """The event's body is kept apart, and is not to be had there: it is gone, or is not what was stored."""
+    """The body of the event is missing in the object store, or differs from the stored body."""
 
     kind = "lost_body"
 
 
 class UnknownEventType(ContractError):
-    """The type or its version is not one this release knows."""
+    """This release does not support the event type or its version."""
 
     kind = "unknown_type"
 
 
 class OversizeEvent(ContractError):
-    """Headers and body together are larger than an event may be."""
+    """Headers and body together are larger than the limit of an event."""
 
     kind = "oversize"
 
 
 class NotJson(ContractError):
-    """A Python value cannot be carried as strict JSON. The message names the path to it."""
+    """A Python value has no form in strict JSON. The message names the path to the value."""
 
     kind = "not_json"

@@ -1,4 +1,7 @@
-"""The bodies of the events on the bus. Unknown fields are ignored; times carry a zone; money is in US dollars."""
+"""The bodies of the events on the bus.
+
+Readers ignore unknown fields. Times have a zone. Money is in US dollars.
+"""
 
 from __future__ import annotations
 
@@ -46,19 +49,23 @@ __all__ = [
 ]
 
 LONGEST_WAIT = 86_400
-"""Seconds of `retry_after` that an error may ask for: a day; who must wait longer than that has failed."""
+"""Upper limit of `retry_after`, in seconds: one day."""
 
 BEGUN = "begun"
-"""The `name` of the `progress` report by which a worker says that an attempt has begun."""
+"""The `name` of the `progress` report of a worker that an attempt has begun."""
 
 Text = Annotated[str, Field(max_length=200_000)]
 
 
 class Event(BaseModel):
-    """A body that travels on its own. `event_type` is its CloudEvents type, version included.
+    """The base of bodies that travel as a message of their own.
 
-    `max_depth` is the nesting it may have when read: 200, the JSON parser's own bound, except for those whose data end
-    up inside other events. NaN and Infinity are refused when an event is made, for they would be written as null.
+    NaN and Infinity are refused when an event is made, because they would be written as null.
+
+    Attributes:
+        event_type: The CloudEvents type, version included.
+        max_depth: Allowed nesting when the body is read. 200 is the JSON parser's own limit. Events whose data becomes
+            part of other events have a lower one.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
@@ -67,23 +74,27 @@ class Event(BaseModel):
 
     @classmethod
     def short_name(cls) -> str:
-        """`request` for `io.pointsman.request.v1`."""
+        """Return the name within the type: `request` for `io.pointsman.request.v1`.
+
+        Returns:
+            The name.
+        """
         return cls.event_type.split(".")[-2]
 
 
 class Part(BaseModel):
-    """A piece of a body."""
+    """The base of parts of a body."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
 
 
 class Usage(Part):
-    """What model calls used. `cost` is in US dollars, 0 where no price is known."""
+    """Usage of model calls."""
 
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
+    calls: int = Field(default=0, description="Number of model calls.")
+    input_tokens: int = Field(default=0, description="Tokens of the prompts.")
+    output_tokens: int = Field(default=0, description="Tokens of the answers.")
+    cost: float = Field(default=0.0, description="Cost in US dollars; 0 for models without a known price.")
 
     def __add__(self, other: Usage) -> Usage:
         if not (other.calls or other.tokens or other.cost):
@@ -97,32 +108,36 @@ class Usage(Part):
 
     @property
     def tokens(self) -> int:
+        """Tokens of prompts and answers together."""
         return self.input_tokens + self.output_tokens
 
 
 class Planned(Part):
-    """What a team has planned, with all the teams below it: tasks, and plans made again."""
+    """Tasks and re-plans that a team used, all teams below it included."""
 
-    tasks: Annotated[int, Field(ge=0)] = 0
-    replans: Annotated[int, Field(ge=0)] = 0
+    tasks: Annotated[int, Field(ge=0)] = Field(default=0, description="Number of planned tasks.")
+    replans: Annotated[int, Field(ge=0)] = Field(default=0, description="Number of plans made again.")
 
     def __add__(self, other: Planned) -> Planned:
         return Planned(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
 
 
 class Budget(Options, Part):
-    """What may be used at most; None is without a bound. In a handoff it is the attempt's own share. `tasks` and
-    `replans` are for a team: its own and those of all the teams below it."""
+    """Upper limits of usage. In a handoff it is the share of the attempt. A limit of None is unlimited."""
 
-    calls: int | None = None
-    tokens: int | None = None
-    cost: float | None = None
-    tasks: Annotated[int, Field(ge=0)] | None = None
-    replans: Annotated[int, Field(ge=0)] | None = None
+    calls: int | None = Field(default=None, description="Model calls.")
+    tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
+    cost: float | None = Field(default=None, description="Cost in US dollars.")
+    tasks: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Tasks of a team and of all teams below it."
+    )
+    replans: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Re-plans of a team and of all teams below it."
+    )
 
 
 class ErrorKind(StrEnum):
-    """Why an attempt did not succeed. Other kinds may come from other languages: the field is text."""
+    """Kinds of failed attempts. Agents in other languages may use other kinds: on the wire the field is text."""
 
     HANDLER = "handler_error"
     INVALID_INPUT = "invalid_input"
@@ -146,344 +161,371 @@ class ErrorKind(StrEnum):
 
 
 class AttemptError(Part):
-    """Why an attempt failed. `retry_after` is in seconds and comes from whoever asked to wait, such as a provider."""
+    """The error of a failed attempt."""
 
-    kind: str
-    message: str
-    retryable: bool = False
-    retry_after: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] | None = None
+    kind: str = Field(description="The kind of error, such as `timeout` or `handler_error`.")
+    message: str = Field(description="The error for operators, in one or two sentences.")
+    retryable: bool = Field(default=False, description="True if another attempt may succeed.")
+    retry_after: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] | None = Field(
+        default=None, description="Seconds to wait before the next attempt, as requested by a provider or an agent."
+    )
 
 
 def _text_or_object(value: object) -> object:
-    """One error for what is neither, where the union would tell one for each."""
+    """Validate a text or an object with one error, where the union would report an error for each of its members."""
     if isinstance(value, str | Mapping) and value != "":
         return value
     raise PydanticCustomError("text_or_object", "text that is not empty, or an object, is expected")
 
 
 class Request(Event):
-    """What a caller wants. `deadline` is in seconds from admission; the team is named by the subject.
-
-    `correlation_id` may be given here by callers that send no headers. `reply_to` is a plain NATS subject that gets a
-    copy of the outcome.
-    """
+    """A request that starts a workflow. The subject names the team."""
 
     event_type: ClassVar[str] = "io.pointsman.request.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    input: Annotated[Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)]
-    deadline: Annotated[float, Field(gt=0, le=2_592_000)] | None = None
-    budget: Budget | None = None
-    metadata: dict[str, JsonValue] = {}
-    correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    reply_to: Annotated[str, Field(pattern=r"^[!-)+-=?-~]{1,200}$")] | None = None
+    input: Annotated[Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)] = (
+        Field(description="The request: a text, or an object for teams that expect fields.")
+    )
+    deadline: Annotated[float, Field(gt=0, le=2_592_000)] | None = Field(
+        default=None,
+        description="Seconds from the start of the workflow to its deadline; at most the team's limit, the default.",
+    )
+    budget: Budget | None = Field(
+        default=None, description="Limits of this workflow; they only lower the team's limits."
+    )
+    metadata: dict[str, JsonValue] = Field(default={}, description="Facts about the request, such as a customer's id.")
+    correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="The caller's id, carried by every event; for callers that send no headers."
+    )
+    reply_to: Annotated[str, Field(pattern=r"^[!-)+-=?-~]{1,200}$")] | None = Field(
+        default=None, description="A core NATS subject that receives a copy of the outcome."
+    )
 
 
 class Gap(Part):
-    """A task that gave nothing to the answer, and why."""
+    """A task without a result in the answer, and the reason."""
 
-    task_id: TaskId
-    agent: MaybeAgent
-    reason: str
+    task_id: TaskId = Field(description="The task.")
+    agent: MaybeAgent = Field(description="The agent of the task; empty if no agent had the skill.")
+    reason: str = Field(description="The reason, in one sentence.")
 
 
 class TaskReport(Part):
-    """What came of a task, as told to the tasks that depend on it and to the synthesizer."""
+    """The result of a task, as dependent tasks and the synthesizer receive it."""
 
-    task_id: TaskId
-    agent: MaybeAgent
-    intent: str
-    status: str
-    output: JsonValue = None
-    error: AttemptError | None = None
+    task_id: TaskId = Field(description="The task.")
+    agent: MaybeAgent = Field(description="The agent of the task; empty if no agent had the skill.")
+    intent: str = Field(description="The intent of the task.")
+    status: str = Field(description="The status of the task, such as `succeeded` or `failed`.")
+    output: JsonValue = Field(default=None, description="The output of a task that succeeded.")
+    error: AttemptError | None = Field(default=None, description="The error of a task that failed.")
 
 
 class ApprovalWanted(Part):
-    """A tool call that a person must allow before its task goes on. `input_schema` is the JSON Schema that arguments
-    given in place of these must fit."""
+    """A tool call that a person must allow before the task continues."""
 
-    tool: str
-    arguments: dict[str, JsonValue] = {}
-    input_schema: dict[str, JsonValue] | None = None
+    tool: str = Field(description="The name of the tool.")
+    arguments: dict[str, JsonValue] = Field(default={}, description="The arguments of the call.")
+    input_schema: dict[str, JsonValue] | None = Field(
+        default=None, description="JSON Schema for arguments that a person gives instead."
+    )
 
 
 class Verdict(Part):
-    """What a person said to a tool call that an earlier attempt wanted to make. `input` are the arguments to use where
-    the person changed them. Nobody's answer in time is `expired`, which means no."""
+    """A person's answer to a tool call of an earlier attempt."""
 
-    tool: str
-    arguments: dict[str, JsonValue] = {}
-    verdict: Literal["approved", "rejected", "expired"]
-    input: dict[str, JsonValue] | None = None
-    reason: str = ""
-    by: str = ""
+    tool: str = Field(description="The name of the tool.")
+    arguments: dict[str, JsonValue] = Field(default={}, description="The arguments of the call.")
+    verdict: Literal["approved", "rejected", "expired"] = Field(
+        description="The answer. `expired` means that no answer arrived in time, and counts as rejected."
+    )
+    input: dict[str, JsonValue] | None = Field(
+        default=None, description="The arguments to use instead, if the person changed them."
+    )
+    reason: str = Field(default="", description="The person's reason.")
+    by: str = Field(default="", description="The name of the person.")
 
 
 class Handoff(Event):
-    """Do this. `return_to` is the whole subject for the result; `idempotency_key` stays the same over retries.
-
-    `feedback` says why the last attempt's output would not do. `depth` is how many teams are above the one it is from.
-    `event` is the domain event that the task reacts to, and the input is its data. `verdicts` are what people said to
-    the tool calls that earlier attempts asked about, and those attempts are the ones that this one `continues`.
-    """
+    """One attempt at a task, sent to an agent."""
 
     event_type: ClassVar[str] = "io.pointsman.handoff.v1"
 
-    workflow_id: WorkflowId
-    task_id: TaskId
-    attempt: Annotated[int, Field(ge=1)]
-    from_agent: AgentName
-    to_agent: AgentName
-    role: Role = Role.WORK
-    intent: str
-    input: JsonValue = None
-    context: tuple[TaskReport, ...] = ()
-    return_to: str
-    deadline: AwareDatetime
-    idempotency_key: str
-    budget: Budget | None = None
-    feedback: str = ""
-    depth: Annotated[int, Field(ge=0)] = 0
-    event: str = ""
-    verdicts: tuple[Verdict, ...] = ()
-    continues: tuple[int, ...] = ()
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    from_agent: AgentName = Field(description="The team that sends the handoff.")
+    to_agent: AgentName = Field(description="The agent that receives the handoff.")
+    role: Role = Field(default=Role.WORK, description="The role of the task.")
+    intent: str = Field(description="The task, in one or two sentences.")
+    input: JsonValue = Field(default=None, description="The input of the task.")
+    context: tuple[TaskReport, ...] = Field(default=(), description="Results of the tasks that this task depends on.")
+    return_to: str = Field(description="The subject on which the agent publishes its result.")
+    deadline: AwareDatetime = Field(description="Time after which the result is no longer accepted.")
+    idempotency_key: str = Field(description="A key for side effects, equal for all attempts at the task.")
+    budget: Budget | None = Field(default=None, description="The budget of this attempt.")
+    feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
+    depth: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Number of teams above the team that sends the handoff."
+    )
+    event: str = Field(default="", description="The domain event to react to; the input is its data.")
+    verdicts: tuple[Verdict, ...] = Field(
+        default=(), description="Answers of persons to tool calls of the attempts in `continues`."
+    )
+    continues: tuple[int, ...] = Field(
+        default=(), description="Earlier attempts that this attempt continues after an approval."
+    )
 
 
 class Emitted(Part):
-    """A domain event that an agent emitted, as its result tells the supervisor."""
+    """A domain event that an agent emitted, as part of its result."""
 
-    name: Token
-    data: JsonValue = None
+    name: Token = Field(description="The name of the event.")
+    data: JsonValue = Field(default=None, description="The data of the event.")
 
 
 class Result(Event):
-    """What came of one attempt. `confidence` is from 0 to 1; `replan_hint` asks for a new plan and says why.
-
-    `approvals` are tool calls that a person must allow: the attempt has failed with `needs_approval`, and the task is
-    handed out again once there is an answer to each. `events` are those the agent emitted. `gaps` are what is missing
-    from the output of a team, which works in a workflow of its own, and `planned` is what it used of its budget's tasks
-    and re-plans; a team that does not say so counts as having used all of it.
-    """
+    """The result of one attempt."""
 
     event_type: ClassVar[str] = "io.pointsman.result.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    workflow_id: WorkflowId
-    task_id: TaskId
-    attempt: Annotated[int, Field(ge=1)]
-    agent: AgentName
-    status: Literal["succeeded", "failed", "refused"]
-    output: JsonValue = None
-    error: AttemptError | None = None
-    usage: Usage = Usage()
-    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    replan_hint: str | None = None
-    gaps: tuple[Gap, ...] = ()
-    planned: Planned | None = None
-    events: tuple[Emitted, ...] = ()
-    approvals: Annotated[tuple[ApprovalWanted, ...], Field(max_length=32)] = ()
-    started_at: AwareDatetime
-    ended_at: AwareDatetime
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    agent: AgentName = Field(description="The agent that made the attempt.")
+    status: Literal["succeeded", "failed", "refused"] = Field(
+        description="The status. `refused` means that the agent declined the task."
+    )
+    output: JsonValue = Field(default=None, description="The output of an attempt that succeeded.")
+    error: AttemptError | None = Field(default=None, description="The error of an attempt that did not succeed.")
+    usage: Usage = Field(default=Usage(), description="Usage of model calls in the attempt.")
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="The agent's confidence in its output, from 0 to 1."
+    )
+    replan_hint: str | None = Field(default=None, description="A request for a new plan, with the reason.")
+    gaps: tuple[Gap, ...] = Field(default=(), description="Gaps in the output of a team.")
+    planned: Planned | None = Field(
+        default=None,
+        description="Tasks and re-plans that a team used. A team that omits it counts as having used its whole budget.",
+    )
+    events: tuple[Emitted, ...] = Field(default=(), description="Domain events that the agent emitted.")
+    approvals: Annotated[tuple[ApprovalWanted, ...], Field(max_length=32)] = Field(
+        default=(),
+        description="Tool calls that a person must allow. The attempt has failed with `needs_approval`, and the task "
+        "is dispatched again when each call has an answer.",
+    )
+    started_at: AwareDatetime = Field(description="Start of the attempt.")
+    ended_at: AwareDatetime = Field(description="End of the attempt.")
 
 
 class StepCall(Part):
-    """A model's wish to use a tool. `arguments` is the text it wrote."""
+    """A tool call that a model requested."""
 
-    id: str
-    name: str
-    arguments: str
+    id: str = Field(description="The id of the call, unique within the answer.")
+    name: str = Field(description="The name of the tool.")
+    arguments: str = Field(description="The arguments as the model wrote them, usually JSON.")
 
 
 class Step(Event):
-    """What a model answered or a tool gave within an attempt, kept before it is acted on.
+    """An answer of a model or a result of a tool within an attempt, stored before it is acted on.
 
-    `name` says which: `answer-2` is that of the second turn, `result-2-0` that of the first tool it called. With a key,
-    `call-` is the one of `calls` that code made because a person allowed it, and `event-` what a tool has emitted.
-    Whoever continues an attempt whose worker has died asks and runs again only what has no step. What a step says of
-    `usage`, `confidence` and `replan_hint` goes with the attempt's result, whoever gives it; usage that another step
-    tells is not in it.
+    If the worker dies, the next delivery of the attempt repeats only the calls without a stored step. `usage`,
+    `confidence` and `replan_hint` of the steps become part of the attempt's result, and no usage is in two steps.
     """
 
     event_type: ClassVar[str] = "io.pointsman.step.v1"
 
-    workflow_id: WorkflowId
-    task_id: TaskId
-    attempt: Annotated[int, Field(ge=1)]
-    agent: AgentName
-    name: Token
-    text: str = ""
-    calls: tuple[StepCall, ...] = ()
-    data: JsonValue = None
-    is_error: bool = False
-    finish: str = ""
-    model: str = ""
-    usage: Usage = Usage()
-    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    replan_hint: str | None = None
-    at: AwareDatetime
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    agent: AgentName = Field(description="The agent that makes the attempt.")
+    name: Token = Field(
+        description="`answer-2` is the answer of turn 2, `result-2-0` the result of its first tool call, `call-KEY` a "
+        "call that was made because a person had approved it, `event-KEY` an event that a tool emitted."
+    )
+    text: str = Field(default="", description="The text of an answer.")
+    calls: tuple[StepCall, ...] = Field(default=(), description="Tool calls of an answer.")
+    data: JsonValue = Field(default=None, description="The structured output of an answer, or the result of a tool.")
+    is_error: bool = Field(default=False, description="True if the tool failed.")
+    finish: str = Field(default="", description="The reason for which the model stopped.")
+    model: str = Field(default="", description="The model that answered.")
+    usage: Usage = Field(default=Usage(), description="Usage of this step.")
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="A confidence that the step set, from 0 to 1."
+    )
+    replan_hint: str | None = Field(default=None, description="A request for a new plan, with the reason.")
+    at: AwareDatetime = Field(description="Time of the step.")
 
 
 class Control(Event):
-    """What a person or a system tells a running workflow. `approve` and `reject` answer the approval they name;
-    `input` is what to use in place of what was asked about: a task's input, a tool's arguments, a whole plan."""
+    """A command of a person or a system to a running workflow."""
 
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "replay", "approve", "reject"]
-    task_id: TaskId | None = None
-    approval: Token | None = None
-    input: JsonValue = None
-    reason: str = ""
-    by: str = ""
+    action: Literal["cancel", "replay", "approve", "reject"] = Field(description="The command.")
+    task_id: TaskId | None = Field(default=None, description="The task to replay.")
+    approval: Token | None = Field(default=None, description="The approval that `approve` or `reject` answers.")
+    input: JsonValue = Field(
+        default=None,
+        description="With `approve`: a replacement for the task's input, the tool's arguments or the whole plan.",
+    )
+    reason: str = Field(default="", description="The reason, stored in the log.")
+    by: str = Field(default="", description="The name of the person or system.")
 
 
 class Approval(Event):
-    """A workflow waits for a person, as `{ns}.event.{workflow}.approval.{id}` says. Silence until `expires_at` is a no.
+    """An approval request to a person, stored on `{ns}.event.{workflow}.approval.{id}`.
 
-    It asks about a `task` before it starts, a `tool` call of one, or a `plan` before any of it runs; `input` is the
-    task's input, the call's arguments or the plan. Whoever answers publishes a control event, with the action `approve`
-    or `reject` and this `id` as its `approval`, on `answer_to`.
+    To answer, publish a control event with the action `approve` or `reject` and this `id` as its `approval` on
+    `answer_to`. No answer until `expires_at` counts as a rejection.
     """
 
     event_type: ClassVar[str] = "io.pointsman.approval.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    id: Token
-    workflow_id: WorkflowId
-    team: TeamName
-    about: Literal["task", "tool", "plan"]
-    task_id: TaskId | None = None
-    agent: AgentName | None = None
-    intent: str = ""
-    tool: str = ""
-    input: JsonValue = None
-    asked_at: AwareDatetime
-    expires_at: AwareDatetime
-    answer_to: str
+    id: Token = Field(description="The id of the approval.")
+    workflow_id: WorkflowId = Field(description="The workflow that waits.")
+    team: TeamName = Field(description="The team of the workflow.")
+    about: Literal["task", "tool", "plan"] = Field(
+        description="The subject: a task before its start, a tool call, or a plan before its tasks start."
+    )
+    task_id: TaskId | None = Field(default=None, description="The task that waits.")
+    agent: AgentName | None = Field(default=None, description="The agent of the task.")
+    intent: str = Field(default="", description="The intent of the task.")
+    tool: str = Field(default="", description="The name of the tool.")
+    input: JsonValue = Field(default=None, description="The task's input, the tool's arguments or the plan.")
+    asked_at: AwareDatetime = Field(description="Time of the request.")
+    expires_at: AwareDatetime = Field(description="Time after which the request counts as rejected.")
+    answer_to: str = Field(description="The subject for the control event that answers.")
 
 
 class Cancellation(Event):
-    """Nobody waits for these tasks any more. Broadcast on `{ns}.live.{workflow}.cancelled`; nothing depends on it."""
+    """Tasks whose results are no longer needed, broadcast on `{ns}.live.{workflow}.cancelled`.
+
+    Agents may stop work early. Correctness does not depend on it.
+    """
 
     event_type: ClassVar[str] = "io.pointsman.cancellation.v1"
 
-    tasks: tuple[TaskId, ...]
+    tasks: tuple[TaskId, ...] = Field(description="The cancelled tasks.")
 
 
 class Timer(Event):
-    """Time has come to look at a workflow's deadlines."""
+    """A timer of a workflow that fired: deadlines and due retries are checked."""
 
     event_type: ClassVar[str] = "io.pointsman.timer.v1"
 
-    name: Token
-    due: AwareDatetime
+    name: Token = Field(description="The name of the timer.")
+    due: AwareDatetime = Field(description="Time for which the timer was armed.")
 
 
 class Progress(Event):
-    """Something an agent reports while it works; kept beside the log and shown by `watch` and `trace`.
+    """A report of an agent at work, stored beside the log and shown by `watch` and `trace`.
 
-    `kind` is `progress`, `tool`, `chat` or a domain event's name. A `tool` or `chat` report covers the whole call:
-    `started_at` to `ended_at`. `data` is what came with a domain event or a progress message. A `progress` report that
-    is called `begun` is the worker's: an attempt that is not over at once has begun at `started_at`.
+    A `progress` report with the name `begun` comes from the worker: an attempt that takes longer began at `started_at`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.progress.v1"
 
-    workflow_id: WorkflowId
-    task_id: TaskId
-    attempt: int
-    agent: AgentName
-    kind: str
-    name: str = ""
-    message: str = ""
-    data: JsonValue = None
-    started_at: AwareDatetime
-    ended_at: AwareDatetime | None = None
-    error: str | None = None
-    usage: Usage | None = None
-    span_id: str = ""
-    parent_span_id: str = ""
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    agent: AgentName = Field(description="The agent that reports.")
+    kind: str = Field(description="`progress`, `tool`, `chat`, or the name of a domain event.")
+    name: str = Field(default="", description="The tool, the model, or the name of a progress report.")
+    message: str = Field(default="", description="The text of the report.")
+    data: JsonValue = Field(default=None, description="Data of a domain event or of a progress report.")
+    started_at: AwareDatetime = Field(description="Time of the report; for `tool` and `chat`, the start of the call.")
+    ended_at: AwareDatetime | None = Field(default=None, description="For `tool` and `chat`: the end of the call.")
+    error: str | None = Field(default=None, description="The error of a failed call.")
+    usage: Usage | None = Field(default=None, description="Usage of a model call.")
+    span_id: str = Field(default="", description="The span of the call, as 16 hexadecimal digits.")
+    parent_span_id: str = Field(default="", description="The parent of the span.")
 
 
 class Delta(Event):
-    """A piece of the text that a model is writing, broadcast on `{ns}.live.{workflow}.delta`; nothing depends on it.
+    """A piece of text that a model is writing, broadcast on `{ns}.live.{workflow}.delta`.
 
-    What was said is no result: the call may break off and be made again.
+    It is not a result: the call may fail and be made again. Correctness does not depend on it.
     """
 
     event_type: ClassVar[str] = "io.pointsman.delta.v1"
 
-    workflow_id: WorkflowId
-    task_id: TaskId
-    attempt: Annotated[int, Field(ge=1)]
-    agent: AgentName
-    text: str
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    agent: AgentName = Field(description="The agent whose model writes.")
+    text: str = Field(description="The piece of text.")
 
 
 class TaskSummary(Part):
-    """One line of an outcome: a task, how it ended, and how long it took in seconds over all its attempts."""
+    """One task of an outcome."""
 
-    task_id: TaskId
-    agent: MaybeAgent
-    role: Role
-    intent: str
-    status: str
-    attempts: int
-    elapsed: float
-    usage: Usage = Usage()
+    task_id: TaskId = Field(description="The task.")
+    agent: MaybeAgent = Field(description="The agent of the task; empty if no agent had the skill.")
+    role: Role = Field(description="The role of the task.")
+    intent: str = Field(description="The intent of the task.")
+    status: str = Field(description="The final status of the task.")
+    attempts: int = Field(description="Number of attempts.")
+    elapsed: float = Field(description="Seconds of all attempts together.")
+    usage: Usage = Field(default=Usage(), description="Usage of all attempts together.")
 
 
 class Conflict(Part):
-    """What results said differently, what a judge decided, and why."""
+    """A contradiction between results, with the decision of the judge."""
 
-    what: str
-    decision: str
-    reason: str
+    what: str = Field(description="The contradiction, in one sentence.")
+    decision: str = Field(description="The statement to use as true.")
+    reason: str = Field(description="The reason for the decision.")
 
 
 class Outcome(Event):
-    """The one final answer of a workflow. `elapsed` is wall time and `sequential` the sum of its tasks, in seconds."""
+    """The final answer of a workflow. Each workflow has exactly one outcome."""
 
     event_type: ClassVar[str] = "io.pointsman.outcome.v1"
 
-    workflow_id: WorkflowId
-    team: TeamName
-    status: Literal["completed", "partial", "failed", "cancelled"]
-    answer: JsonValue = None
-    reason: str = ""
-    gaps: tuple[Gap, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    tasks: tuple[TaskSummary, ...] = ()
-    usage: Usage = Usage()
-    correlation_id: str
-    trace_id: str
-    started_at: AwareDatetime
-    ended_at: AwareDatetime
-    elapsed: float
-    sequential: float
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    team: TeamName = Field(description="The team of the workflow.")
+    status: Literal["completed", "partial", "failed", "cancelled"] = Field(
+        description="`partial` is an answer with gaps."
+    )
+    answer: JsonValue = Field(default=None, description="The answer for the caller.")
+    reason: str = Field(default="", description="For operators: the reason for a status other than `completed`.")
+    gaps: tuple[Gap, ...] = Field(default=(), description="Tasks without a result in the answer.")
+    conflicts: tuple[Conflict, ...] = Field(default=(), description="Contradictions that a judge decided.")
+    tasks: tuple[TaskSummary, ...] = Field(default=(), description="All tasks of the workflow.")
+    usage: Usage = Field(default=Usage(), description="Usage of the workflow and of the teams below it.")
+    correlation_id: str = Field(description="The correlation id of the request.")
+    trace_id: str = Field(description="The trace of the workflow, as 32 hexadecimal digits.")
+    started_at: AwareDatetime = Field(description="Start of the workflow.")
+    ended_at: AwareDatetime = Field(description="End of the workflow.")
+    elapsed: float = Field(description="Seconds from start to end.")
+    sequential: float = Field(description="Seconds of all tasks together, as if they ran one after the other.")
 
 
 class DeadLetter(Event):
-    """An event nobody could process. `body` is the original body in base64; `subject` and `headers` are the original's.
+    """An event that could not be processed, with the cause.
 
-    `stream` and `sequence` say where the original stood, when it stood in a stream. One whose original is too large to
-    be repeated in a message is `truncated`: its `body` is the beginning, and the whole stands at `sequence`.
+    If the original is too large for a message, `truncated` is true, `body` is its beginning, and the whole original is
+    at `sequence` of `stream`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.dead-letter.v1"
 
-    id: Token
-    origin: Token
-    workflow_id: WorkflowId | None = None
-    team: TeamName | None = None
-    task_id: TaskId | None = None
-    cause: AttemptError
-    attempts: int
-    subject: str
-    headers: dict[str, str] = {}
-    body: str
-    truncated: bool = False
-    stream: str | None = None
-    sequence: int | None = None
-    at: AwareDatetime
+    id: Token = Field(description="The id of the dead letter.")
+    origin: Token = Field(description="The team or agent that could not process the event.")
+    workflow_id: WorkflowId | None = Field(default=None, description="The workflow, if it is known.")
+    team: TeamName | None = Field(default=None, description="The team of the workflow, if it is known.")
+    task_id: TaskId | None = Field(default=None, description="The task, if the event belongs to one.")
+    cause: AttemptError = Field(description="The error.")
+    attempts: int = Field(description="Number of deliveries or attempts.")
+    subject: str = Field(description="The subject of the original.")
+    headers: dict[str, str] = Field(default={}, description="The headers of the original.")
+    body: str = Field(description="The body of the original in base64.")
+    truncated: bool = Field(default=False, description="True if `body` is only the beginning.")
+    stream: str | None = Field(default=None, description="The stream of the original, if it was stored.")
+    sequence: int | None = Field(default=None, description="The sequence of the original in its stream.")
+    at: AwareDatetime = Field(description="Time at which the dead letter was written.")

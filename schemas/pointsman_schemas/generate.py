@@ -1,6 +1,6 @@
-"""The contract for other languages: a JSON Schema for every model that travels and one AsyncAPI document.
+"""Generate the contract for other languages: a JSON Schema for every wire model, and one AsyncAPI document.
 
-`python -m pointsman_schemas.generate schemas/json` writes the files; they say what the models say and nothing else.
+`python -m pointsman_schemas.generate schemas/json` writes the files. All of their content comes from the models.
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "judge-input": JudgeInput,
     "ruling": Ruling,
 }
-"""What has a schema file of its own, by the name of that file."""
+"""The models with a schema file, by the name of the file."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z$][A-Za-z0-9_$-]*")
-_NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # to a YAML 1.1 reader
+_NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # in YAML 1.1
 
 
 def files() -> dict[str, str]:
-    """Every generated file: its name and its text."""
+    """Generate all files.
+
+    Returns:
+        The text of each file, by its name.
+    """
     schemas = {f"{name}.schema.json": json_schema(name) for name in MODELS}
     texts = {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
     header = "# Generated from the models: run `make schemas`.\n"
@@ -62,7 +66,14 @@ def files() -> dict[str, str]:
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of what readers accept as `name`."""
+    """Generate the JSON Schema (2020-12) of a model.
+
+    Args:
+        name: A key of `MODELS`.
+
+    Returns:
+        The schema.
+    """
     model = MODELS[name]
     schema = model.model_json_schema(schema_generator=_Plain, mode="validation")
     head = {
@@ -76,7 +87,15 @@ def json_schema(name: str) -> dict[str, Any]:
 
 
 def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
-    """`value`, JSON data, as lines of block YAML. Scalars are written as JSON, which every YAML reader understands."""
+    """Write JSON data as block YAML. Scalars are written as JSON, which every YAML reader can parse.
+
+    Args:
+        value: A mapping or a list.
+        indent: The indentation of the lines.
+
+    Yields:
+        The lines.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _NOT_TEXT
@@ -97,7 +116,14 @@ def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write every file into the folder that is named, and remove schemas that no model stands behind any more."""
+    """Write all files to a folder, and remove schema files without a model.
+
+    Args:
+        arguments: The folder.
+
+    Returns:
+        The exit code: 2 for wrong usage.
+    """
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m pointsman_schemas.generate FOLDER\n")
         return 2
@@ -113,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Plain(GenerateJsonSchema):
-    """Without titles that repeat a field's name, and without OpenAPI's `discriminator`: AsyncAPI has another one."""
+    """Omits titles that repeat a field's name, and OpenAPI's `discriminator`, which AsyncAPI defines differently."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

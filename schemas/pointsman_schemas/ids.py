@@ -1,8 +1,8 @@
-"""Every id is one subject token, and nothing here draws random numbers.
+"""Ids: every id is one token of a subject, and this module draws no random numbers.
 
-The same request gives the same workflow id, and a task's span id follows from the workflow's and the task's, so any
-process that holds the log can name it. The trace's id and that of the workflow's own span are drawn at admission, and
-the log keeps them.
+The same request results in the same workflow id, and a task's span id follows from the ids of workflow and task, so any
+process with the log can compute them. The ids of the trace and of the workflow's own span are drawn when a workflow
+starts, and the log stores them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SHOWN = 80  # characters of a refused value that an error message repeats
+_SHOWN = 80  # characters of a rejected value in an error message
 
 Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 WorkflowId: TypeAlias = Token
@@ -46,16 +46,24 @@ TaskId: TypeAlias = Token
 AgentName: TypeAlias = Token
 TeamName: TypeAlias = Token
 MaybeAgent: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
-"""An agent's name, or nothing: nobody who had the skill was there."""
+"""The name of an agent; empty if no live agent had the skill."""
 Skill: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
-@lru_cache(4096)  # a workflow's events name the same few over and over
+@lru_cache(4096)  # the events of a workflow repeat a few names
 def token(value: str, what: str) -> str:
-    """`value` itself when it may stand in a subject.
+    """Return `value` if it is a token of a subject.
+
+    Args:
+        value: The name.
+        what: The kind of name, for the error message.
+
+    Returns:
+        The unchanged value.
 
     Raises:
-        InvalidToken: it is empty, longer than 64 characters, or holds anything but letters, digits, `_` and `-`.
+        InvalidToken: The value is empty, longer than 64 characters, or has characters other than letters, digits, `_`
+            and `-`.
     """
     if _TOKEN.fullmatch(value):
         return value
@@ -64,47 +72,107 @@ def token(value: str, what: str) -> str:
 
 
 def is_token(value: object) -> bool:
-    """Whether it may stand in a subject."""
+    """Return True if a value is a token of a subject.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        True for a text of 1 to 64 letters, digits, `_` and `-`.
+    """
     return isinstance(value, str) and _TOKEN.fullmatch(value) is not None
 
 
 def as_token(text: str) -> str:
-    """`text` as a name that may stand in a subject: what may not is a `-`."""
+    """Convert a text to a token of a subject.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The first 64 characters, with `-` in place of other characters than letters, digits, `_` and `-`.
+    """
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:64] or "unnamed"
 
 
 def derived_id(*parts: str, length: int = 24) -> str:
-    """`length` hexadecimal digits that follow from `parts` and nothing else. Parts are kept apart by their length."""
+    """Compute an id from `parts` alone.
+
+    Args:
+        *parts: Texts. Each is hashed with its length, so that ("ab", "c") and ("a", "bc") differ.
+        length: The number of hexadecimal digits.
+
+    Returns:
+        The id.
+    """
     text = "".join([f"{len(part)}:{part}" for part in parts])
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
 def digest_of(data: bytes) -> str:
-    """24 hexadecimal digits by which the same bytes are known again."""
+    """Compute a digest by which equal bytes can be detected.
+
+    Args:
+        data: Any bytes.
+
+    Returns:
+        24 hexadecimal digits.
+    """
     return sha256(data).hexdigest()[:24]
 
 
 def workflow_id_for(subject: str, request_id: str, source: str = "") -> WorkflowId:
-    """The id of the workflow that the request `request_id` of `source` on `subject` starts: the same request, the same
-    workflow.
+    """Compute the id of the workflow that a request starts. The same request results in the same id.
 
-    The subject names the namespace and the team, so that neither two teams nor two tenants share an id, nor the
-    idempotency keys that are made of it. `source` is the event's `ce-source`, nothing for a request without one: an id
-    is one within its source only.
+    Args:
+        subject: The subject of the request. It names the namespace and the team, so that two teams or two tenants never
+            share an id, or the idempotency keys that are derived from it.
+        request_id: The id of the request, unique within its source.
+        source: The `ce-source` of the request; empty for a request without one.
+
+    Returns:
+        The id of the workflow.
     """
     return "wf_" + derived_id("workflow", subject, source, request_id)
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:
-    """The id of the workflow in which `team` does one attempt at a task of another team's workflow."""
+    """Compute the id of the workflow in which a team works on an attempt at another team's task.
+
+    Args:
+        team: The team that receives the task.
+        workflow: The workflow of the other team.
+        task: The task.
+        attempt: The number of the attempt, from 1.
+
+    Returns:
+        The id of the child workflow.
+    """
     return "wf_" + derived_id("child", team, workflow, task, str(attempt))
 
 
 def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
-    """16 hexadecimal digits: the span of one part of a workflow, a task id, or of one attempt at it."""
+    """Compute the id of a span of a workflow.
+
+    Args:
+        workflow: The workflow.
+        part: A task id or another part of the workflow.
+        attempt: The number of the attempt, for the span of an attempt.
+
+    Returns:
+        16 hexadecimal digits.
+    """
     return derived_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)
 
 
 def dead_letter_id(workflow: str, *parts: object) -> str:
-    """The id of the dead letter of one event, the same whoever writes it and however often."""
+    """Compute the id of the dead letter of an event, so that repeated writes store one dead letter.
+
+    Args:
+        workflow: The workflow of the event.
+        *parts: Values that identify the event in its workflow.
+
+    Returns:
+        The id of the dead letter.
+    """
     return "dl_" + derived_id("dead", workflow, *(str(part) for part in parts))

@@ -1,7 +1,7 @@
-"""The entries of a workflow's log. They say what happened, in the past tense, and they ARE the workflow's state.
+"""The entries of a workflow's log. They record past events, and the state of a workflow is a fold over them.
 
-One message on `{ns}.log.{team}.{workflow}` is one commit: the entries that one supervisor decided together. Every
-entry carries its own time, so that a log read later, anywhere, folds to the same state.
+One message on `{ns}.log.{team}.{workflow}` is one commit: the entries that a supervisor decided together. Every entry
+carries its own time, so that the log folds to the same state at any time and in any process.
 """
 
 from __future__ import annotations
@@ -53,322 +53,345 @@ __all__ = [
 
 
 class TraceOrigin(Part):
-    """Where a workflow's spans hang: its own trace and span, and the caller's span when there is one."""
+    """The trace context of a workflow."""
 
-    trace_id: str
-    span_id: str
-    parent_span_id: str | None = None
-    flags: int = 1
-    tracestate: str = ""
+    trace_id: str = Field(description="The trace of the workflow, as 32 hexadecimal digits.")
+    span_id: str = Field(description="The span of the workflow, as 16 hexadecimal digits.")
+    parent_span_id: str | None = Field(default=None, description="The caller's span, if the request had one.")
+    flags: int = Field(default=1, description="The W3C trace flags; 1 means sampled.")
+    tracestate: str = Field(default="", description="The W3C `tracestate` of the request.")
 
 
 class Parent(Part):
-    """The task of another team's workflow that a workflow was started for. The result goes to `return_to`, by
-    `deadline`."""
+    """The task of another team's workflow for which a workflow was started."""
 
-    team: TeamName
-    workflow_id: WorkflowId
-    task_id: TaskId
-    attempt: int
-    return_to: str
-    deadline: AwareDatetime
+    team: TeamName = Field(description="The other team.")
+    workflow_id: WorkflowId = Field(description="The other team's workflow.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    return_to: str = Field(description="The subject on which the result is published.")
+    deadline: AwareDatetime = Field(description="Time after which the result is no longer accepted.")
 
 
 class WorkflowStarted(Part):
-    """A request was admitted, or, with a `parent`, a handoff to the team. `depth` is how many teams are above it.
-    Strategy and limits are kept as they were then: a team's new version changes no running workflow. No refiner and no
-    judge is null or left out, as by a release that knew neither. By `request_digest` the same request is known when it
-    comes again, and another one under the same id is told from it; nothing for a handoff."""
+    """A request was admitted; or, if `parent` is set, a handoff to the team.
 
-    kind: Literal["workflow_started"] = "workflow_started"
-    at: AwareDatetime
-    workflow_id: WorkflowId
-    team: TeamName
-    request_id: str
-    request_digest: str = ""
-    correlation_id: str
-    input: str | dict[str, JsonValue]
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
-    agents: Literal["*"] | tuple[AgentName, ...] = "*"
-    strategy: Strategy
-    limits: Limits
-    approve_plan: bool = False
-    refiner: AgentName | None = None
-    judge: AgentName | None = None
-    deadline: AwareDatetime
-    budget: Budget | None = None
-    reply_to: str | None = None
-    trace: TraceOrigin
-    parent: Parent | None = None
-    depth: int = 0
+    Strategy and limits are stored, so that a new version of the team does not change a running workflow.
+    """
+
+    kind: Literal["workflow_started"] = Field(default="workflow_started", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    team: TeamName = Field(description="The team of the workflow.")
+    request_id: str = Field(description="The id of the request, unique within its source.")
+    request_digest: str = Field(
+        default="",
+        description="A digest of the request, the same when the request is repeated, and different for another request "
+        "under the same id. Empty for a handoff.",
+    )
+    correlation_id: str = Field(description="The correlation id of the request.")
+    input: str | dict[str, JsonValue] = Field(description="The input of the request.")
+    metadata: dict[str, JsonValue] = Field(default_factory=dict, description="The metadata of the request.")
+    agents: Literal["*"] | tuple[AgentName, ...] = Field(
+        default="*", description="The agents that plans may use; `*` is every live agent."
+    )
+    strategy: Strategy = Field(description="The strategy of the team.")
+    limits: Limits = Field(description="The limits of the team.")
+    approve_plan: bool = Field(default=False, description="True if a person must allow each plan.")
+    refiner: AgentName | None = Field(
+        default=None, description="The agent that rewrites failed tasks, if there is one."
+    )
+    judge: AgentName | None = Field(default=None, description="The agent that decides contradictions, if there is one.")
+    deadline: AwareDatetime = Field(description="Time at which the workflow ends at the latest.")
+    budget: Budget | None = Field(default=None, description="Limits of the request or of the handoff.")
+    reply_to: str | None = Field(default=None, description="A core NATS subject that receives a copy of the outcome.")
+    trace: TraceOrigin = Field(description="The trace context.")
+    parent: Parent | None = Field(
+        default=None, description="The task of another team, if a handoff started the workflow."
+    )
+    depth: int = Field(default=0, description="Number of teams above this workflow.")
 
 
 class TaskAdded(Part):
-    """A task outside the plan: the planner's, the classifier's, the synthesizer's own work."""
+    """A task outside the plan was added: for the planner, the classifier, the synthesizer or another role."""
 
-    kind: Literal["task_added"] = "task_added"
-    at: AwareDatetime
-    task_id: TaskId
-    role: Role
-    agent: AgentName
-    intent: str
-    input: JsonValue = None
+    kind: Literal["task_added"] = Field(default="task_added", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    role: Role = Field(description="The role of the task.")
+    agent: AgentName = Field(description="The agent of the task.")
+    intent: str = Field(description="The task, in one or two sentences.")
+    input: JsonValue = Field(default=None, description="The input of the task.")
 
 
 class PlanAccepted(Part):
-    """A plan passed its checks and its tasks are now the workflow's. A task for a `skill` has the name of an agent that
-    has it; who gets the task is said when it is dispatched. In a choreography its tasks are the reactions to
-    an `event`."""
+    """A plan passed validation, and its tasks became tasks of the workflow.
 
-    kind: Literal["plan_accepted"] = "plan_accepted"
-    at: AwareDatetime
-    revision: int
-    plan: Plan
-    event: str = ""
+    A task for a `skill` names an agent that has the skill. The agent that receives the task is selected at dispatch.
+    """
+
+    kind: Literal["plan_accepted"] = Field(default="plan_accepted", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    revision: int = Field(description="The number of the plan, from 1.")
+    plan: Plan = Field(description="The plan.")
+    event: str = Field(default="", description="In a choreography: the event to which the tasks react.")
 
 
 class PlanRejected(Part):
-    """A plan did not pass its checks. `raw` is what the planner sent, cut at 4,000 characters."""
+    """A plan did not pass validation."""
 
-    kind: Literal["plan_rejected"] = "plan_rejected"
-    at: AwareDatetime
-    revision: int
-    problems: tuple[str, ...]
-    raw: str = ""
+    kind: Literal["plan_rejected"] = Field(default="plan_rejected", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    revision: int = Field(description="The number of the plan, from 1.")
+    problems: tuple[str, ...] = Field(description="The problems, one sentence each.")
+    raw: str = Field(default="", description="The planner's answer, cut at 4,000 characters.")
 
 
 class TaskDispatched(Part):
-    """An attempt at a task was handed to an agent. `fallback` is who gets the task when this agent is exhausted; the
-    agent may be a `team`. It stands in for `instead_of`, whose circuit was open. `allowance` is what the attempt may
-    use, set aside until its result is there; None where nothing is bounded."""
+    """An attempt at a task was sent to an agent."""
 
-    kind: Literal["task_dispatched"] = "task_dispatched"
-    at: AwareDatetime
-    task_id: TaskId
-    attempt: int
-    agent: AgentName
-    deadline: AwareDatetime
-    span_id: str
-    fallback: AgentName | None = None
-    team: bool = False
-    instead_of: AgentName | None = None
-    allowance: Budget | None = None
+    kind: Literal["task_dispatched"] = Field(default="task_dispatched", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    agent: AgentName = Field(description="The agent that receives the handoff.")
+    deadline: AwareDatetime = Field(description="Time after which the attempt has failed.")
+    span_id: str = Field(description="The span of the attempt, as 16 hexadecimal digits.")
+    fallback: AgentName | None = Field(
+        default=None, description="The agent that receives the task when the attempts of this agent are used up."
+    )
+    team: bool = Field(default=False, description="True if the agent is a team.")
+    instead_of: AgentName | None = Field(
+        default=None, description="The agent of the task, whose circuit is open, if this agent replaces it."
+    )
+    allowance: Budget | None = Field(
+        default=None, description="The budget reserved for the attempt until its result; None if nothing is limited."
+    )
 
 
 class TaskHeld(Part):
-    """Nobody may be sent the task: its agent's circuit is open. It is looked at again at `until`."""
+    """No agent may receive the task, because the circuit of its agent is open."""
 
-    kind: Literal["task_held"] = "task_held"
-    at: AwareDatetime
-    task_id: TaskId
-    until: AwareDatetime
-    reason: str = ""
+    kind: Literal["task_held"] = Field(default="task_held", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    until: AwareDatetime = Field(description="Time of the next check.")
+    reason: str = Field(default="", description="The reason.")
 
 
 class AllowanceAwaited(Part):
-    """Everything that the next attempt at the task could use is set aside for others: it waits until some comes back,
-    and, when it is a retry, for the time `not_before`. `limit` is the one that lacks."""
+    """The next attempt at the task waits, because other attempts have reserved the rest of the budget."""
 
-    kind: Literal["allowance_awaited"] = "allowance_awaited"
-    at: AwareDatetime
-    task_id: TaskId
-    agent: AgentName
-    limit: str
-    not_before: AwareDatetime | None = None
+    kind: Literal["allowance_awaited"] = Field(default="allowance_awaited", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    agent: AgentName = Field(description="The agent of the next attempt.")
+    limit: str = Field(description="The limit that is used up: `calls`, `tokens`, `cost`, `tasks` or `replans`.")
+    not_before: AwareDatetime | None = Field(default=None, description="For a retry: the earliest time of the attempt.")
 
 
 class TaskSucceeded(Part):
-    """The `attempt` was answered with this `result`, by the event `event_id`, and the task is done."""
+    """An attempt succeeded, and with it the task."""
 
-    kind: Literal["task_succeeded"] = "task_succeeded"
-    at: AwareDatetime
-    task_id: TaskId
-    attempt: int
-    event_id: str
-    result: Result
+    kind: Literal["task_succeeded"] = Field(default="task_succeeded", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    event_id: str = Field(description="The id of the event with the result.")
+    result: Result = Field(description="The result.")
 
 
 class AttemptFailed(Part):
-    """The `attempt` failed with `error`; `result` is what its agent said, None where nobody answered."""
+    """An attempt failed."""
 
-    kind: Literal["attempt_failed"] = "attempt_failed"
-    at: AwareDatetime
-    task_id: TaskId
-    attempt: int
-    event_id: str
-    error: AttemptError
-    result: Result | None = None
+    kind: Literal["attempt_failed"] = Field(default="attempt_failed", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    event_id: str = Field(description="The id of the event that reported the failure.")
+    error: AttemptError = Field(description="The error.")
+    result: Result | None = Field(
+        default=None, description="The result of the agent; None if the agent did not answer."
+    )
 
 
 class RetryScheduled(Part):
-    """The task will be tried again, not before `not_before`, by `agent`: the same one, or its fallback, with an
-    `allowance` of its own."""
+    """Another attempt at the task was scheduled."""
 
-    kind: Literal["retry_scheduled"] = "retry_scheduled"
-    at: AwareDatetime
-    task_id: TaskId
-    attempt: int
-    agent: AgentName
-    not_before: AwareDatetime
-    deadline: AwareDatetime
-    reason: str = ""
-    team: bool = False
-    allowance: Budget | None = None
+    kind: Literal["retry_scheduled"] = Field(default="retry_scheduled", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    attempt: int = Field(description="The number of the next attempt.")
+    agent: AgentName = Field(description="The agent of the next attempt: the same agent or its fallback.")
+    not_before: AwareDatetime = Field(description="Earliest time of the attempt.")
+    deadline: AwareDatetime = Field(description="Time after which the attempt has failed.")
+    reason: str = Field(default="", description="The reason for the retry.")
+    team: bool = Field(default=False, description="True if the agent is a team.")
+    allowance: Budget | None = Field(
+        default=None, description="The budget reserved for the attempt until its result; None if nothing is limited."
+    )
 
 
 class ReviewAsked(Part):
-    """What an attempt at a stage made passed its check, and counts once the agent `judge` lets it pass:
-    `task_succeeded` with the same result follows, or `attempt_failed`."""
+    """The result of a stage passed its check and is reviewed by a judge.
 
-    kind: Literal["review_asked"] = "review_asked"
-    at: AwareDatetime
-    task_id: TaskId
-    attempt: int
-    event_id: str
-    judge: AgentName
-    result: Result
+    `task_succeeded` with the same result follows, or `attempt_failed`.
+    """
+
+    kind: Literal["review_asked"] = Field(default="review_asked", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task of the stage.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    event_id: str = Field(description="The id of the event with the result.")
+    judge: AgentName = Field(description="The agent that reviews the result.")
+    result: Result = Field(description="The result.")
 
 
 class TaskRefined(Part):
-    """The task is tried again in other words, or, with an `intent` that is empty, in the same: nobody had better."""
+    """A refiner answered for a task, which is tried again."""
 
-    kind: Literal["task_refined"] = "task_refined"
-    at: AwareDatetime
-    task_id: TaskId
-    intent: str = ""
+    kind: Literal["task_refined"] = Field(default="task_refined", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    intent: str = Field(default="", description="The new intent of the task; empty if it stays the same.")
 
 
 class RefinementAsked(Part):
-    """The task has failed more than once; the task `by` is to find better words for it."""
+    """A task failed more than once, and a refiner was asked to rewrite its intent."""
 
-    kind: Literal["refinement_asked"] = "refinement_asked"
-    at: AwareDatetime
-    task_id: TaskId
-    by: TaskId
+    kind: Literal["refinement_asked"] = Field(default="refinement_asked", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task that failed.")
+    by: TaskId = Field(description="The task of the refiner.")
 
 
 class TaskFailed(Part):
-    """The task failed for good. `attempts` tries were made at it."""
+    """A task failed permanently."""
 
-    kind: Literal["task_failed"] = "task_failed"
-    at: AwareDatetime
-    task_id: TaskId
-    error: AttemptError
-    attempts: int
+    kind: Literal["task_failed"] = Field(default="task_failed", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    error: AttemptError = Field(description="The error of the last attempt.")
+    attempts: int = Field(description="Number of attempts.")
 
 
 class TaskSkipped(Part):
-    """The task will not run, because `cause` did not succeed."""
+    """A task will not run, because a task that it depends on did not succeed."""
 
-    kind: Literal["task_skipped"] = "task_skipped"
-    at: AwareDatetime
-    task_id: TaskId
-    cause: TaskId
-    reason: str
+    kind: Literal["task_skipped"] = Field(default="task_skipped", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    cause: TaskId = Field(description="The task that did not succeed.")
+    reason: str = Field(description="The reason.")
 
 
 class TaskAbandoned(Part):
-    """The workflow no longer waits for the task. Its agent is, or may be, a `team`, which is told so."""
+    """The workflow does not need the task's result any more."""
 
-    kind: Literal["task_abandoned"] = "task_abandoned"
-    at: AwareDatetime
-    task_id: TaskId
-    reason: str
-    team: bool = False
+    kind: Literal["task_abandoned"] = Field(default="task_abandoned", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    reason: str = Field(description="The reason.")
+    team: bool = Field(
+        default=False, description="True if the agent is, or may be, a team: its workflow is cancelled as well."
+    )
 
 
 class TaskReopened(Part):
-    """A person replayed the dead letter of a failed task; those skipped for it wait again."""
+    """A person replayed the dead letter of a failed task. Tasks that were skipped because of it wait again."""
 
-    kind: Literal["task_reopened"] = "task_reopened"
-    at: AwareDatetime
-    event_id: str
-    task_id: TaskId
-    by: str = ""
+    kind: Literal["task_reopened"] = Field(default="task_reopened", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    event_id: str = Field(description="The id of the control event.")
+    task_id: TaskId = Field(description="The task.")
+    by: str = Field(default="", description="The name of the person.")
 
 
 class ResultIgnored(Part):
-    """A result that counts for nothing: late, foreign, or a second one for the same attempt."""
+    """A result was ignored: it was late, foreign, or the second result of its attempt."""
 
-    kind: Literal["result_ignored"] = "result_ignored"
-    at: AwareDatetime
-    event_id: str
-    task_id: str
-    attempt: int
-    agent: str
-    reason: str
+    kind: Literal["result_ignored"] = Field(default="result_ignored", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    event_id: str = Field(description="The id of the event with the result.")
+    task_id: str = Field(description="The task that the result names.")
+    attempt: int = Field(description="The attempt that the result names.")
+    agent: str = Field(description="The agent that the result names.")
+    reason: str = Field(description="The reason.")
 
 
 class ApprovalRequested(Part):
-    """The workflow waits for a person's yes to a task, to a `tool` call of one, or to a `plan`. `input` is the call's
-    arguments, and `input_schema` what others in their place must fit. `agent` is who would get the task."""
+    """The workflow waits for a person to allow a task, a tool call or a plan."""
 
-    kind: Literal["approval_requested"] = "approval_requested"
-    at: AwareDatetime
-    approval: Token
-    about: Literal["task", "tool", "plan"]
-    task_id: TaskId | None = None
-    agent: AgentName | None = None
-    tool: str = ""
-    input: JsonValue = None
-    input_schema: dict[str, JsonValue] | None = None
-    plan: Plan | None = None
-    revision: int = 0
-    expires_at: AwareDatetime
+    kind: Literal["approval_requested"] = Field(default="approval_requested", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    approval: Token = Field(description="The id of the approval.")
+    about: Literal["task", "tool", "plan"] = Field(description="The subject of the request.")
+    task_id: TaskId | None = Field(default=None, description="The task that waits.")
+    agent: AgentName | None = Field(default=None, description="The agent that would receive the task.")
+    tool: str = Field(default="", description="The name of the tool.")
+    input: JsonValue = Field(default=None, description="The arguments of the tool call.")
+    input_schema: dict[str, JsonValue] | None = Field(
+        default=None, description="JSON Schema for arguments that a person gives instead."
+    )
+    plan: Plan | None = Field(default=None, description="The plan.")
+    revision: int = Field(default=0, description="The number of the plan, from 1.")
+    expires_at: AwareDatetime = Field(description="Time after which the request counts as rejected.")
 
 
 class ApprovalDecided(Part):
-    """A person's answer, or `expired`: nobody gave one in time, which means no. `input` is what the person changed the
-    task's input, the arguments or the plan to."""
+    """A person answered an approval request, or the request expired."""
 
-    kind: Literal["approval_decided"] = "approval_decided"
-    at: AwareDatetime
-    event_id: str
-    approval: Token
-    verdict: Literal["approved", "rejected", "expired"]
-    input: JsonValue = None
-    reason: str = ""
-    by: str = ""
+    kind: Literal["approval_decided"] = Field(default="approval_decided", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    event_id: str = Field(description="The id of the control event or of the timer.")
+    approval: Token = Field(description="The id of the approval.")
+    verdict: Literal["approved", "rejected", "expired"] = Field(
+        description="The answer. `expired` means that no answer arrived in time, and counts as rejected."
+    )
+    input: JsonValue = Field(
+        default=None, description="The task's input, the tool's arguments or the plan to use instead."
+    )
+    reason: str = Field(default="", description="The person's reason.")
+    by: str = Field(default="", description="The name of the person.")
 
 
 class ControlIgnored(Part):
-    """What a person or a system asked for counts for nothing, and why."""
+    """A control event was ignored."""
 
-    kind: Literal["control_ignored"] = "control_ignored"
-    at: AwareDatetime
-    event_id: str
-    action: str
-    approval: Token | None = None
-    input: JsonValue = None
-    reason: str
+    kind: Literal["control_ignored"] = Field(default="control_ignored", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    event_id: str = Field(description="The id of the control event.")
+    action: str = Field(description="The command.")
+    approval: Token | None = Field(default=None, description="The approval that the command names.")
+    input: JsonValue = Field(default=None, description="The input of the command.")
+    reason: str = Field(description="The reason.")
 
 
 class TimerArmed(Part):
-    """The supervisor will look at the workflow again at `due`, whatever happens until then. `reason` is who must come
-    before the workflow can begin."""
+    """A timer was armed. It wakes the workflow at `due`, also if no other input arrives."""
 
-    kind: Literal["timer_armed"] = "timer_armed"
-    at: AwareDatetime
-    name: str
-    due: AwareDatetime
-    reason: str = ""
+    kind: Literal["timer_armed"] = Field(default="timer_armed", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    name: str = Field(description="The name of the timer.")
+    due: AwareDatetime = Field(description="Time at which the timer fires.")
+    reason: str = Field(default="", description="The agents for which the workflow waits before it begins.")
 
 
 class LimitReached(Part):
-    """A limit ended the work; an answer is made of what there is."""
+    """A limit ended the work. The answer is made from the results so far."""
 
-    kind: Literal["limit_reached"] = "limit_reached"
-    at: AwareDatetime
-    limit: str
-    detail: str
+    kind: Literal["limit_reached"] = Field(default="limit_reached", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    limit: str = Field(description="The limit, such as `deadline` or `tokens`.")
+    detail: str = Field(description="The value and the limit, in one sentence.")
 
 
 class WorkflowEnded(Part):
-    """The terminal entry. Nothing follows it."""
+    """The workflow ended. No entry follows."""
 
-    kind: Literal["workflow_ended"] = "workflow_ended"
-    at: AwareDatetime
-    outcome: Outcome
+    kind: Literal["workflow_ended"] = Field(default="workflow_ended", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    outcome: Outcome = Field(description="The outcome.")
 
 
 Entry: TypeAlias = Annotated[
@@ -401,42 +424,47 @@ Entry: TypeAlias = Annotated[
 
 
 class OpenCircuit(Part):
-    """An agent that was sent no work before `until`, or only the attempt `probe`."""
+    """The open circuit of an agent."""
 
-    until: AwareDatetime
-    probe: str = ""
+    until: AwareDatetime = Field(description="Time before which the agent receives no work.")
+    probe: str = Field(default="", description="The attempt that is sent to test the agent, if there is one.")
 
 
 class AgentLoad(Part):
-    """The handoffs that were `ahead` in an agent's queue and in its hands, and the seconds that one took lately."""
+    """The load of an agent."""
 
-    ahead: int
-    seconds: float | None = None
+    ahead: int = Field(description="Handoffs in the agent's queue and in progress.")
+    seconds: float | None = Field(default=None, description="Average seconds of its recent attempts.")
 
 
 class Grounds(Part):
-    """What a commit was decided upon beside its entries' own inputs; null is none. `agents` are the cards of those
-    alive, without what is as by default, prose and schemas, and null where they are as in the commit before; `circuits`
-    are all that were open, `loads` those of agents that were chosen among, `max_body` the bytes an event might have
-    where that was not the default, `fired` the timers that came."""
+    """Inputs of a decision that are not in its entries, so that the decision can be made again. None means none."""
 
-    agents: tuple[dict[str, JsonValue], ...] | None = None
-    circuits: dict[AgentName, OpenCircuit] | None = None
-    loads: dict[AgentName, AgentLoad] | None = None
-    max_body: int | None = None
-    fired: tuple[str, ...] | None = None
+    agents: tuple[dict[str, JsonValue], ...] | None = Field(
+        default=None,
+        description="The cards of the live agents, without default values, prose and schemas; null if they are the "
+        "same as in the commit before.",
+    )
+    circuits: dict[AgentName, OpenCircuit] | None = Field(default=None, description="All open circuits, by agent.")
+    loads: dict[AgentName, AgentLoad] | None = Field(
+        default=None, description="The load of the agents among which one was selected."
+    )
+    max_body: int | None = Field(default=None, description="Largest size of an event in bytes, if not the default.")
+    fired: tuple[str, ...] | None = Field(default=None, description="The timers that fired.")
 
 
 class Commit(Event):
-    """One message of the log. `number` counts the workflow's commits from 1. A commit that carries a `snapshot` is the
-    whole state after its entries; `snapshot_sequence` is where in the stream the newest earlier one stands. `waiting`
-    are the approvals that the workflow waits for after it, `grounds` what it was decided upon."""
+    """One message of the log of a workflow."""
 
     event_type: ClassVar[str] = "io.pointsman.log.v1"
 
-    number: int
-    entries: tuple[Entry, ...]
-    snapshot: JsonValue = None
-    snapshot_sequence: int | None = None
-    waiting: tuple[Token, ...] = ()
-    grounds: Grounds | None = None
+    number: int = Field(description="The number of the commit in its workflow, from 1.")
+    entries: tuple[Entry, ...] = Field(description="The entries, in order.")
+    snapshot: JsonValue = Field(default=None, description="The whole state after the entries, in some commits.")
+    snapshot_sequence: int | None = Field(
+        default=None, description="Stream sequence of the newest earlier commit with a snapshot."
+    )
+    waiting: tuple[Token, ...] = Field(
+        default=(), description="Approvals for which the workflow waits after the commit."
+    )
+    grounds: Grounds | None = Field(default=None, description="Further inputs of the decision.")

@@ -1,4 +1,7 @@
-"""A plan as the planner writes it. Its names are plain text: whether they fit is decided by the core, with reasons."""
+"""A plan as the planner writes it.
+
+Names are plain text here. The core validates them and reports problems to the planner.
+"""
 
 from __future__ import annotations
 
@@ -15,57 +18,63 @@ _Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
 class PlannedTask(Frozen):
-    """One task of a plan, for an `agent`, or for whichever has a `skill`: that is chosen among the live ones when the
-    task starts. It starts when every task of `depends_on` has succeeded; a failure of one named in
-    `optional_dependencies` does not hold it back. With `approval`, a person must allow it first."""
+    """One task of a plan. It starts when all tasks of `depends_on` have succeeded.
 
-    id: _Name
-    agent: _Name = ""
-    skill: _Name = ""
-    intent: Annotated[str, StringConstraints(strip_whitespace=True)]
-    input: JsonValue = None
-    depends_on: tuple[_Name, ...] = ()
-    optional_dependencies: tuple[_Name, ...] = ()
-    approval: Literal["required"] | None = None
+    A task with a `skill` instead of an `agent` goes to the live agent with that skill that is selected at dispatch.
+    """
+
+    id: _Name = Field(description="The id of the task, unique in the workflow: t1, t2 and so on.")
+    agent: _Name = Field(default="", description="The name of the agent.")
+    skill: _Name = Field(default="", description="A skill, if any agent with that skill may do the task.")
+    intent: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
+        description="The task, in one or two sentences that can be understood without the request."
+    )
+    input: JsonValue = Field(default=None, description="The input of the task, by the agent's input schema.")
+    depends_on: tuple[_Name, ...] = Field(default=(), description="Tasks whose results this task needs.")
+    optional_dependencies: tuple[_Name, ...] = Field(
+        default=(), description="Tasks whose results help; the task starts also if they fail."
+    )
+    approval: Literal["required"] | None = Field(
+        default=None, description="`required` if a person must allow the task before it starts."
+    )
 
     @model_validator(mode="after")
-    def _for_somebody(self) -> Self:
-        if not self.model_fields_set & {"agent", "skill"}:  # an empty name is one that there is not, as any other
+    def _names_an_agent(self) -> Self:
+        if not self.model_fields_set & {"agent", "skill"}:  # an empty name is reported later, as an unknown agent
             raise ValueError("a task names an agent, or a skill that its agent must have")
         return self
 
 
 class Plan(Frozen):
-    """What is to be done. With no tasks, `cannot` says why nothing here can serve the request, and `done`, to an
-    adaptive team, that nothing remains to be done."""
+    """A plan: the tasks that serve a request, or the reason why no agent can serve it."""
 
-    goal: str = ""
-    tasks: tuple[PlannedTask, ...] = ()
-    final_instruction: str = ""
-    cannot: str = ""
-    done: bool = False
+    goal: str = Field(default="", description="The goal of the plan, in one sentence.")
+    tasks: tuple[PlannedTask, ...] = Field(default=(), description="The tasks.")
+    final_instruction: str = Field(default="", description="An instruction for the final answer.")
+    cannot: str = Field(default="", description="If there are no tasks: the reason why no agent can serve the request.")
+    done: bool = Field(default=False, description="In an adaptive team: true if nothing remains to be done.")
 
 
 class SelectedAgent(Frozen):
-    """An agent that a classifier thinks can serve the request, or a `skill`, for whichever agent has it. `confidence`
-    is from 0 to 1."""
+    """An agent, or any agent with a skill, that can serve a part of the request."""
 
-    agent: _Name = ""
-    skill: _Name = ""
-    confidence: Annotated[float, Field(ge=0, le=1)]
-    intent: str = ""
+    agent: _Name = Field(default="", description="The name of the agent.")
+    skill: _Name = Field(default="", description="A skill, if any agent with that skill may serve the request.")
+    confidence: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="Confidence that the agent is right for its part, from 0 to 1."
+    )
+    intent: str = Field(default="", description="The part of the request for this agent, in one sentence.")
 
     @model_validator(mode="after")
-    def _somebody(self) -> Self:
+    def _names_an_agent(self) -> Self:
         if not self.model_fields_set & {"agent", "skill"}:
-            raise ValueError("who is selected is an agent, or a skill that the agent must have")
+            raise ValueError("a selection names an agent, or a skill that the agent must have")
         return self
 
 
 class Selection(Frozen):
-    """What a classifier answers: the agents that could serve the request, surest first. `unserved` is the part of the
-    request that none of them is for, `question` what to ask back where nobody is sure."""
+    """The answer of a classifier."""
 
-    agents: tuple[SelectedAgent, ...] = ()
-    unserved: str = ""
-    question: str = ""
+    agents: tuple[SelectedAgent, ...] = Field(default=(), description="The agents, highest confidence first.")
+    unserved: str = Field(default="", description="The part of the request that no agent can serve.")
+    question: str = Field(default="", description="A question to the caller, if no agent is likely enough.")

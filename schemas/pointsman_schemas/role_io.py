@@ -1,4 +1,4 @@
-"""What the supervisor tells the agents that plan, classify and synthesize: the `input` of their handoffs."""
+"""The inputs and outputs of the orchestration's roles: planner, classifier, synthesizer, refiner and judge."""
 
 from __future__ import annotations
 
@@ -31,137 +31,134 @@ RequestInput: TypeAlias = str | dict[str, JsonValue]
 
 
 class MenuItem(Frozen):
-    """An agent as the planner sees it: the part of its card that helps to choose it and to write its input.
-    `note` is what else there is to know of it now."""
+    """The part of an agent's card that a planner needs to select the agent and to write its input."""
 
-    name: AgentName
-    description: str
-    skills: tuple[str, ...] = ()
-    intents: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
-    input_schema: dict[str, JsonValue] = {}
-    note: str = ""
+    name: AgentName = Field(description="The name of the agent.")
+    description: str = Field(description="The tasks that the agent can do.")
+    skills: tuple[str, ...] = Field(default=(), description="Skills of the agent.")
+    intents: tuple[str, ...] = Field(default=(), description="Names of the intents that the agent serves.")
+    examples: tuple[str, ...] = Field(default=(), description="Example requests.")
+    input_schema: dict[str, JsonValue] = Field(default={}, description="JSON Schema of the agent's input.")
+    note: str = Field(default="", description="A remark about the agent's current state.")
 
 
 class LimitsLeft(Frozen):
-    """What a plan has to do with: `seconds` until the workflow's deadline, how many more times it may be planned again,
-    and what it has not used of its `calls` of models, `tokens` and `cost` in US dollars; None is without a bound."""
+    """The rest of a workflow's limits. None means unlimited."""
 
-    seconds: float
-    replans: int = 0
-    calls: int | None = None
-    tokens: int | None = None
-    cost: float | None = None
+    seconds: float = Field(description="Seconds until the deadline of the workflow.")
+    replans: int = Field(default=0, description="Number of plans that may be made again.")
+    calls: int | None = Field(default=None, description="Model calls.")
+    tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
+    cost: float | None = Field(default=None, description="Cost in US dollars.")
 
 
 class PlannerInput(Frozen):
-    """Everything a planner may know. Answers with a `Plan`.
+    """The input of a planner, which answers with a `Plan`."""
 
-    `problems` says why its last plan was refused; `results` and `agents_used` are set when it plans again, and
-    `replan_reason` says why it must. With `adaptive` it plans the next tasks only, is told every result, and says
-    `done` when nothing remains; `plans_left` is how often it will be asked again. `limits_left` is what the whole
-    workflow may still take.
-    """
-
-    request: RequestInput
-    metadata: dict[str, JsonValue] = {}
-    agents: tuple[MenuItem, ...] = ()
-    agents_used: tuple[AgentName, ...] = ()
-    results: tuple[TaskReport, ...] = ()
-    problems: tuple[str, ...] = ()
-    replan_reason: str = ""
-    max_tasks: int = 1_000
-    limits_left: LimitsLeft | None = None
-    adaptive: bool = False
-    plans_left: int | None = None
-    instructions: str = ""
+    request: RequestInput = Field(description="The request.")
+    metadata: dict[str, JsonValue] = Field(default={}, description="The metadata of the request.")
+    agents: tuple[MenuItem, ...] = Field(default=(), description="The live agents that the plan may use.")
+    agents_used: tuple[AgentName, ...] = Field(default=(), description="For a new plan: agents that had tasks already.")
+    results: tuple[TaskReport, ...] = Field(default=(), description="For a new plan: the tasks so far.")
+    problems: tuple[str, ...] = Field(default=(), description="The reasons why the last plan was rejected.")
+    replan_reason: str = Field(default="", description="For a new plan: the reason why it is needed.")
+    max_tasks: int = Field(default=1_000, description="Number of tasks that the plan may have.")
+    limits_left: LimitsLeft | None = Field(default=None, description="The rest of the workflow's limits.")
+    adaptive: bool = Field(
+        default=False,
+        description="True if the planner plans only the next tasks and is asked again after every result.",
+    )
+    plans_left: int | None = Field(
+        default=None, description="In an adaptive team: how many more times the planner is asked."
+    )
+    instructions: str = Field(default="", description="Instructions of the team's owner.")
 
 
 class ClassifierInput(Frozen):
-    """What a classifier chooses from. Answers with a `Selection`."""
+    """The input of a classifier, which answers with a `Selection`."""
 
-    request: RequestInput
-    metadata: dict[str, JsonValue] = {}
-    agents: tuple[MenuItem, ...] = ()
-    threshold: float = 0.4
+    request: RequestInput = Field(description="The request.")
+    metadata: dict[str, JsonValue] = Field(default={}, description="The metadata of the request.")
+    agents: tuple[MenuItem, ...] = Field(default=(), description="The live agents that may serve the request.")
+    threshold: float = Field(default=0.4, description="The lowest confidence at which an agent is used, from 0 to 1.")
 
 
 class SynthesizerInput(Frozen):
-    """What an answer is made for. The results are the handoff's `context`. Answers with a `Synthesis`.
+    """The input of a synthesizer, which answers with a `Synthesis`. The results are the `context` of the handoff."""
 
-    `disagreements` are what the results say differently of the same thing, a sentence each.
-    """
-
-    request: RequestInput
-    goal: str = ""
-    final_instruction: str = ""
-    gaps: tuple[Gap, ...] = ()
-    limit: str = ""
-    disagreements: tuple[str, ...] = ()
-    decisions: tuple[Conflict, ...] = ()
+    request: RequestInput = Field(description="The request.")
+    goal: str = Field(default="", description="The goal of the plan.")
+    final_instruction: str = Field(default="", description="The planner's instruction for the answer.")
+    gaps: tuple[Gap, ...] = Field(default=(), description="Tasks without a result.")
+    limit: str = Field(default="", description="The limit that ended the work, if one did.")
+    disagreements: tuple[str, ...] = Field(
+        default=(), description="Contradictions between the results, one sentence each."
+    )
+    decisions: tuple[Conflict, ...] = Field(default=(), description="The judge's decisions on the contradictions.")
 
 
 class RefinerInput(Frozen):
-    """A task that has failed `attempts` times, last with `error`. Answers with a `Refinement`."""
+    """The input of a refiner, which answers with a `Refinement`: a task that has failed."""
 
-    request: RequestInput
-    intent: str
-    task_input: JsonValue = None
-    agent: AgentName
-    agent_description: str = ""
-    attempts: int
-    error: str
+    request: RequestInput = Field(description="The request.")
+    intent: str = Field(description="The intent of the task.")
+    task_input: JsonValue = Field(default=None, description="The input of the task.")
+    agent: AgentName = Field(description="The agent of the next attempt.")
+    agent_description: str = Field(default="", description="The description of that agent.")
+    attempts: int = Field(description="Number of failed attempts.")
+    error: str = Field(description="The last error.")
 
 
 class Refinement(Frozen):
-    """The task in other words."""
+    """The answer of a refiner."""
 
-    intent: str
+    intent: str = Field(description="The new intent of the task.")
 
 
 class JudgeInput(Frozen):
-    """Where results contradict each other, a sentence each. The results are the handoff's `context`. Answers with a
-    `Ruling`."""
+    """The input of a judge, which answers with a `Ruling`. The results are the `context` of the handoff."""
 
-    request: RequestInput
-    disagreements: tuple[str, ...]
+    request: RequestInput = Field(description="The request.")
+    disagreements: tuple[str, ...] = Field(description="Contradictions between the results, one sentence each.")
 
 
 class Ruling(Frozen):
-    """A decision on each contradiction."""
+    """The answer of a judge: a decision on each contradiction."""
 
-    decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)]
+    decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)] = Field(description="The decisions.")
 
 
 class ReviewInput(Frozen):
-    """A stage's result that a judge is to look at: it stands in the handoff's `context` as that of `task_id`, after
-    those of the stages before. `intent` is what `agent` was asked to do, `criteria` what the team wants of it besides.
-    It can be sent back once: not when this is the `last` look. Answers with a `Review`."""
+    """The input of a judge that reviews a stage, and answers with a `Review`.
 
-    request: RequestInput
-    metadata: dict[str, JsonValue] = {}
-    task_id: TaskId
-    agent: AgentName
-    intent: str
-    criteria: str = ""
-    last: bool = False
+    The results are the `context` of the handoff: those of the stages before, then the result of `task_id`.
+    """
+
+    request: RequestInput = Field(description="The request.")
+    metadata: dict[str, JsonValue] = Field(default={}, description="The metadata of the request.")
+    task_id: TaskId = Field(description="The task of the stage.")
+    agent: AgentName = Field(description="The agent of the stage.")
+    intent: str = Field(description="The intent of the stage.")
+    criteria: str = Field(default="", description="The team's criteria for the result.")
+    last: bool = Field(default=False, description="True if the stage has no attempt left: `again` is not possible.")
 
 
 class Review(Frozen):
-    """What becomes of a stage's result: `pass` and the pipeline goes on, `again` and the stage is done again by who is
-    told the `reason`, `stop` and the pipeline ends there."""
+    """The answer of a judge that reviewed a stage."""
 
-    verdict: Literal["pass", "again", "stop"]
-    reason: str = ""
+    verdict: Literal["pass", "again", "stop"] = Field(
+        description="`pass` continues the pipeline, `again` requests another attempt, `stop` ends the pipeline."
+    )
+    reason: str = Field(default="", description="The reason; required unless the verdict is `pass`.")
 
     @model_validator(mode="after")
-    def _says_why(self) -> Self:
+    def _has_a_reason(self) -> Self:
         if self.verdict != "pass" and not self.reason.strip():
-            raise ValueError(f"a verdict of {self.verdict} needs a reason: say what is wrong")
+            raise ValueError(f"a verdict of {self.verdict} needs a reason: state the fault of the result")
         return self
 
 
 class Synthesis(Frozen):
-    """The answer to the request, in the words the caller reads."""
+    """The answer of a synthesizer."""
 
-    answer: str
+    answer: str = Field(description="The answer to the request, addressed to the caller.")

@@ -1,4 +1,4 @@
-"""Where a workflow's plan comes from and how it ends: one value for each strategy, told apart by its `kind`."""
+"""Strategies: the source of a workflow's plan, and its end. Each strategy has its own `kind`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", 
 
 
 class _Synthesized(Options, Frozen):
-    """No synthesizer is written as null, even where fields that are None are left out: left out means the default."""
+    """The base of strategies with a synthesizer.
+
+    A synthesizer of None is written as null, although other fields of None are omitted: omitted means the default.
+    """
 
     @model_serializer(mode="wrap")
     def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -21,105 +24,130 @@ class _Synthesized(Options, Frozen):
 
 
 class Supervisor(_Synthesized):
-    """A planner agent writes the plan and a synthesizer the answer. With `Limits(replans=n)` it plans again when a task
-    has failed for good or a result asks for it. Where no first plan can be had, because the planner failed, knows
-    nobody, or what it writes cannot be used, the whole request goes to `fallback`."""
+    """A planner writes the plan, and a synthesizer writes the answer.
 
-    kind: Literal["supervisor"] = "supervisor"
-    planner: AgentName = "planner"
-    synthesizer: AgentName | None = "synthesizer"
-    fallback: AgentName | None = None
-    instructions: str = ""
+    With `Limits(replans=n)` the planner plans again when a task has failed permanently or a result requests it.
+    """
+
+    kind: Literal["supervisor"] = Field(default="supervisor", description="The kind of strategy.")
+    planner: AgentName = Field(default="planner", description="The agent that plans.")
+    synthesizer: AgentName | None = Field(
+        default="synthesizer", description="The agent that writes the answer; null for the plain results."
+    )
+    fallback: AgentName | None = Field(
+        default=None,
+        description="The agent that receives the whole request if there is no usable first plan: the planner failed, "
+        "found no agent, or its plans were rejected.",
+    )
+    instructions: str = Field(default="", description="Instructions for the planner.")
 
 
 class Adaptive(_Synthesized):
-    """A planner agent plans the next tasks only, is asked again after every result, and says when it is done. It may
-    write `plans` plans; a synthesizer writes the answer."""
+    """A planner plans the next tasks only, and is asked again after every result until nothing remains to be done."""
 
-    kind: Literal["adaptive"] = "adaptive"
-    planner: AgentName = "planner"
-    synthesizer: AgentName | None = "synthesizer"
-    instructions: str = ""
-    plans: Annotated[int, Field(ge=1)] = 20
+    kind: Literal["adaptive"] = Field(default="adaptive", description="The kind of strategy.")
+    planner: AgentName = Field(default="planner", description="The agent that plans.")
+    synthesizer: AgentName | None = Field(
+        default="synthesizer", description="The agent that writes the answer; null for the plain results."
+    )
+    instructions: str = Field(default="", description="Instructions for the planner.")
+    plans: Annotated[int, Field(ge=1)] = Field(default=20, description="Number of plans that the planner may write.")
 
 
 class Router(_Synthesized):
-    """A classifier picks agents. One above `threshold` answers by itself; several go to `escalate` or run side by side;
-    none goes to `fallback`, or back to the caller as a question. Of `escalate` its planner and the planner's
-    instructions count: who writes the answer and who falls back the router says itself."""
+    """A classifier selects agents for the request.
 
-    kind: Literal["router"] = "router"
-    classifier: AgentName = "classifier"
-    threshold: Annotated[float, Field(ge=0, le=1)] = 0.4
-    fallback: AgentName | None = None
-    synthesizer: AgentName | None = "synthesizer"
-    escalate: Supervisor | None = None
+    A single agent above the threshold answers by itself. Several agents work in parallel, or a planner plans them with
+    `escalate`. Without any agent, the request goes to `fallback`, or back to the caller with a question.
+    """
+
+    kind: Literal["router"] = Field(default="router", description="The kind of strategy.")
+    classifier: AgentName = Field(default="classifier", description="The agent that classifies the request.")
+    threshold: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.4, description="The lowest confidence at which an agent is used, from 0 to 1."
+    )
+    fallback: AgentName | None = Field(
+        default=None, description="The agent that receives the request if no agent is above the threshold."
+    )
+    synthesizer: AgentName | None = Field(
+        default="synthesizer",
+        description="The agent that writes one answer from several results; null for the results.",
+    )
+    escalate: Supervisor | None = Field(
+        default=None,
+        description="Plan requests for several agents. Only its planner and instructions are used: synthesizer and "
+        "fallback are those of the router.",
+    )
 
     @model_validator(mode="after")
-    def _heeds_what_it_is_given(self) -> Self:
+    def _uses_its_own_roles(self) -> Self:
         given, default = self.escalate or Supervisor(), Supervisor().synthesizer
         if given.fallback is not None or given.synthesizer not in (default, self.synthesizer):
             raise ValueError(
-                "the synthesizer and the fallback are those of the router itself: write Router(synthesizer=..., "
-                "fallback=...) and leave them out of what it escalates to"
+                "the supervisor in `escalate` sets a synthesizer or a fallback, which the router does not use: write "
+                "Router(synthesizer=..., fallback=...) instead"
             )
         return self
 
 
 class Check(Options, Frozen):
-    """What the output of a stage, or of a fan-out's member, must be like. What is left out is not asked for.
+    """Requirements on the output of a stage, or of a member of a fan-out. All are optional.
 
-    `fields` must be in the object and not empty; the text must state one of `states` (words, in any case) and have
-    `min_length` characters. The text of an object is that of its values. What has all that is then for `judge`, an
-    agent that lets it pass, sends it back once or stops the pipeline, by the stage's intent and these `criteria`.
+    The text of an object is the text of its values. An output that meets the requirements is reviewed by the judge.
     """
 
-    fields: tuple[str, ...] = ()
-    states: tuple[str, ...] = ()
-    min_length: Annotated[int, Field(ge=0)] = 0
-    judge: AgentName | None = None
-    criteria: str = ""
+    fields: tuple[str, ...] = Field(default=(), description="Fields that the output must have, not empty.")
+    states: tuple[str, ...] = Field(
+        default=(), description="Words, in any case, of which the text of the output must contain one."
+    )
+    min_length: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Least number of characters of the output's text."
+    )
+    judge: AgentName | None = Field(
+        default=None,
+        description="The agent that reviews the output: it accepts the output, asks for another attempt once, or stops "
+        "the pipeline.",
+    )
+    criteria: str = Field(default="", description="Criteria for the judge, in addition to the stage's intent.")
 
 
 class Stage(Options, Frozen):
-    """One stage of a pipeline: an agent, or whichever has a `skill`, that gets the request and what the stages before
-    it made.
+    """One stage of a pipeline. Its agent receives the request and the outputs of the stages before it.
 
-    `name` is the agent's or the skill's unless given. An output that fails `check` is asked for again, told why, as
-    often as `Limits.attempts` allows.
+    An output that fails the check is requested again with the reason, within `Limits.attempts`.
     """
 
-    agent: AgentName | None = None
-    skill: Skill = ""
-    name: TaskId = ""
-    intent: str = ""
-    check: Check = Check()
+    agent: AgentName | None = Field(default=None, description="The agent of the stage.")
+    skill: Skill = Field(default="", description="A skill, if any agent with that skill may do the stage.")
+    name: TaskId = Field(default="", description="The id of the stage's task; default: the agent's name or the skill.")
+    intent: str = Field(default="", description="The task of the stage, in one or two sentences.")
+    check: Check = Field(default=Check(), description="Requirements on the output.")
 
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: Any) -> Any:
         if isinstance(given, str):
-            raise ValueError(f"a stage is expected where there is a text: write Stage(agent={given!r})")
+            raise ValueError(f"a stage is expected, not a text: write Stage(agent={given!r})")
         if not isinstance(given, dict) or given.get("name"):
             return given
         skill = given.get("skill")
         return {**given, "name": given.get("agent") or (as_token(skill) if isinstance(skill, str) else skill)}
 
     @model_validator(mode="after")
-    def _for_somebody(self) -> Self:
+    def _names_an_agent(self) -> Self:
         if (self.agent is None) == (not self.skill):
             raise ValueError("a stage names an agent, or a skill that its agent must have")
         return self
 
 
 class Pipeline(Options, Frozen):
-    """Stages, one after the other. The last one's output is the answer; a stage that fails for good ends it there."""
+    """Stages in sequence. The answer is the output of the last stage. A permanently failed stage ends the pipeline."""
 
-    kind: Literal["pipeline"] = "pipeline"
-    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    kind: Literal["pipeline"] = Field(default="pipeline", description="The kind of strategy.")
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)] = Field(description="The stages, in order.")
 
     @model_validator(mode="after")
-    def _apart(self) -> Pipeline:
+    def _has_distinct_names(self) -> Pipeline:
         names = [stage.name for stage in self.stages]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two stages are called {', '.join(twice)}; give one of them another name")
@@ -127,26 +155,37 @@ class Pipeline(Options, Frozen):
 
 
 class FanOut(_Synthesized):
-    """All of the team's agents get the same request at once, or, with `skills`, one of them for each that has it. A
-    share of `minimum` must succeed; the synthesizer merges what they said, and is told where they disagree. What each
-    says must pass `check`, as a stage's output must."""
+    """All agents of the team receive the request at the same time, and a synthesizer merges their results.
 
-    kind: Literal["fan_out"] = "fan_out"
-    minimum: Annotated[float, Field(gt=0, le=1)] = 0.5
-    synthesizer: AgentName | None = "synthesizer"
-    intent: str = ""
-    skills: tuple[Skill, ...] = ()
-    check: Check = Check()
+    The synthesizer also receives the contradictions between the results.
+    """
+
+    kind: Literal["fan_out"] = Field(default="fan_out", description="The kind of strategy.")
+    minimum: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.5, description="Share of the members that must succeed, from 0 to 1."
+    )
+    synthesizer: AgentName | None = Field(
+        default="synthesizer", description="The agent that writes the answer; null for the plain results."
+    )
+    intent: str = Field(default="", description="The task of every member, in one or two sentences.")
+    skills: tuple[Skill, ...] = Field(
+        default=(), description="If set: the request goes to one agent for each of these skills."
+    )
+    check: Check = Field(default=Check(), description="Requirements on the output of every member.")
 
 
 class Choreography(_Synthesized):
-    """Nobody plans: agents react to named events and emit others. The request is the event `begins`. It ends when no
-    reaction is left, or at once, with the event's data as its answer, when one of `ends` is emitted."""
+    """Agents react to named events and emit other events, without a plan.
 
-    kind: Literal["choreography"] = "choreography"
-    begins: Token = "requested"
-    ends: tuple[Token, ...] = ()
-    synthesizer: AgentName | None = None
+    The workflow ends when no reaction is left, or at once when an event of `ends` is emitted.
+    """
+
+    kind: Literal["choreography"] = Field(default="choreography", description="The kind of strategy.")
+    begins: Token = Field(default="requested", description="The event that the request becomes.")
+    ends: tuple[Token, ...] = Field(default=(), description="Events that end the workflow; their data is the answer.")
+    synthesizer: AgentName | None = Field(
+        default=None, description="The agent that writes the answer; null for the plain results."
+    )
 
 
 Strategy: TypeAlias = Annotated[

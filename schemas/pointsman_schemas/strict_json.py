@@ -1,5 +1,7 @@
-"""JSON in and out is strict: no NaN or Infinity, no lone surrogates, no key twice in an object, bounded depth, every
-digit of an integer kept."""
+"""Strict JSON in and out.
+
+NaN, Infinity, lone surrogates, duplicate keys and deep nesting are refused, and integers keep all digits.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,26 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
 
 MAX_DEPTH = 128
-"""Nesting that a value may have: below the JSON parser's own bound of 200, so what we send can always be read."""
+"""Allowed nesting of a value: below the JSON parser's own limit of 200, so that sent values can always be read."""
 
-_PARSER_DEPTH = 200  # pydantic-core's own bound
-_INTEGER_BITS = 14_284  # the 4,300 digits that the JSON parser reads of an integer, in bits
+_PARSER_DEPTH = 200  # pydantic-core's own limit
+_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
 
-# What may be a number that overflows to infinity: no parser here refuses it, as they do NaN. It takes an exponent of
-# three digits, or 209 digits and one of two. A body that matches is looked at closely; few do.
+# Numbers that may overflow to infinity. The parsers refuse NaN, but not these. An overflow needs an exponent of three
+# digits, or 209 digits and an exponent of two. The few bodies that match are checked closely.
 _NOT_FINITE = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
-# Most bodies hold nothing of that form even within their texts, which this tells ten times faster than the pattern.
+# Most bodies have nothing of that form, not even in their texts. This test is ten times faster than the pattern.
 _FORM = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG = b"0" * 200
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-class _AsItIs:
-    """What was read from bytes is JSON already, and is written as what it is; only what Python made is looked through.
-    pydantic alone calls back into Python for each node of a value, both ways."""
+class _Unchecked:
+    """Skip validation of values that were read from bytes: these are JSON already. Values from Python are validated.
+
+    pydantic's own `JsonValue` calls Python for each node of a value, in both directions.
+    """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.json_or_python_schema(
@@ -53,16 +57,23 @@ class _AsItIs:
         )
 
 
-JsonValue: TypeAlias = Annotated[pydantic.JsonValue, _AsItIs()]
-"""Any JSON value, as a field of a model."""
+JsonValue: TypeAlias = Annotated[pydantic.JsonValue, _Unchecked()]
+"""The type of a field with any JSON value."""
 
 
 def parse(model: type[ModelT], body: bytes) -> ModelT:
-    """`body` as a `model`, read once, straight from the bytes.
+    """Parse a body directly from its bytes.
+
+    Args:
+        model: The class of the body.
+        body: The bytes.
+
+    Returns:
+        An instance of `model`.
 
     Raises:
-        UndecodableEvent: not strict JSON, nested too deep, or not of the model's shape. The message names the first
-            three fields.
+        UndecodableEvent: The body is not strict JSON, nested too deep, or not valid for the model. The message names
+            the first three fields.
     """
     if _may_not_be_finite(body):
         parse_json(body)
@@ -73,12 +84,22 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
         made = model.model_validate_json(body)
     except ValidationError as error:
         raise UndecodableEvent(f"not a valid {model.__name__}: {describe(error)}") from None
-    _read(body)  # pydantic takes the last of a repeated key; others take the first, and would see another event
+    _read(body)  # refuses duplicate keys: pydantic uses the last, other readers the first
     return made
 
 
 def parse_json(body: bytes) -> JsonValue:
-    """`body` as plain JSON data. Raises `UndecodableEvent` when it is not strict JSON."""
+    """Parse a body as plain JSON data.
+
+    Args:
+        body: The bytes.
+
+    Returns:
+        The value.
+
+    Raises:
+        UndecodableEvent: The body is not strict JSON.
+    """
     value = _read(body)
     if _may_not_be_finite(body):
         try:
@@ -89,7 +110,7 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def _read(body: bytes) -> JsonValue:
-    """By pydantic-core's own parser, which on its own can tell repeated keys: a fifth of what a model costs."""
+    """Parse with jiter, pydantic-core's parser, which detects duplicate keys. It takes a fifth of the model's time."""
     try:
         value: JsonValue = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
     except ValueError as error:
@@ -101,12 +122,12 @@ def _may_not_be_finite(body: bytes) -> bool:
     form = body.translate(_FORM)
     if b"0e000" not in form and b"0e+000" not in form and _LONG not in form:
         return False
-    bare = body[:1].isdigit() or body[:1] == b"-"  # a number alone: nothing before it that the pattern seeks
+    bare = body[:1].isdigit() or body[:1] == b"-"  # a single number, which the pattern does not match
     return bare or _NOT_FINITE.search(body) is not None
 
 
 def _check_depth(body: bytes, depth: int) -> None:
-    """Let the parser count: wrapped in enough lists, a body that is too deep runs into the parser's own bound."""
+    """Wrap the body in lists, so that a body that is too deep exceeds the parser's own limit."""
     if (spare := _PARSER_DEPTH - depth) > 0:
         try:
             from_json(b"[" * spare + body + b"]" * spare)
@@ -116,14 +137,21 @@ def _check_depth(body: bytes, depth: int) -> None:
 
 
 def dump(model: BaseModel) -> bytes:
-    """The JSON body of `model`, without fields that are unset or None."""
+    """Serialize a model, without fields that are None.
+
+    Args:
+        model: The body.
+
+    Returns:
+        UTF-8 JSON.
+    """
     return model.__pydantic_serializer__.to_json(model, exclude_none=True)
 
 
 def describe(error: ValidationError) -> str:
-    """The first three problems of `error` in one line, without the offending values: they may be secret or huge."""
+    """Describe the first three problems in one line, without the invalid values, which may be secret or large."""
     found = error.errors(include_url=False, include_input=False)
-    # Of a list whose members do not fit, pydantic says that it is too short as well.
+    # If members of a list are invalid, pydantic also reports that the list is too short.
     unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
     problems = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in unfit]
     shown = "; ".join(
@@ -134,7 +162,7 @@ def describe(error: ValidationError) -> str:
 
 
 def _plainly(problem: ErrorDetails) -> str:
-    """What is wrong, in words for who has written it."""
+    """Return the problem in plain words."""
     if problem["type"] == "string_pattern_mismatch" and problem.get("ctx", {}).get("pattern") == TOKEN_PATTERN:
         return "a name is expected, of 1 to 64 letters, digits, - and _"
     if problem["type"] in ("tuple_type", "list_type"):
@@ -145,10 +173,17 @@ def _plainly(problem: ErrorDetails) -> str:
 
 
 def as_json_value(value: Any, path: str = "$") -> JsonValue:
-    """`value` as plain JSON data: models and dataclasses become objects, dates become text.
+    """Convert a Python value to plain JSON data: models and dataclasses become objects, dates become text.
+
+    Args:
+        value: Any value.
+        path: The path to the value, for error messages.
+
+    Returns:
+        The data.
 
     Raises:
-        NotJson: something in it cannot be carried as strict JSON. The message gives the path, never the content.
+        NotJson: A part of the value has no form in strict JSON. The message has its path, never its content.
     """
     return _as_json_value(value, path, 0)
 
@@ -199,10 +234,10 @@ def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
 
 
 def _dumped(model: BaseModel, path: str) -> Any:
-    """The model's own JSON form, by its aliases and serializers. NaN is still NaN in it, so that it is refused next."""
+    """Dump a model by its own aliases and serializers. NaN stays NaN, so that the next step refuses it."""
     try:
         return model.model_dump(mode="json", by_alias=True)
-    except ValueError as error:  # a cycle, a lone surrogate, a field that JSON has no form for
+    except ValueError as error:  # a cycle, a lone surrogate, a field without a form in JSON
         reason = type(error).__name__
         raise NotJson(
             f"{_shown(path)} is a {type(model).__name__} that pydantic cannot write as JSON ({reason})"
@@ -232,5 +267,5 @@ def _checked_text(text: str, path: str) -> str:
 
 
 def compact(value: JsonValue) -> bytes:
-    """`value` as compact UTF-8 JSON bytes."""
+    """Serialize JSON data as compact UTF-8."""
     return to_json(value)

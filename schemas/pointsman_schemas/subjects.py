@@ -1,4 +1,4 @@
-"""Every subject is built here, and every token in it is checked first.
+"""The subjects of the bus. Only this module builds and parses them, and it validates every token.
 
 | Subject | Carries |
 |---|---|
@@ -11,12 +11,12 @@
 | `{ns}.schedule.{workflow}.{name}` | timers for later |
 | `{ns}.schedule.{workflow}.try.{name}` | handoffs for later |
 | `{ns}.log.{team}.{workflow}` | commits |
-| `{ns}.event.{workflow}.{name}` | progress and domain events, kept |
-| `{ns}.event.{workflow}.approval.{id}` | what a person is asked, kept |
-| `{ns}.live.{workflow}.cancelled` | cancellations: not kept |
-| `{ns}.live.{workflow}.delta` | text that models are writing: not kept |
-| `{ns}.handed.{supervisor}.>` | what was delivered to another supervisor of the team, with its subject: not kept |
-| `{ns}.limit.{id}` | what is left of a model provider's limits; `circuits`: the agents that are sent no work |
+| `{ns}.event.{workflow}.{name}` | progress and domain events, stored |
+| `{ns}.event.{workflow}.approval.{id}` | approval requests to a person, stored |
+| `{ns}.live.{workflow}.cancelled` | cancellations, not stored |
+| `{ns}.live.{workflow}.delta` | text that models are writing, not stored |
+| `{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, with their own subject behind, not stored |
+| `{ns}.limit.{id}` | the rest of a model provider's limits; with the id `circuits`, the open circuits |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |
 """
@@ -31,13 +31,20 @@ from pointsman_schemas.ids import token
 
 __all__ = ["HandoffAddress", "InboxAddress", "Subjects"]
 
-_TOKENS = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # all as `token` wants each of them
-_ATTEMPT = re.compile(r"[1-9][0-9]{0,8}")  # one way to write each, so that no attempt has a second address
+_TOKENS = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffAddress:
-    """What the subject of a handoff says."""
+    """The parts of the subject of a handoff.
+
+    Attributes:
+        agent: The agent.
+        workflow: The workflow.
+        task: The task.
+        attempt: The number of the attempt, from 1.
+    """
 
     agent: str
     workflow: str
@@ -47,7 +54,17 @@ class HandoffAddress:
 
 @dataclass(frozen=True, slots=True)
 class InboxAddress:
-    """What the subject of an inbox message says. `agent`, `task` and `attempt` are set for results only."""
+    """The parts of the subject of an inbox message.
+
+    Attributes:
+        team: The team.
+        workflow: The workflow.
+        kind: `result`, `control` or `timer`.
+        name: The id of a control event, the name of a timer, or `TASK-ATTEMPT` of a result.
+        agent: The agent, for results only.
+        task: The task, for results only.
+        attempt: The number of the attempt, for results only.
+    """
 
     team: str
     workflow: str
@@ -60,7 +77,13 @@ class InboxAddress:
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The subjects of one namespace. Every method raises `InvalidToken` for a name that may not stand in a subject."""
+    """The subjects, streams and buckets of one namespace.
+
+    Every method raises `InvalidToken` for an argument that is not a token of a subject.
+
+    Args:
+        namespace: The tenant; default: `pointsman`.
+    """
 
     namespace: str = "pointsman"
 
@@ -75,49 +98,98 @@ class Subjects:
 
     @property
     def work_stream(self) -> str:
+        """The stream of requests, handoffs, steps, inbox messages and schedules."""
         return f"{self._upper}_WORK"
 
     @property
     def handoffs_stream(self) -> str:
+        """The stream of handoffs in a namespace with POINTSMAN_UNSYNCED_HANDOFFS."""
         return f"{self._upper}_HANDOFFS"
 
     @property
     def log_stream(self) -> str:
+        """The stream of logs, events and outcomes."""
         return f"{self._upper}_LOG"
 
     @property
     def dead_stream(self) -> str:
+        """The stream of dead letters."""
         return f"{self._upper}_DEAD"
 
     @property
     def limits_stream(self) -> str:
+        """The stream of shared limits and open circuits."""
         return f"{self._upper}_LIMITS"
 
     @property
     def agents_bucket(self) -> str:
+        """The key-value bucket of agent cards."""
         return f"{self._upper}_AGENTS"
 
     @property
     def artifacts_bucket(self) -> str:
+        """The object store of large bodies."""
         return f"{self._upper}_ARTIFACTS"
 
     # One message
 
     def request(self, team: str) -> str:
+        """Build the subject of requests to a team.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.request.{token(team, 'team')}"
 
     def handoff(self, agent: str, workflow: str, task: str, attempt: int) -> str:
+        """Build the subject of a handoff.
+
+        Args:
+            agent: The agent.
+            workflow: The workflow.
+            task: The task.
+            attempt: The number of the attempt, from 1.
+
+        Returns:
+            The subject.
+        """
         token(agent, "agent")
         token(workflow, "workflow")
         token(task, "task")
         return f"{self.namespace}.handoff.{agent}.{workflow}.{task}.{attempt}"
 
     def step(self, workflow: str, task: str, attempt: int, name: str) -> str:
+        """Build the subject of a step of an attempt.
+
+        Args:
+            workflow: The workflow.
+            task: The task.
+            attempt: The number of the attempt, from 1.
+            name: The name of the step.
+
+        Returns:
+            The subject.
+        """
         token(workflow, "workflow")
         token(task, "task")
         return f"{self.namespace}.step.{workflow}.{task}.{attempt}.{token(name, 'step')}"
 
     def result(self, team: str, workflow: str, agent: str, task: str, attempt: int) -> str:
+        """Build the subject of the result of an attempt.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+            agent: The agent.
+            task: The task.
+            attempt: The number of the attempt, from 1.
+
+        Returns:
+            The subject.
+        """
         token(team, "team")
         token(workflow, "workflow")
         token(agent, "agent")
@@ -125,123 +197,347 @@ class Subjects:
         return f"{self.namespace}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}"
 
     def control(self, team: str, workflow: str, name: str) -> str:
+        """Build the subject of a control event.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+            name: The id of the control event.
+
+        Returns:
+            The subject.
+        """
         token(team, "team")
         token(workflow, "workflow")
         token(name, "control id")
         return f"{self.namespace}.inbox.{team}.{workflow}.control.{name}"
 
     def timer(self, team: str, workflow: str, name: str) -> str:
+        """Build the subject on which a timer fires.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+            name: The name of the timer.
+
+        Returns:
+            The subject.
+        """
         token(team, "team")
         token(workflow, "workflow")
         token(name, "timer")
         return f"{self.namespace}.inbox.{team}.{workflow}.timer.{name}"
 
     def schedule(self, workflow: str, name: str) -> str:
+        """Build the subject of the schedule of a timer.
+
+        Args:
+            workflow: The workflow.
+            name: The name of the timer.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.{token(name, 'schedule')}"
 
     def retry(self, workflow: str, name: str) -> str:
+        """Build the subject of the schedule of a delayed handoff.
+
+        Args:
+            workflow: The workflow.
+            name: The name of the schedule.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.try.{token(name, 'retry')}"
 
     def log(self, team: str, workflow: str) -> str:
+        """Build the subject of the log of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.log.{token(team, 'team')}.{token(workflow, 'workflow')}"
 
     def event(self, workflow: str, name: str) -> str:
+        """Build the subject of a progress report or domain event.
+
+        Args:
+            workflow: The workflow.
+            name: The id of the event.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.{token(name, 'event')}"
 
     def approval(self, workflow: str, name: str) -> str:
+        """Build the subject of an approval request.
+
+        Args:
+            workflow: The workflow.
+            name: The id of the approval.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.approval.{token(name, 'approval')}"
 
     def live(self, workflow: str, name: str) -> str:
+        """Build the subject of a broadcast about a workflow.
+
+        Args:
+            workflow: The workflow.
+            name: `cancelled` or `delta`.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.live.{token(workflow, 'workflow')}.{token(name, 'live event')}"
 
     def limit(self, name: str) -> str:
+        """Build the subject of a shared limit.
+
+        Args:
+            name: The id of the limit, or `circuits`.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.limit.{token(name, 'limit')}"
 
     def outcome(self, team: str, workflow: str) -> str:
+        """Build the subject of the outcome of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject.
+        """
         return f"{self.namespace}.outcome.{token(team, 'team')}.{token(workflow, 'workflow')}"
 
     def dead(self, origin: str, workflow: str | None, name: str) -> str:
+        """Build the subject of a dead letter.
+
+        Args:
+            origin: The team or agent that could not process the event.
+            workflow: The workflow; None if it is unknown.
+            name: The id of the dead letter.
+
+        Returns:
+            The subject.
+        """
         token(origin, "origin")
         token(workflow or "none", "workflow")
         token(name, "dead letter")
         return f"{self.namespace}.dead.{origin}.{workflow or 'none'}.{name}"
 
-    # Who says it
+    # The sender
 
     def source(self, kind: str, name: str) -> str:
-        """The CloudEvents source of what `name` says: a `team`, an `agent`, a `client`."""
+        """Build the CloudEvents source of a sender.
+
+        Args:
+            kind: `team`, `agent` or `client`.
+            name: The name of the sender.
+
+        Returns:
+            The source.
+        """
         return f"/{self.namespace}/{token(kind, 'kind of source')}/{token(name, 'source')}"
 
     # Many messages: filters for consumers and readers
 
     @property
     def requests(self) -> str:
+        """The filter of all requests."""
         return f"{self.namespace}.request.*"
 
     def handoffs_of(self, agent: str) -> str:
+        """Build the filter of the handoffs of an agent.
+
+        Args:
+            agent: The agent.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
 
     def steps_of(self, workflow: str, task: str, attempt: int) -> str:
+        """Build the filter of the steps of an attempt.
+
+        Args:
+            workflow: The workflow.
+            task: The task.
+            attempt: The number of the attempt, from 1.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.step.{token(workflow, 'workflow')}.{token(task, 'task')}.{attempt}.*"
 
     def inbox_of(self, team: str) -> str:
+        """Build the filter of the inbox of a team.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.inbox.{token(team, 'team')}.>"
 
     def controls_of(self, team: str, workflow: str) -> str:
+        """Build the filter of the control events of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.inbox.{token(team, 'team')}.{token(workflow, 'workflow')}.control.*"
 
     def logs_of(self, team: str | None = None) -> str:
+        """Build the filter of logs.
+
+        Args:
+            team: The team; None for all teams.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.log.{token(team, 'team') if team else '*'}.*"
 
     def log_anywhere(self, workflow: str) -> str:
+        """Build the filter of the log of a workflow whose team is unknown.
+
+        Args:
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.log.*.{token(workflow, 'workflow')}"
 
     def outcomes_of(self, team: str | None = None) -> str:
+        """Build the filter of outcomes.
+
+        Args:
+            team: The team; None for all teams.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.outcome.{token(team, 'team') if team else '*'}.*"
 
     def outcome_anywhere(self, workflow: str) -> str:
+        """Build the filter of the outcome of a workflow whose team is unknown.
+
+        Args:
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.outcome.*.{token(workflow, 'workflow')}"
 
     @property
     def objects(self) -> str:
-        """The descriptions of the bodies that are kept apart."""
+        """The filter of the metadata of large bodies in the object store."""
         return f"$O.{self.artifacts_bucket}.M.>"
 
     def events_of(self, workflow: str) -> str:
+        """Build the filter of the events of a workflow.
+
+        Args:
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
 
     def approvals_of(self, workflow: str | None = None) -> str:
+        """Build the filter of approval requests.
+
+        Args:
+            workflow: The workflow; None for all workflows.
+
+        Returns:
+            The subject filter.
+        """
         return f"{self.namespace}.event.{token(workflow, 'workflow') if workflow else '*'}.approval.*"
 
     @property
     def cancellations(self) -> str:
+        """The filter of all cancellations."""
         return f"{self.namespace}.live.*.cancelled"
 
     @property
     def dead_letters(self) -> str:
+        """The filter of all dead letters."""
         return f"{self.namespace}.dead.>"
 
     def dead_letters_of(
         self, *, origin: str | None = None, workflow: str | None = None, name: str | None = None
     ) -> str:
-        """The dead letters of an origin, of a workflow, or the one called `name`; None is any."""
+        """Build the filter of some dead letters. None stands for any value.
+
+        Args:
+            origin: The team or agent that could not process the event.
+            workflow: The workflow.
+            name: The id of the dead letter.
+
+        Returns:
+            The subject filter.
+        """
         one = [
             token(part, what) if part else "*"
             for part, what in ((origin, "origin"), (workflow, "workflow"), (name, "dead letter"))
         ]
         return f"{self.namespace}.dead.{'.'.join(one)}"
 
-    # Reading an address back
+    # Parsing
 
     def parse_handoff(self, subject: str) -> HandoffAddress:
-        """Raises `ContractError` when `subject` is not a handoff of this namespace."""
+        """Parse the subject of a handoff.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of a handoff of this namespace.
+        """
         match self._tokens(subject):
             case ["handoff", agent, workflow, task, attempt] if _ATTEMPT.fullmatch(attempt):
                 return HandoffAddress(agent, workflow, task, int(attempt))
         raise ContractError(f"subject is {subject!r}; expected {self.namespace}.handoff.AGENT.WORKFLOW.TASK.ATTEMPT")
 
     def parse_inbox(self, subject: str) -> InboxAddress:
-        """Raises `ContractError` when `subject` is not an inbox message of this namespace."""
+        """Parse the subject of an inbox message.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of an inbox message of this namespace.
+        """
         match self._tokens(subject):
             case ["inbox", team, workflow, "result", agent, task, attempt] if _ATTEMPT.fullmatch(attempt):
                 return InboxAddress(team, workflow, "result", f"{task}-{attempt}", agent, task, int(attempt))

@@ -1,4 +1,4 @@
-"""A team: which agents a supervisor may use, where its plans come from, and what ends its workflows."""
+"""The configuration of a team: its agents, its strategy and the limits of its workflows."""
 
 from __future__ import annotations
 
@@ -38,57 +38,71 @@ __all__ = [
 ]
 
 ANY: Literal["*"] = "*"
-"""Every live agent whose role is `work` and that is not a team: a team is used where it is named."""
+"""Every live agent with the role `work` that is not a team. Teams must be named."""
 
 
 class Limits(Options, Frozen):
-    """What ends a workflow. Times are in seconds; None is without a bound.
+    """The limits of a workflow. A limit of None is unlimited.
 
-    `attempts` is per task, and its fallback agent gets one more; `backoff` is the pause before the first retry and
-    doubles with each; `approval` is how long a person's answer is waited for, which does not count against the
-    deadline; `depth` is the longest chain of dependencies, `nesting` how many teams may be above one; `replans`
-    counts plans made again after a failure or a hint, `plan_repairs` refused plans sent back. `tasks` of plans,
-    `replans`, `calls` of models, `tokens` and `cost`, in US dollars, bound the workflow and all that the teams below it
-    do for it, whatever their own limits; each attempt gets a share when it starts.
+    `tasks`, `replans`, `calls`, `tokens` and `cost` bound the workflow together with the teams below it, regardless of
+    the limits of those teams. Each attempt reserves a share of the rest when it starts.
     """
 
-    deadline: Annotated[float, Field(gt=0)] = 600.0
-    task_timeout: Annotated[float, Field(gt=0)] = 120.0
-    attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    backoff: Annotated[float, Field(gt=0)] = 1.0
-    approval: Annotated[float, Field(gt=0, le=2_592_000)] = 86_400.0
-    tasks: Annotated[int, Field(ge=1)] = 1_000
-    depth: Annotated[int, Field(ge=1)] = 100
-    nesting: Annotated[int, Field(ge=0, le=20)] = 5
-    replans: Annotated[int, Field(ge=0)] = 0
-    plan_repairs: Annotated[int, Field(ge=0)] = 2
-    calls: int | None = None
-    tokens: int | None = None
-    cost: float | None = None
+    deadline: Annotated[float, Field(gt=0)] = Field(default=600.0, description="Time limit of a workflow, in seconds.")
+    task_timeout: Annotated[float, Field(gt=0)] = Field(
+        default=120.0, description="Time limit of an attempt, in seconds."
+    )
+    attempts: Annotated[int, Field(ge=1, le=20)] = Field(
+        default=3, description="Attempts at a task; its fallback agent gets one more."
+    )
+    backoff: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Seconds before the first retry; doubled for each further retry."
+    )
+    approval: Annotated[float, Field(gt=0, le=2_592_000)] = Field(
+        default=86_400.0,
+        description="Seconds to wait for a person's answer. This time does not count against the deadline.",
+    )
+    tasks: Annotated[int, Field(ge=1)] = Field(default=1_000, description="Tasks of all plans.")
+    depth: Annotated[int, Field(ge=1)] = Field(default=100, description="Longest chain of dependencies in a plan.")
+    nesting: Annotated[int, Field(ge=0, le=20)] = Field(
+        default=5, description="Number of teams that may be above a team."
+    )
+    replans: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Plans made again after a failure or at the request of a result."
+    )
+    plan_repairs: Annotated[int, Field(ge=0)] = Field(default=2, description="Rejected plans returned to the planner.")
+    calls: int | None = Field(default=None, description="Model calls.")
+    tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
+    cost: float | None = Field(default=None, description="Cost in US dollars.")
 
 
 class Team(Options, Frozen):
-    """A supervisor's configuration. `agents` is a list of names, of agents or teams, or `ANY` for every live agent.
+    """The configuration of a team. A team is also an agent: other teams may use it."""
 
-    A team is an agent, too: `description` and `skills` are what the planners of other teams know of it. With
-    `approve_plan` a person must allow each plan before any of it runs. Where an agent named `refiner` is alive it
-    rewrites a task that has failed twice, and one named `judge` decides between results that contradict each other.
-    """
-
-    name: TeamName
-    description: str = ""
-    skills: tuple[str, ...] = ()
-    agents: Literal["*"] | tuple[AgentName, ...] = ANY
-    strategy: Strategy = Supervisor()
-    limits: Limits = Limits()
-    approve_plan: bool = False
-    refiner: AgentName | None = "refiner"
-    judge: AgentName | None = "judge"
+    name: TeamName = Field(description="The name of the team.")
+    description: str = Field(default="", description="The requests that the team serves, for planners of other teams.")
+    skills: tuple[str, ...] = Field(
+        default=(), description="Skills by which plans of other teams may address the team."
+    )
+    agents: Literal["*"] | tuple[AgentName, ...] = Field(
+        default=ANY, description="Names of agents or teams; or `ANY`, every live agent that is not a team."
+    )
+    strategy: Strategy = Field(default=Supervisor(), description="The source of plans, and the end of workflows.")
+    limits: Limits = Field(default=Limits(), description="The limits of a workflow.")
+    approve_plan: bool = Field(
+        default=False, description="True if a person must allow each plan before its tasks start."
+    )
+    refiner: AgentName | None = Field(
+        default="refiner", description="The agent that rewrites a task that has failed twice, if it is live."
+    )
+    judge: AgentName | None = Field(
+        default="judge", description="The agent that decides contradictions between results, if it is live."
+    )
 
     @field_validator("agents", mode="before")
     @classmethod
-    def _of_names(cls, given: object) -> object:
-        """One error for what is neither ANY nor a list of names, where the union would tell one for each."""
+    def _are_names(cls, given: object) -> object:
+        """Validate with one error, where the union would report an error for each of its members."""
         if given == ANY or (isinstance(given, list | tuple | set | frozenset) and all(map(is_token, given))):
             return given
         expected = "a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"
@@ -96,13 +110,17 @@ class Team(Options, Frozen):
 
     @field_validator("strategy", mode="before")
     @classmethod
-    def _made(cls, given: object) -> object:
+    def _is_a_strategy(cls, given: object) -> object:
         if isinstance(given, BaseModel | Mapping):
             return given
         raise PydanticCustomError("strategy", "a strategy is expected, such as Supervisor()")
 
     def needs(self) -> Mapping[AgentName, str]:
-        """The agents it names, each with what it does: `works`, `plans`, `classifies`, `synthesizes` or `judges`."""
+        """Return the agents that the team names.
+
+        Returns:
+            By name: the work of the agent, one of `works`, `plans`, `classifies`, `synthesizes` and `judges`.
+        """
         strategy, named = self.strategy, () if self.agents == ANY else self.agents
         roles: list[tuple[AgentName | None, str]]
         match strategy:
@@ -125,7 +143,11 @@ class Team(Options, Frozen):
         return {**dict.fromkeys(named, "works"), **{name: what for name, what in roles if name is not None}}
 
     def needs_skills(self) -> tuple[str, ...]:
-        """The skills it asks for: each must be had by a live agent that the team may use."""
+        """Return the skills that the team needs.
+
+        Returns:
+            The skills. A live agent that the team may use must have each of them.
+        """
         match self.strategy:
             case Pipeline(stages=stages):
                 return tuple(dict.fromkeys(stage.skill for stage in stages if stage.skill))

@@ -333,5 +333,5 @@ def test_a_stage_names_an_agent_or_a_skill_and_is_called_by_it() -> None:
     for wrong in ({}, {"agent": "other", "skill": "translation"}):
         with pytest.raises(ValidationError, match="a stage names an agent, or a skill"):
             Stage.model_validate({"name": "x", **wrong})
-    with pytest.raises(ValidationError, match="who is selected is an agent, or a skill"):
+    with pytest.raises(ValidationError, match="a selection names an agent, or a skill"):
         SelectedAgent.model_validate({"confidence": 1})

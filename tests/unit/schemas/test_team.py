@@ -30,7 +30,7 @@ def test_a_router_needs_everybody_it_may_turn_to() -> None:
 
 @pytest.mark.parametrize("ignored", [Supervisor(synthesizer="writer"), Supervisor(fallback="desk")])
 def test_what_a_router_would_not_heed_of_its_planner_is_refused(ignored: Supervisor) -> None:
-    with pytest.raises(ValueError, match="the synthesizer and the fallback are those of the router itself"):
+    with pytest.raises(ValueError, match="sets a synthesizer or a fallback, which the router does not use"):
         Router(escalate=ignored)
 
     assert Router(synthesizer="writer", escalate=Supervisor(synthesizer="writer")).escalate is not None
