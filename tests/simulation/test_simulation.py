@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -48,6 +50,21 @@ def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) ->
     assert {*here, *elsewhere} == {here[0]}
     emitted = [world.broker.held("log", "sim.event.*.news") for world in worlds]
     assert [bool(events) for events in emitted] == [emitting, emitting]
+
+
+def test_a_digest_does_not_depend_on_the_worlds_before() -> None:
+    """Memory in use and garbage collection decide which addresses new objects get."""
+    alone = {seed: _digest_in_another_process(seed, "1") for seed in (29, 36, 74, 93)}
+    chance, held = Random(1), deque[list[bytearray]](maxlen=20)
+    thresholds = gc.get_threshold()
+
+    try:
+        for seed in list(alone) * 6:
+            held.append([bytearray(chance.randint(16, 600)) for _ in range(chance.randint(0, 5_000))])
+            gc.set_threshold(chance.choice([50, 100, 313]), chance.choice([2, 5, 10]), 5)
+            assert World(seed).run().digest == alone[seed], f"seed {seed}"
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_a_decision_that_the_present_code_makes_otherwise_is_found_in_their_logs(

@@ -132,7 +132,7 @@ class World:
         self.over_at: datetime | None = None
         self.steps = 0
         self.seconds = 0.0
-        self._checked: dict[tuple[int, str], int] = {}
+        self._checked: dict[tuple[str, str], int] = {}
         self._known: dict[int, str] = {}
 
     def run(self) -> Seen:
@@ -211,10 +211,10 @@ class World:
         return self.clock.monotonic() > _QUIET and self.faults.at_rest and all(each.done() for each in mischief)
 
     def _check_heads(self) -> None:
-        for engine in self.engines.values():
+        for process, engine in self.engines.items():
             for workflow, head in engine._heads.items():
-                if self._checked.get((id(engine), workflow)) != head.sequence:
-                    self._checked[id(engine), workflow] = head.sequence
+                if self._checked.get((process, workflow)) != head.sequence:
+                    self._checked[process, workflow] = head.sequence
                     if problem := check_head(self, workflow, head):
                         self.problems.append(problem)
 

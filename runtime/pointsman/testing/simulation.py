@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 __all__ = ["Endless", "Process", "SimulatedClock", "SimulationLoop", "simulate"]
@@ -42,6 +43,14 @@ class SimulationLoop(asyncio.SelectorEventLoop):
         self.steps = 0
         super().__init__(_Jumps(self._jump))
         self.set_task_factory(_adopted)
+        self._numbers = count()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _NumberedFuture(loop=self)
+
+    def next_number(self) -> int:
+        """Return the number of the next task or future, counted from 0."""
+        return next(self._numbers)
 
     def time(self) -> float:
         return self._time
@@ -54,6 +63,30 @@ class SimulationLoop(asyncio.SelectorEventLoop):
         if timeout is None:
             raise Endless(f"at {self._time:.3f} s everything waits and nothing is due")
         self._time += timeout
+
+
+class _NumberedFuture(asyncio.Future[T]):
+    """A future whose hash is its number, so that the order of a set of futures does not depend on addresses."""
+
+    def __init__(self, *, loop: SimulationLoop) -> None:
+        self._number = loop.next_number()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _NumberedTask(asyncio.Task[T]):
+    """A task whose hash is its number. A `TaskGroup` cancels its tasks in the order of a set."""
+
+    def __init__(
+        self, work: Coroutine[Any, Any, T] | Generator[Any, None, T], *, loop: SimulationLoop, **more: Any
+    ) -> None:
+        self._number = loop.next_number()
+        super().__init__(work, loop=loop, **more)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class _Jumps(selectors.SelectSelector):
@@ -147,8 +180,9 @@ class Process:
 def _adopted(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T] | Generator[Any, None, T], **more: Any
 ) -> asyncio.Task[T]:
+    assert isinstance(loop, SimulationLoop)
     context: contextvars.Context | None = more.get("context")
-    task = asyncio.Task(work, loop=loop, **more)
+    task = _NumberedTask(work, loop=loop, **more)
     owner = _owner.get() if context is None else context.get(_owner)
     if owner is not None:
         owner.adopt(task)

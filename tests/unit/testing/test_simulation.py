@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -39,6 +40,27 @@ def test_running_without_end_ends_with_a_reason() -> None:
 
     with pytest.raises(Endless, match="without end"):
         simulate(main, steps=1000)
+
+
+def test_a_task_group_cancels_its_tasks_in_the_order_they_began() -> None:
+    cancelled: list[int] = []
+
+    async def wait(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+
+    async def main() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+                for number in range(20):
+                    group.create_task(wait(number))
+
+    simulate(main)
+
+    assert cancelled == list(range(20))
 
 
 def test_time_goes_on_for_many_that_wait_though_timers_fire_within_the_resolution_of_the_loop_too_early() -> None:

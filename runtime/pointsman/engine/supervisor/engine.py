@@ -222,16 +222,16 @@ class SupervisorEngine:
         """Tell the broker about what has been in hand for a while: what is committed at once may take long to send. If
         it came again meanwhile, all would be sent again on its account, which takes as long. And see what is left of
         the backlog."""
-        earlier = set[int]()
+        earlier = set[tuple[str, int, int]]()
         while True:
             await self._clock.sleep(min(self._settings.ack_wait / 3, self._settings.heartbeat))
             in_hand = [
                 each.delivery for some in (self._waiting, self._in_turn) for all in some.values() for each in all
             ]
             for delivery in in_hand:
-                if id(delivery) in earlier:
+                if _identity(delivery) in earlier:
                     await delivery.in_progress()
-            earlier = {id(delivery) for delivery in in_hand}
+            earlier = {_identity(delivery) for delivery in in_hand}
             with contextlib.suppress(BusUnavailable):
                 await self._backlog.look(delivery.message.sequence for delivery in in_hand)
             in_hand.clear()  # or they would be held until the next time
@@ -436,3 +436,8 @@ def _ids(entry: Entry) -> dict[str, object]:
     return {
         name: value for name in ("task_id", "attempt", "agent") if (value := getattr(entry, name, None)) is not None
     }
+
+
+def _identity(delivery: Delivery) -> tuple[str, int, int]:
+    """Return what tells one delivery from every other. `id()` does not: a later delivery may get the same address."""
+    return delivery.message.subject, delivery.message.sequence, delivery.delivered
