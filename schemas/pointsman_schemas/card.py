@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -44,13 +44,16 @@ class AgentCard(Frozen):
     fallback: AgentName | None = Field(
         default=None, description="The agent that receives a task when the attempts of this agent are used up."
     )
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=8, description="Number of tasks that one instance runs at a time."
+    concurrency: int = Field(
+        default=8, ge=1, le=10_000, description="Number of tasks that one instance runs at a time."
     )
-    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1_000, description="Number of tasks that all instances together run at a time, enforced by the broker."
+    max_in_flight: int = Field(
+        default=1_000,
+        ge=1,
+        le=100_000,
+        description="Number of tasks that all instances together run at a time, enforced by the broker.",
     )
-    timeout: Annotated[float, Field(gt=0)] = Field(default=120.0, description="Upper limit of one attempt, in seconds.")
+    timeout: float = Field(default=120.0, gt=0, description="Upper limit of one attempt, in seconds.")
     team: bool = Field(default=False, description="True if the agent is a team, which starts a workflow for each task.")
     reacts_to: tuple[Token, ...] = Field(default=(), description="Events that give the agent a task in a choreography.")
     approval: Literal["required"] | None = Field(
@@ -58,8 +61,8 @@ class AgentCard(Frozen):
     )
     instance: str = Field(default="", description="The id of the instance.")
     started_at: AwareDatetime | None = Field(default=None, description="Start of the instance.")
-    left_running: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Threads and handlers of the instance that were cancelled and have not stopped."
+    left_running: int = Field(
+        default=0, ge=0, description="Threads and handlers of the instance that were cancelled and have not stopped."
     )
 
     @property

@@ -115,8 +115,8 @@ class Usage(Part):
 class Planned(Part):
     """Tasks and re-plans that a team used, all teams below it included."""
 
-    tasks: Annotated[int, Field(ge=0)] = Field(default=0, description="Number of planned tasks.")
-    replans: Annotated[int, Field(ge=0)] = Field(default=0, description="Number of plans made again.")
+    tasks: int = Field(default=0, ge=0, description="Number of planned tasks.")
+    replans: int = Field(default=0, ge=0, description="Number of plans made again.")
 
     def __add__(self, other: Planned) -> Planned:
         return Planned(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
@@ -254,7 +254,7 @@ class Handoff(Event):
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     task_id: TaskId = Field(description="The task.")
-    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     from_agent: AgentName = Field(description="The team that sends the handoff.")
     to_agent: AgentName = Field(description="The agent that receives the handoff.")
     role: Role = Field(default=Role.WORK, description="The role of the task.")
@@ -266,9 +266,7 @@ class Handoff(Event):
     idempotency_key: str = Field(description="A key for side effects, equal for all attempts at the task.")
     budget: Budget | None = Field(default=None, description="The budget of this attempt.")
     feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
-    depth: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Number of teams above the team that sends the handoff."
-    )
+    depth: int = Field(default=0, ge=0, description="Number of teams above the team that sends the handoff.")
     event: str = Field(default="", description="The domain event to react to; the input is its data.")
     verdicts: tuple[Verdict, ...] = Field(
         default=(), description="Answers of persons to tool calls of the attempts in `continues`."
@@ -293,7 +291,7 @@ class Result(Event):
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     task_id: TaskId = Field(description="The task.")
-    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent that made the attempt.")
     status: Literal["succeeded", "failed", "refused"] = Field(
         description="The status. `refused` means that the agent declined the task."
@@ -311,8 +309,9 @@ class Result(Event):
         description="Tasks and re-plans that a team used. A team that omits it counts as having used its whole budget.",
     )
     events: tuple[Emitted, ...] = Field(default=(), description="Domain events that the agent emitted.")
-    approvals: Annotated[tuple[ApprovalWanted, ...], Field(max_length=32)] = Field(
+    approvals: tuple[ApprovalWanted, ...] = Field(
         default=(),
+        max_length=32,
         description="Tool calls that a person must allow. The attempt has failed with `needs_approval`, and the task "
         "is dispatched again when each call has an answer.",
     )
@@ -339,7 +338,7 @@ class Step(Event):
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     task_id: TaskId = Field(description="The task.")
-    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent that makes the attempt.")
     name: Token = Field(
         description="`answer-2` is the answer of turn 2, `result-2-0` the result of its first tool call, `call-KEY` a "
@@ -456,7 +455,7 @@ class Delta(Event):
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     task_id: TaskId = Field(description="The task.")
-    attempt: Annotated[int, Field(ge=1)] = Field(description="The number of the attempt, from 1.")
+    attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent whose model writes.")
     text: str = Field(description="The piece of text.")
 

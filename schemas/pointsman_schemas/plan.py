@@ -60,9 +60,7 @@ class SelectedAgent(Frozen):
 
     agent: _Name = Field(default="", description="The name of the agent.")
     skill: _Name = Field(default="", description="A skill, if any agent with that skill may serve the request.")
-    confidence: Annotated[float, Field(ge=0, le=1)] = Field(
-        description="Confidence that the agent is right for its part, from 0 to 1."
-    )
+    confidence: float = Field(ge=0, le=1, description="Confidence that the agent is right for its part, from 0 to 1.")
     intent: str = Field(default="", description="The part of the request for this agent, in one sentence.")
 
     @model_validator(mode="after")

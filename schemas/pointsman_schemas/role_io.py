@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -125,7 +125,7 @@ class JudgeInput(Frozen):
 class Ruling(Frozen):
     """The answer of a judge: a decision on each contradiction."""
 
-    decisions: Annotated[tuple[Conflict, ...], Field(min_length=1)] = Field(description="The decisions.")
+    decisions: tuple[Conflict, ...] = Field(min_length=1, description="The decisions.")
 
 
 class ReviewInput(Frozen):

@@ -51,7 +51,7 @@ class Adaptive(_Synthesized):
         default="synthesizer", description="The agent that writes the answer; null for the plain results."
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
-    plans: Annotated[int, Field(ge=1)] = Field(default=20, description="Number of plans that the planner may write.")
+    plans: int = Field(default=20, ge=1, description="Number of plans that the planner may write.")
 
 
 class Router(_Synthesized):
@@ -63,8 +63,8 @@ class Router(_Synthesized):
 
     kind: Literal["router"] = Field(default="router", description="The kind of strategy.")
     classifier: AgentName = Field(default="classifier", description="The agent that classifies the request.")
-    threshold: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.4, description="The lowest confidence at which an agent is used, from 0 to 1."
+    threshold: float = Field(
+        default=0.4, ge=0, le=1, description="The lowest confidence at which an agent is used, from 0 to 1."
     )
     fallback: AgentName | None = Field(
         default=None, description="The agent that receives the request if no agent is above the threshold."
@@ -100,9 +100,7 @@ class Check(Options, Frozen):
     states: tuple[str, ...] = Field(
         default=(), description="Words, in any case, of which the text of the output must contain one."
     )
-    min_length: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Least number of characters of the output's text."
-    )
+    min_length: int = Field(default=0, ge=0, description="Least number of characters of the output's text.")
     judge: AgentName | None = Field(
         default=None,
         description="The agent that reviews the output: it accepts the output, asks for another attempt once, or stops "
@@ -144,7 +142,7 @@ class Pipeline(Options, Frozen):
     """Stages in sequence. The answer is the output of the last stage. A permanently failed stage ends the pipeline."""
 
     kind: Literal["pipeline"] = Field(default="pipeline", description="The kind of strategy.")
-    stages: Annotated[tuple[Stage, ...], Field(min_length=1)] = Field(description="The stages, in order.")
+    stages: tuple[Stage, ...] = Field(min_length=1, description="The stages, in order.")
 
     @model_validator(mode="after")
     def _has_distinct_names(self) -> Pipeline:
@@ -161,9 +159,7 @@ class FanOut(_Synthesized):
     """
 
     kind: Literal["fan_out"] = Field(default="fan_out", description="The kind of strategy.")
-    minimum: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.5, description="Share of the members that must succeed, from 0 to 1."
-    )
+    minimum: float = Field(default=0.5, gt=0, le=1, description="Share of the members that must succeed, from 0 to 1.")
     synthesizer: AgentName | None = Field(
         default="synthesizer", description="The agent that writes the answer; null for the plain results."
     )
