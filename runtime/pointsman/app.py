@@ -10,11 +10,20 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext,
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pointsman import telemetry
+from pointsman.bus.jetstream import bus as jetstream
+from pointsman.clock import SystemClock
+from pointsman.engine.process.discovery import load, load_agents
+from pointsman.engine.process.health import serve_health
+from pointsman.engine.process.signals import run_until_signal
+from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings, misspelled
+from pointsman.telemetry import Telemetry
 
+# A worker's start has a budget (tests/unit/test_starting.py): what only a supervisor or a dashboard runs is imported
+# in the function that runs it. The supervisor's engine is 0.1 s of CPU, the web server 0.15 s, a team's models 0.01 s.
 if TYPE_CHECKING:
-    from pointsman.telemetry import Telemetry
     from pointsman_schemas.team import Team
 
 __all__ = [
@@ -38,14 +47,9 @@ async def supervise(target: str, settings: Settings) -> int:
     Raises:
         ConfigurationError: `target` names no team, or two under one name.
     """
-    teams = load_teams(target)
-
-    from pointsman import telemetry
-    from pointsman.bus.jetstream import bus as jetstream
-    from pointsman.clock import SystemClock
-    from pointsman.engine.process.signals import run_until_signal
     from pointsman.engine.supervisor.engine import SupervisorEngine
 
+    teams = load_teams(target)
     name = f"supervisor-{teams[0].name}"
     engines: list[SupervisorEngine] = []
 
@@ -72,15 +76,7 @@ async def supervise(target: str, settings: Settings) -> int:
 
 async def work(targets: Sequence[str], settings: Settings) -> int:
     """Run the agents that `targets` name in this process until a signal; the exit code."""
-    from pointsman.engine.process.discovery import load_agents
-
     agents = load_agents(targets)
-
-    from pointsman import telemetry
-    from pointsman.bus.jetstream import bus as jetstream
-    from pointsman.engine.process.signals import run_until_signal
-    from pointsman.engine.worker.engine import Worker
-
     name = "-".join(agent.card.name for agent in agents)
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
@@ -104,10 +100,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     """
     if not has_dashboard():
         raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
-    from pointsman import telemetry
-    from pointsman.bus.jetstream import bus as jetstream
     from pointsman.client.client import Client
-    from pointsman.engine.process.signals import run_until_signal
     from pointsman.web.server import check_access, serve
 
     check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
@@ -143,15 +136,11 @@ def _health(
 ) -> AbstractAsyncContextManager[object]:
     if settings.health_port is None:
         return nullcontext()
-    from pointsman.engine.process.health import serve_health
-
     return serve_health(settings.health_host, settings.health_port, waiting_for, observed.exposition)
 
 
 def _observe(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
     """Telemetry until the end of `stack`; its first line is of what was meant for the settings and is none."""
-    from pointsman import telemetry
-
     observed = telemetry.setup(name, settings=settings, exposed=exposed)
     stack.push_async_callback(observed.shutdown)
     for variable, meant in misspelled().items():
@@ -178,7 +167,6 @@ def load_team(target: str) -> Team:
     teams = load_teams(target)
     if len(teams) == 1:
         return teams[0]
-    from pointsman.engine.process.discovery import load
     from pointsman_schemas.team import Team
 
     try:
@@ -193,7 +181,6 @@ def load_team(target: str) -> Team:
 
 def load_teams(target: str) -> tuple[Team, ...]:
     """All teams that `target` names. Raises `ConfigurationError` when there is none, or two have the same name."""
-    from pointsman.engine.process.discovery import load
     from pointsman_schemas.team import Team
 
     teams = load(target, Team)

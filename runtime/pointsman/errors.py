@@ -24,7 +24,7 @@ PointsmanError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pydantic import ValidationError
 
@@ -38,12 +38,8 @@ from pointsman_schemas.errors import (
     UndecodableEvent,
     UnknownEventType,
 )
+from pointsman_schemas.events import ApprovalWanted, Usage
 from pointsman_schemas.strict_json import describe
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pointsman_schemas.events import ApprovalWanted, Usage
 
 __all__ = [
     "BusUnavailable",

@@ -7,10 +7,11 @@ removed.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from pointsman.core.budget.token_bucket import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
@@ -19,9 +20,6 @@ from pointsman_schemas.base import Options, nearest
 from pointsman_schemas.claim_check import MAX_BODY
 from pointsman_schemas.ids import Token
 from pointsman_schemas.strict_json import parse_json
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 __all__ = ["Settings", "misspelled"]
 

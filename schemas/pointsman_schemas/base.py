@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -57,6 +58,4 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     Returns:
         The most similar name, or None if none is similar.
     """
-    from difflib import get_close_matches
-
     return next(iter(get_close_matches(name, list(names), 1, 0.7)), None)

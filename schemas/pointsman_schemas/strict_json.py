@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import jiter
 import pydantic
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
-from pydantic_core import core_schema, from_json, to_json
+from pydantic_core import ErrorDetails, core_schema, from_json, to_json
 
 from pointsman_schemas.errors import NotJson, UndecodableEvent
 from pointsman_schemas.ids import TOKEN_PATTERN
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 __all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
 

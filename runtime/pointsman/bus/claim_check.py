@@ -20,7 +20,7 @@ from pointsman.bus.validation import MAX_HEADERS, check_size, header_size
 from pointsman.errors import Conflict, ContractError
 from pointsman.ports.bus import Bus, Stored
 from pointsman.ports.clock import Clock
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 from pointsman_schemas.claim_check import DATAREF, Claim
 from pointsman_schemas.strict_json import describe
 

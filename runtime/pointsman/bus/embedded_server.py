@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -164,8 +165,6 @@ def _find_binary() -> str:
 def _tied(command: list[str]) -> list[str]:
     if sys.platform != "linux":
         return command
-    import os
-
     return [sys.executable, "-I", "-S", "-c", _TIE_TO_PARENT, str(os.getpid()), *command]
 
 

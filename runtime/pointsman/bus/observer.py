@@ -6,7 +6,7 @@ A message that was stored would seem not to be, else, and be dealt with as if it
 from __future__ import annotations
 
 from pointsman.ports.bus import Hop, Server, Watcher
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["ContainedWatcher"]
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pointsman.errors import ConfigurationError
+from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.network_guard import FORBIDDEN
+from pointsman.llm.offline.model import OfflineModel
+from pointsman.llm.openai import OpenAIModel
+from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.ports.model import Model
 from pointsman.util.environment import variable
 
@@ -34,20 +38,12 @@ def model_from(spec: str | None = None) -> Model:
     provider, _, name = chosen_model(spec).partition(":")
     match provider:
         case "openai":
-            from pointsman.llm.openai import OpenAIModel
-
             return OpenAIModel(name)
         case "openai-responses":
-            from pointsman.llm.openai_responses import OpenAIResponsesModel
-
             return OpenAIResponsesModel(name)
         case "anthropic":
-            from pointsman.llm.anthropic import AnthropicModel
-
             return AnthropicModel(name)
         case _:
-            from pointsman.llm.offline.model import OfflineModel
-
             return OfflineModel()
 
 

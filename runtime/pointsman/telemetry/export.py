@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from opentelemetry import metrics as otel_metrics
@@ -327,8 +328,6 @@ def _installed_here(provider: object) -> bool:
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version("pointsman")
     except PackageNotFoundError:

@@ -1,41 +1,103 @@
-"""A part of somebody's package that its other parts import, and that we do not need: loaded when it is first used."""
+"""Load parts of third-party packages on first use: `lazy_import`, and structlog, which is imported with it.
+
+The start of a process is nearly all imports. Two packages load much at once that no worker uses: structlog loads rich
+(0.15 s of CPU) for tracebacks that our configuration writes without rich, and nats-py loads its JetStream client
+(0.05 s), which `bus/jetstream` replaces. Nothing is removed: the packages behave the same, also in an application that
+uses rich or `nats.js`.
+
+This is the only mechanism for lazy imports of what others import. For an import of our own that is slow and seldom
+needed, write the import statement into the function that needs it, with the reason beside it.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["loaded_late"]
+__all__ = ["lazy_import", "structlog"]
 
 
-class _Late(ModuleType):
-    """Stands in for a module where its package names it: what is asked of it, it asks the module, which the import
-    system loads, once, and under its own lock, so that no thread finds it half loaded."""
+class _LazyModule(ModuleType):
+    """Placeholder of a module: loads the module when an attribute is read.
+
+    The import system loads it, once and under its own lock, so threads that read attributes at once never find the
+    module half loaded.
+    """
+
+    def __init__(self, name: str, attributes: frozenset[str], group: Mapping[str, _LazyModule]) -> None:
+        super().__init__(name)
+        self._lazy_attributes = attributes
+        self._lazy_group = group
 
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:  # asked for in the block, by somebody who cannot wait
-            del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
+        if self._lazy_attributes and sys.modules.get(self.__name__) is self:  # inside the block
+            if name in self._lazy_attributes:
+                return _LazyAttribute(self, name)
+            if name == "__path__":  # `from module import name` asks whether the module is a package
+                raise AttributeError(name)
+        return self._lazy_load(name)
+
+    def _lazy_load(self, name: str) -> Any:
+        # The placeholders of the group are removed from sys.modules before a module of the group is loaded: modules of
+        # one package import each other, and a module beneath a placeholder would be loaded twice.
+        for module, placeholder in self._lazy_group.items():
+            if sys.modules.get(module) is placeholder:
+                del sys.modules[module]
+        for module in self._lazy_group:
+            import_module(module)
+        return getattr(sys.modules[self.__name__], name)
+
+
+class _LazyAttribute:
+    """Placeholder of a function or class that was imported by name: loads its module when it is called or read."""
+
+    def __init__(self, module: _LazyModule, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module._lazy_load(self._name), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._module._lazy_load(self._name)(*args, **kwargs)
 
 
 @contextmanager
-def loaded_late(name: str) -> Iterator[None]:
-    """Whoever imports the module `name` of a package in the block gets it unloaded. Where the package has been imported
-    already, nothing is changed."""
-    package, _, part = name.rpartition(".")
-    if package in sys.modules:
+def lazy_import(*names: str) -> Iterator[None]:
+    """Replace the modules `names`, for imports inside the block, by placeholders that load the modules on first use.
+
+    Nothing is changed if a package of `names` has been imported already.
+
+    Args:
+        names: Modules that a package imports whole, such as `nats.js`, or `module:attribute` for a function or class
+            that a package imports by name and only calls later. Any other attribute that is read inside the block loads
+            all modules of the block at once.
+    """
+    attributes: dict[str, set[str]] = {}
+    for each in names:
+        module, _, attribute = each.partition(":")
+        attributes.setdefault(module, set()).update(filter(None, [attribute]))
+    if any(module.partition(".")[0] in sys.modules for module in attributes):
         yield
         return
-    late = sys.modules[name] = _Late(name)
+    group: dict[str, _LazyModule] = {}
+    group |= {module: _LazyModule(module, frozenset(of), group) for module, of in attributes.items()}
+    sys.modules.update(group)
     try:
         yield
     finally:
-        waits = sys.modules.get(name) is late
-        if waits:  # in the way of whoever imports it next, or a part of it: that part would be loaded twice
-            del sys.modules[name]
-    if waits:
-        setattr(sys.modules[package], part, late)
+        waiting = [module for module, placeholder in group.items() if sys.modules.get(module) is placeholder]
+        for module in waiting:  # left there, a later import of a submodule would load the module a second time
+            del sys.modules[module]
+    for module in waiting:
+        package, _, part = module.rpartition(".")
+        if package in sys.modules:
+            setattr(sys.modules[package], part, group[module])
+
+
+with lazy_import("rich", "rich.console:Console", "rich.pretty", "rich.traceback:Traceback"):
+    import structlog

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["in_thread", "threads_left"]
 

@@ -221,37 +221,6 @@ def test_an_endpoint_that_is_no_url_is_bad_and_shown(endpoint: str, monkeypatch:
     assert "http://127.0.0.1:4318" in telemetry["advice"]
 
 
-def loaded_by(code: str, *watched: str) -> list[str]:
-    """Which modules of the `watched` packages a new interpreter has loaded after `code`."""
-    code = f"import sys\n{code}\nprint(*sorted(name for name in sys.modules if name.split('.')[0] in {watched}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    return done.stdout.splitlines()[-1].split()
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["worker", "--help"], ["dead", "list", "--help"], ["--version"]])
-def test_help_loads_nothing_but_what_can_be_typed(arguments: list[str]) -> None:
-    invoked = f"CliRunner().invoke(app, {arguments})"
-    code = f"from typer.testing import CliRunner\nfrom pointsman.cli.declared import app\n{invoked}"
-
-    checking = () if len(arguments) > 1 else ("pydantic",)  # by which Typer itself reads the options of one command
-    loaded = loaded_by(code, "pointsman", "pointsman_schemas", "nats", "opentelemetry", "rich", *checking)
-
-    assert [name for name in loaded if not name.startswith("pointsman.cli.declared")] == [
-        "pointsman", "pointsman.cli", "pointsman.cli.render", "pointsman.cli.render.output",
-    ]  # fmt: skip
-
-
-def test_a_process_of_a_system_loads_nothing_that_only_a_terminal_needs() -> None:
-    loaded = loaded_by(
-        "import pointsman.cli.commands.serve", "pointsman", "rich", "nats", "starlette", "openai", "anthropic"
-    )
-
-    assert [name for name in loaded if not name.startswith("pointsman")] == []
-    assert not {"pointsman.client", "pointsman.cli.render.outcome", "pointsman.web", "pointsman.core.decide"} & set(
-        loaded
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "built"),
     [(["list", "--help"], ["list"]), (["eval", "--help"], ["eval"]), (["worker"], ["worker"])],

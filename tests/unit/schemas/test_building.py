@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from typing import Any
+
+from pydantic import ConfigDict, create_model
 
 _ALL = """
 import importlib, pkgutil, pointsman_schemas, pointsman.core
@@ -35,3 +39,32 @@ def test_reading_an_event_builds_that_one_and_not_each_of_its_parts() -> None:
     read = "from pointsman_schemas.log import Commit\nbefore = built()\nCommit(number=1, entries=())"
 
     assert said(read, "print(*sorted(set(built()) - set(before)))") == "Commit"
+
+
+def test_model_that_several_threads_use_first_is_whole_in_each() -> None:
+    """pydantic builds it under a lock from 2.14 on."""
+    failed: list[BaseException] = []
+
+    def use(model: Any, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            for _ in range(20):
+                assert model(text="x").model_dump_json() == '{"text":"x"}'
+        except BaseException as error:
+            failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            model = create_model("Shared", __config__=ConfigDict(defer_build=True), text=(str, ...))
+            start = threading.Barrier(6)
+            threads = [threading.Thread(target=use, args=(model, start)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+
+    assert failed == []

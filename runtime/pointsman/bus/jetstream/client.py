@@ -10,9 +10,9 @@ from typing import Any, SupportsIndex, TypeVar
 
 from pointsman.bus.jetstream.protocol import Arrival, Inbox, header_lines
 from pointsman.ports.bus import Server
-from pointsman.util.lazy_import import loaded_late
+from pointsman.util.lazy_import import lazy_import
 
-with loaded_late("nats.js"):  # two thirds of the package; what it does, `jetstream` does here
+with lazy_import("nats.js"):  # two thirds of nats-py, which `bus.jetstream` replaces
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg

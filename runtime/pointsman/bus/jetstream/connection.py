@@ -15,7 +15,7 @@ from pointsman.bus.jetstream.request_reply import Asking
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.ports.bus import Server
 from pointsman.settings import Settings
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["RECONNECT", "NatsConnection"]
 

@@ -15,7 +15,7 @@ from pointsman.bus.jetstream.protocol import Arrival, HandingConnection, Inbox
 from pointsman.bus.jetstream.pull_consumer import PullDelivery
 from pointsman.errors import BusUnavailable
 from pointsman.ports.bus import Delivery, Stored
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Handing"]

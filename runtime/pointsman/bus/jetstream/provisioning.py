@@ -11,7 +11,7 @@ from pointsman.errors import BusUnavailable, ConfigurationError, PeerError, Unkn
 from pointsman.ports.bus import StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["StreamKeeper"]

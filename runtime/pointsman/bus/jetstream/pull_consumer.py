@@ -20,7 +20,7 @@ from pointsman.bus.jetstream.protocol import (
 )
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.ports.bus import Stored
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["Pull", "PullConsumer", "PullDelivery", "ack_waits", "durable"]
 

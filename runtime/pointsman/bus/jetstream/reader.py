@@ -26,7 +26,7 @@ from pointsman.bus.jetstream.pull_consumer import Pull
 from pointsman.bus.validation import own_headers
 from pointsman.errors import BusUnavailable, PeerError
 from pointsman.ports.bus import Stored
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["StreamReader"]
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pointsman.bus.jetstream.stream_config import MARKER
 from pointsman.ports.bus import Stored
 from pointsman.ports.clock import Clock
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import token

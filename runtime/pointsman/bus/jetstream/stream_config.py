@@ -9,7 +9,7 @@ from typing import Any
 from pointsman.bus.jetstream.protocol import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.settings import Settings
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs", "unattended"]

@@ -13,7 +13,7 @@ from pointsman.bus.validation import check_filter
 from pointsman.errors import BusUnavailable
 from pointsman.ports.bus import Service, Stored
 from pointsman.ports.clock import Clock
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["Listening"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pointsman.bus.validation import matches
 from pointsman.ports.bus import Delivery, Stored
-from pointsman.structured import structlog
+from pointsman.util.lazy_import import structlog
 
 __all__ = ["Listening"]
 
