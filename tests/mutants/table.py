@@ -34,7 +34,7 @@ MUTANTS = (
     # Mechanisms
     _runtime(
         "M1", "engine/process/handoff_codec.py", "    if said != (address.agent, address.workflow, address.task, address.attempt):",
-        "    if False:", "unit/engine/test_worker_arrivals.py::test_bad_handoffs_are_dead_lettered_and_good_ones_go_on",
+        "    if False:", "unit/engine/worker/test_handoffs.py::test_bad_handoffs_are_dead_lettered_and_good_ones_go_on",
     ),
     _runtime(
         "M1", "engine/log/requests.py", "            if said != addressed:", "            if False:",
@@ -47,20 +47,20 @@ MUTANTS = (
     ),
     _core(
         "M3", "decide.py", "        if dependency.status not in SETTLED:", "        if False:",
-        "test_tasks.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
+        "test_decide.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
     ),
     _core(
         "M3", "outbox.py", "tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)",
         "tuple(report(done) for done in state.work())",
-        "test_tasks.py::test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others",
+        "test_decide.py::test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others",
     ),
     _core(
         "M4", "decide.py", "            draft.moved.extend(state.dependants.get(task_id, ()))", "            pass",
-        "test_tasks.py::test_a_failure_skips_the_whole_chain_behind_it_at_once",
+        "test_decide.py::test_a_failure_skips_the_whole_chain_behind_it_at_once",
     ),
     _core(
         "M4", "completion/synthesis.py", "        gaps=gaps(state),", "        gaps=(),",
-        "test_tasks.py::test_the_synthesizer_is_told_of_the_gaps",
+        "test_decide.py::test_the_synthesizer_is_told_of_the_gaps",
     ),
     _core(
         "M5", "planning/planner.py", "    return check_plan(plan, names, limits, started, skills)", "    return ()",
@@ -157,11 +157,11 @@ MUTANTS = (
     _core(
         "M13", "completion/synthesis.py", "        return end(draft, Phase.FAILED, no_answer(state), reason)",
         "        return end(draft, Phase.FAILED, None, reason)",
-        "test_tasks.py::test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why",
+        "test_decide.py::test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why",
     ),
     _core(
         "M13", "attempts/failures.py", "Phase.PARTIAL, bare_results(draft), reason)", "Phase.PARTIAL, None, reason)",
-        "test_tasks.py::test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer",
+        "test_decide.py::test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer",
     ),
     _core(
         "M14", "limits.py", '        return _stop_work(draft, "deadline", reached)', "        return None",
@@ -174,21 +174,21 @@ MUTANTS = (
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "        limit = min(left, self._agent.card.timeout)", "        limit = left",
-        "unit/engine/test_worker_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
+        "unit/engine/worker/test_agent_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "        limit = min(left, self._agent.card.timeout)",
         "        limit = self._agent.card.timeout",
-        "unit/engine/test_worker_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
+        "unit/engine/worker/test_agent_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "                self._context.cancel()", "                pass",
-        "unit/engine/test_worker_slots.py::test_the_hard_deadline_ends_an_attempt_and_frees_its_slot",
+        "unit/engine/worker/test_agent_slots.py::test_the_hard_deadline_ends_an_attempt_and_frees_its_slot",
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "            execution.cancel()\n            await asyncio.wait(",
         "            await asyncio.wait(",
-        "unit/engine/test_worker_slots.py::test_a_handler_that_could_not_be_stopped_is_said_to_run_on",
+        "unit/engine/worker/test_agent_slots.py::test_a_handler_that_could_not_be_stopped_is_said_to_run_on",
     ),
     _core(
         "M15", "budget/token_bucket.py", "    if wait > 0:", "    if False:",
@@ -204,20 +204,20 @@ MUTANTS = (
     ),
     _runtime(
         "M15", "engine/worker/engine.py", "                    max_in_flight=desk.agent.card.max_in_flight,\n", "",
-        "unit/engine/test_worker_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
+        "unit/engine/worker/test_agent_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
     ),
     _core(
         "M16", "model/agent_health.py", "(self.ahead + more) / slots", "more / slots",
-        "test_skills.py::test_the_idle_agent_gets_the_work",
+        "tasks/test_skills.py::test_the_idle_agent_gets_the_work",
     ),
     _core(
         "M16", "model/agent_health.py", "(usual if self.seconds is None else self.seconds)", "usual",
-        "test_skills.py::test_the_slower_of_two_gets_less",
+        "tasks/test_skills.py::test_the_slower_of_two_gets_less",
     ),
-    _core("M16", "model/agent_health.py", "/ slots", "/ 1", "test_skills.py::test_more_hands_take_more"),
+    _core("M16", "model/agent_health.py", "/ slots", "/ 1", "tasks/test_skills.py::test_more_hands_take_more"),
     _core(
         "M17", "completion/synthesis.py", "    if not (found := found_disagreements(state)):", "    if not (found := ()):",
-        "test_judging.py::test_a_contradiction_is_decided_before_the_answer_is_written",
+        "completion/test_conflicts.py::test_a_contradiction_is_decided_before_the_answer_is_written",
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
@@ -236,16 +236,16 @@ MUTANTS = (
         "        }\n"
         "        self.tools = {**others, **self.tools}\n"
         '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
-        "unit/llm/test_tool_loop.py::test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for",
+        "unit/authoring/test_tool_turns.py::test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for",
     ),
     _runtime(
         "M19", "authoring/llm_agent.py", "range(1, self._turns + 1)", "range(1, self._turns + 2)",
-        "unit/llm/test_tool_loop.py::test_the_loop_ends_after_its_turns_with_a_reason",
+        "unit/authoring/test_tool_turns.py::test_the_loop_ends_after_its_turns_with_a_reason",
     ),
     _runtime(
         "M19", "authoring/tools.py", "        except (Exception, SystemExit) as error:",
         "        except ZeroDivisionError as error:",
-        "unit/llm/test_tool_loop.py::test_what_a_model_gets_wrong_is_told_to_it",
+        "unit/authoring/test_tool_turns.py::test_what_a_model_gets_wrong_is_told_to_it",
         "unit/authoring/test_tools.py::test_exceptions_and_values_that_are_no_json_are_results",
     ),
     _core(
@@ -282,11 +282,11 @@ MUTANTS = (
     ),
     _core(
         "M21", "completion/outcome.py", "sum(task.busy for task in state.tasks.values()),", "0.0,",
-        "test_tasks.py::test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other",
+        "test_decide.py::test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other",
     ),
     _core(
         "M22", "evolve.py", "        state = changed(state, usage=state.usage + entry.result.usage)\n", "",
-        "test_tasks.py::test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow",
+        "test_decide.py::test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow",
     ),
     _core(
         "M22", "completion/synthesis.py", "    if not (found := found_disagreements(state)):",
@@ -309,16 +309,16 @@ MUTANTS = (
     _runtime(
         "M24", "authoring/agent_factory.py", "            tools=[self._tools[name] for name in wanted],",
         "            tools=list(self._tools.values()),",
-        "unit/llm/test_agent_factory.py::test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach",
+        "unit/authoring/test_agent_factory.py::test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach",
     ),
     _runtime(
         "M24", "authoring/agent_factory.py", "            instructions=need.instructions,", '            instructions="Help.",',
-        "unit/llm/test_agent_factory.py::test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need",
+        "unit/authoring/test_agent_factory.py::test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need",
     ),
     _runtime(
         "M24", "authoring/agent_factory.py", "            model=self._standing.models,\n            **self._limits,",
         "            model=self._standing.models,",
-        "unit/llm/test_agent_factory.py::test_what_is_made_has_the_bounds_of_its_factory",
+        "unit/authoring/test_agent_factory.py::test_what_is_made_has_the_bounds_of_its_factory",
     ),
     # The protocol
     _runtime(
@@ -362,44 +362,44 @@ MUTANTS = (
     _runtime(
         "result before acknowledgement", "engine/worker/handoff_processor.py", '        passed("worker.ran")',
         '        await job.delivery.ack()\n        passed("worker.ran")',
-        "unit/engine/test_worker_answers.py::test_nothing_is_acknowledged_before_the_result_is_stored",
+        "unit/engine/worker/test_results.py::test_nothing_is_acknowledged_before_the_result_is_stored",
     ),
     _runtime(
         "one result an attempt", "engine/process/retrying.py",
         "            await bus.publish(subject, body, headers, expect=0)",
         "            await bus.publish(subject, body, headers)",
-        "unit/engine/test_worker_answers.py::test_the_first_answer_stands",
+        "unit/engine/worker/test_results.py::test_the_first_answer_stands",
     ),
     _runtime(
         "an answered handoff is not run again", "engine/worker/handoff_processor.py",
         "        if maybe_known and await self._has_result(handoff):", "        if False:",
-        "unit/engine/test_worker_arrivals.py::test_a_redelivered_handoff_with_a_result_is_not_run_again",
+        "unit/engine/worker/test_handoffs.py::test_a_redelivered_handoff_with_a_result_is_not_run_again",
     ),
     _runtime(
         "a handoff that kills its workers is given up", "engine/worker/handoff_processor.py",
         "        if job.delivery.delivered > most:", "        if False:",
-        "unit/engine/test_worker_arrivals.py::test_a_handoff_that_kills_its_workers_is_given_up",
+        "unit/engine/worker/test_handoffs.py::test_a_handoff_that_kills_its_workers_is_given_up",
     ),
     _core(
         "a late result counts for nothing", "decide.py",
         "    if task.attempt != result.attempt or not task.live:", "    if False:",
-        "test_tasks.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
-        "test_tasks.py::test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays",
+        "test_decide.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
+        "test_decide.py::test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays",
     ),
     _core(
         "a foreign result counts for nothing", "decide.py", "    if task.agent != result.agent:", "    if False:",
-        "test_tasks.py::test_a_foreign_result_is_recorded_once_and_changes_nothing",
+        "test_decide.py::test_a_foreign_result_is_recorded_once_and_changes_nothing",
     ),
     _core(
         "a redelivered result changes nothing", "decide.py", "    if task.event_id == received.event_id:",
         "    if False:",
-        "test_tasks.py::test_a_redelivered_result_changes_nothing",
+        "test_decide.py::test_a_redelivered_result_changes_nothing",
     ),
     _core(
         "nothing follows the end", "decide.py",
         "        if draft.state is not None and draft.state.ended:\n            break",
         "        if False:\n            break",
-        "test_tasks.py::test_nothing_is_recorded_after_the_end",
+        "test_decide.py::test_nothing_is_recorded_after_the_end",
     ),
     _core(
         "a plan gives no way to what a person is asked about", "budget/team_quota.py",
@@ -429,12 +429,12 @@ MUTANTS = (
     _runtime(
         "a yes is for one call, also one of code", "authoring/attempt_record.py",
         "            self.begin_allowed(call.id, call.name, arguments)", "            pass",
-        "unit/engine/test_allowed_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
+        "unit/engine/worker/test_approved_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
     ),
     _runtime(
         "a yes is for one call, also one of code", "authoring/tools.py",
         "            kept = self.approval and from_code", "            kept = False",
-        "unit/engine/test_allowed_calls.py::"
+        "unit/engine/worker/test_approved_calls.py::"
         "test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next",
     ),
     _runtime(

@@ -55,7 +55,7 @@ def test_a_planted_fault_is_noticed(mutant: Mutant, tree: Path) -> None:
 
 def test_a_change_that_breaks_nothing_survives_and_one_that_breaks_more_than_a_test_is_told_apart(tree: Path) -> None:
     file, text = "runtime/pointsman/core/model/agent_health.py", "seconds: float | None = None"
-    test = "unit/core/test_skills.py::test_the_idle_agent_gets_the_work"
+    test = "unit/core/tasks/test_skills.py::test_the_idle_agent_gets_the_work"
 
     survived = planted(Mutant("nothing", file, text, f"{text}  # the same", (test,)), tree, 2)
     broke = planted(Mutant("all", file, text, "seconds: float | None = None None", (test,)), tree, 3)

@@ -30,7 +30,7 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.plan import Plan, PlannedTask
 
-PAGE = Path(__file__).parents[3] / "docs" / "state-machine.md"
+PAGE = Path(__file__).parents[4] / "docs" / "state-machine.md"
 
 
 def test_the_page_in_the_docs_is_drawn_from_the_tables() -> None:
