@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos cases bench bench-smoke constraints dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas simulate mutants chaos cases reading-path bench bench-smoke constraints dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -62,6 +62,9 @@ chaos: $(STAMP)  ## kill brokers and processes and break networks for ten minute
 # In sequence: these tests measure CPU time and memory, and most of them use the whole machine.
 cases: $(STAMP)  ## test faults reported of other systems at full size: an hour, 20 GB of disk, and a package index
 	POINTSMAN_CASES=reported $(BIN)/pytest -m sized -s -v
+
+reading-path: $(STAMP)  ## print the modules of the core that a reader follows from a request to its handoff
+	PYTHONPATH=tests $(BIN)/python -m support.reading_path
 
 bench: $(STAMP)  ## run the benchmark
 	$(BIN)/python -m benchmarks

@@ -24,7 +24,7 @@ def _sources() -> dict[str, str]:
 
 
 def _import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return for each module the modules that it names in an import statement, wherever the statement stands.
+    """Return for each module the modules that its import statements name, those in functions included.
 
     `from a import b` counts as an import of `a.b` if that is a module, and of `a` otherwise. The `__init__` modules
     that Python runs on the way to a submodule do not count: a package that re-exports its submodules would be a cycle.
@@ -44,7 +44,7 @@ def _import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def _find_cycle(sources: Mapping[str, str]) -> str:
-    """Return one cycle as text, importing module first, or an empty string if there is none."""
+    """Return one cycle as text, importing module first, or an empty string without a cycle."""
     try:
         TopologicalSorter(_import_graph(sources)).prepare()
     except CycleError as error:

@@ -1,7 +1,7 @@
 """nats-py still has each method that `NatsClient` overrides and each private name that it uses.
 
 nats-py promises nothing about these names, so pyproject.toml caps nats-py below its next minor release. An upgrade
-begins here: mend `bus/jetstream/client.py` for each failure, then write the new form into the table.
+begins here: correct `bus/jetstream/client.py` for each failure, then write the new form into the table.
 """
 
 from __future__ import annotations
