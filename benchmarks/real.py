@@ -117,7 +117,7 @@ class RealSystem:
 
     def _streams(self) -> list[str]:
         subjects = self.client.subjects
-        apart = [subjects.handoffs_stream] if self.bus.forgets else []
+        apart = [subjects.handoff_stream] if self.bus.forgets else []
         return [subjects.work_stream, *apart, subjects.log_stream]
 
     async def start(self, part: str, *arguments: str) -> None:
@@ -141,7 +141,7 @@ class RealSystem:
 
     async def _listen(self) -> None:
         """Read all outcomes with one reader: a reader for each workflow would cost a consumer each."""
-        async for stored in self.bus.follow("log", [self.client.subjects.outcomes_of(TEAM.name)]):
+        async for stored in self.bus.follow("log", [self.client.subjects.team_outcomes(TEAM.name)]):
             future = self._waiting.setdefault(stored.subject.split(".")[-1], asyncio.get_running_loop().create_future())
             with suppress(asyncio.InvalidStateError):
                 future.set_result(stored)

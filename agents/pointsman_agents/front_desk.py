@@ -20,7 +20,7 @@ from pointsman_agents.customer_service.technical import technical
 from pointsman_agents.samples import USE_TOOLS, fitting
 from pointsman_schemas.card import Role
 from pointsman_schemas.role_io import Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, Router, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Router, Team
 
 __all__ = ["SAMPLE_REQUEST", "account", "billing", "policy", "response", "team", "technical"]
 
@@ -72,6 +72,6 @@ team = Team(
     description="Answers customers about billing, the API, their accounts, and policies",
     skills=("support",),
     agents=("billing", "technical", "account", "policy"),
-    strategy=Router(threshold=0.4, synthesizer="response", escalate=Supervisor()),
+    strategy=Router(threshold=0.4, synthesizer="response", escalate=PlanAndExecute()),
     limits=Limits(deadline=120.0, task_timeout=60.0, tokens=100_000),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman_schemas.card import Role
-from pointsman_schemas.role_io import JudgeInput, Ruling
+from pointsman_schemas.role_io import ConflictRuling, JudgeInput
 
 __all__ = ["judge"]
 
@@ -16,7 +16,7 @@ judge = LLMAgent(
     instructions=Path(__file__).with_suffix(".md"),
     role=Role.JUDGE,
     input=JudgeInput,
-    output=Ruling,
+    output=ConflictRuling,
     output_name="ruling",
     turns=2,  # the ruling, and one repair of its form
     concurrency=32,

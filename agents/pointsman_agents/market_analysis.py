@@ -15,7 +15,7 @@ from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.llm.offline.keyword_matching import FITS, Described, Matcher
 from pointsman_agents.samples import USE_TOOLS
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "analyst", "researcher", "team", "writer"]
 
@@ -153,7 +153,7 @@ team = Team(
     name="market-analysis",
     description="Compares companies: figures, growth and positioning",
     agents=("researcher", "analyst", "writer"),
-    strategy=Supervisor(
+    strategy=PlanAndExecute(
         instructions="Each part of the request is a task of its own for researcher, side by side. Analyst needs "
         "researcher. Writer needs researcher and analyst."
     ),

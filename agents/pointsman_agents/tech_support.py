@@ -14,8 +14,8 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS, fitting
-from pointsman_schemas.ids import derived_id
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "documenter", "escalator", "team", "troubleshooter"]
 
@@ -54,7 +54,7 @@ def find_guide(question: str) -> Found:
 @tool(idempotent=True)
 def open_ticket(problem: str, context: Context) -> Found:
     """Open a ticket for a person to look at."""
-    number = derived_id(context.idempotency_key, length=8)
+    number = derive_id(context.idempotency_key, length=8)
     return Found(found=True, summary=f"Ticket {number} is open; a person will look at: {problem}")
 
 
@@ -87,7 +87,7 @@ team = Team(
     name="tech-support",
     description="Diagnoses technical problems, explains how things are done, and hands over to a person",
     agents=("troubleshooter", "documenter", "escalator"),
-    strategy=Supervisor(
+    strategy=PlanAndExecute(
         fallback="documenter",
         instructions="Choose one agent, the primary, and give it the request. Choose a secondary agent only for a part "
         "of the request that the primary cannot serve.",

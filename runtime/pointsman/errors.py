@@ -2,12 +2,12 @@
 
 PointsmanError
 ├── ContractError            an event or a value does not fit the wire contract (pointsman_schemas.errors)
-│   ├── InvalidToken         a name cannot stand in a subject
-│   ├── UndecodableEvent     headers or body cannot be read
-│   ├── LostBody             a body that is kept apart is gone, or is another one
-│   ├── UnknownEventType     a type or version this release does not know
-│   ├── OversizeEvent        larger than an event may be
-│   └── NotJson              a value that strict JSON cannot carry
+│   ├── InvalidTokenError         a name cannot stand in a subject
+│   ├── UndecodableEventError     headers or body cannot be read
+│   ├── BodyLostError             a body that is kept apart is gone, or is another one
+│   ├── UnknownEventTypeError     a type or version this release does not know
+│   ├── OversizeEventError        larger than an event may be
+│   └── NotJsonError              a value that strict JSON cannot carry
 ├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
 ├── NotFound                 the workflow, agent or dead letter that was asked for does not exist
 ├── PeerError                the other side's: broker or model provider
@@ -29,38 +29,38 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from pointsman_schemas.errors import (
+    BodyLostError,
     ContractError,
-    InvalidToken,
-    LostBody,
-    NotJson,
-    OversizeEvent,
+    InvalidTokenError,
+    NotJsonError,
+    OversizeEventError,
     PointsmanError,
-    UndecodableEvent,
-    UnknownEventType,
+    UndecodableEventError,
+    UnknownEventTypeError,
 )
-from pointsman_schemas.events import ApprovalWanted, Usage
+from pointsman_schemas.events import ToolApprovalRequest, Usage
 from pointsman_schemas.strict_json import describe
 
 __all__ = [
+    "BodyLostError",
     "BusUnavailable",
     "ConfigurationError",
     "Conflict",
     "ContractError",
-    "InvalidToken",
+    "InvalidTokenError",
     "InvariantError",
-    "LostBody",
     "ModelError",
     "NeedsApproval",
     "NotFound",
-    "NotJson",
-    "OversizeEvent",
+    "NotJsonError",
+    "OversizeEventError",
     "PeerError",
     "PointsmanError",
     "Refused",
     "StreamLost",
     "TaskError",
-    "UndecodableEvent",
-    "UnknownEventType",
+    "UndecodableEventError",
+    "UnknownEventTypeError",
     "UnknownOutcome",
     "describe_error",
 ]
@@ -173,7 +173,7 @@ class NeedsApproval(TaskError):
 
     kind = "needs_approval"
 
-    def __init__(self, calls: Sequence[ApprovalWanted]) -> None:
+    def __init__(self, calls: Sequence[ToolApprovalRequest]) -> None:
         names = ", ".join(dict.fromkeys(call.tool for call in calls))
         super().__init__(f"a person must allow the use of {names}")
         self.calls = tuple(calls)

@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails
 from pointsman.core.budget.token_bucket import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
 from pointsman.util.environment import variables
-from pointsman_schemas.base import Options, nearest
-from pointsman_schemas.claim_check import MAX_BODY
+from pointsman_schemas.base import Options, closest_match
+from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import Token
 from pointsman_schemas.strict_json import parse_json
 
@@ -73,7 +73,7 @@ class Settings(Options, BaseModel):
     retention_days: Annotated[float, Field(gt=0)] = 30.0
     """How long logs are kept after the end of their workflow, and dead letters. What was done for it is kept for 7 days
     at most."""
-    max_body: Annotated[int, Field(ge=1024)] = MAX_BODY
+    max_body: Annotated[int, Field(ge=1024)] = MAX_BODY_BYTES
     """Bytes of headers and body that one event may have. What does not fit into one message of the broker is kept in
     the object store. A process holds the bodies it works on, and reads JSON at some 50 MB a second."""
     artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
@@ -175,7 +175,7 @@ def misspelled(environment: Mapping[str, str] | None = None) -> Mapping[str, str
     known = {name.upper() for name in Settings.model_fields}
     found = variables(_PREFIX) if environment is None else variables(_PREFIX, environment)
     given = sorted(name.removeprefix(_PREFIX) for name in found)
-    like = {f"{_PREFIX}{name}": nearest(name, known) for name in given if name not in known}
+    like = {f"{_PREFIX}{name}": closest_match(name, known) for name in given if name not in known}
     return {name: f"{_PREFIX}{meant}" for name, meant in like.items() if meant}
 
 

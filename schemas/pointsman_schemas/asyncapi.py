@@ -48,9 +48,9 @@ EVENTS: tuple[type[Event], ...] = (
 )
 """All events, in the order in which they occur in a workflow."""
 
-_VERSION = "1.0.0"  # of the contract: major when an event's version changes, minor when something is added
+_CONTRACT_VERSION = "1.0.0"  # of the contract: major when an event's version changes, minor when something is added
 _ATTEMPT = 1_000_000_007  # placeholder of {attempt} in an address, because the builders need a number
-_S = Subjects("_namespace_")  # builds addresses: `_name_` becomes `{name}`
+_SUBJECTS = Subjects("_namespace_")  # builds addresses: `_name_` becomes `{name}`
 
 _PARAMETERS = {
     "namespace": "The tenant; `pointsman` unless configured.",
@@ -95,7 +95,7 @@ class _Channel:
 _CHANNELS = (
     _Channel(
         "request",
-        _S.request("_team_"),
+        _SUBJECTS.request("_team_"),
         "WORK",
         "Requests of callers to a team. Bare JSON without headers is accepted. With `ce-id` or `Nats-Msg-Id`, a "
         "request that is sent twice starts one workflow.",
@@ -106,7 +106,7 @@ _CHANNELS = (
     ),
     _Channel(
         "handoff",
-        _S.handoff("_agent_", "_workflow_", "_task_", _ATTEMPT),
+        _SUBJECTS.handoff("_agent_", "_workflow_", "_task_", _ATTEMPT),
         "WORK",
         "One attempt at one task, for one agent. The subject is unique to the attempt, so a handoff that is sent twice "
         "is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS. A handoff "
@@ -115,11 +115,11 @@ _CHANNELS = (
         (("supervisor", "Send a task to an agent."),),
         (("agent", "Do the task, publish its result on `return_to`, then acknowledge."),),
         queue="agent-{agent}",
-        consumes=_S.handoffs_of("_agent_"),
+        consumes=_SUBJECTS.agent_handoffs("_agent_"),
     ),
     _Channel(
         "step",
-        _S.step("_workflow_", "_task_", _ATTEMPT, "_name_"),
+        _SUBJECTS.step("_workflow_", "_task_", _ATTEMPT, "_name_"),
         "WORK",
         "An answer of a model or a result of a tool within an attempt. Publish with "
         "`Nats-Expected-Last-Subject-Sequence: 0` before acting on it. A redelivered attempt continues from its steps.",
@@ -129,40 +129,40 @@ _CHANNELS = (
     ),
     _Channel(
         "result",
-        _S.result("_team_", "_workflow_", "_agent_", "_task_", _ATTEMPT),
+        _SUBJECTS.result("_team_", "_workflow_", "_agent_", "_task_", _ATTEMPT),
         "WORK",
         "The result of one attempt. Publish with `Nats-Expected-Last-Subject-Sequence: 0`: the first result counts.",
         (Result,),
         (("agent", "Publish the result of the attempt."),),
         (("supervisor", "Accept the result if its attempt is the current one."),),
         queue="inbox-{team}",
-        consumes=_S.inbox_of("_team_"),
+        consumes=_SUBJECTS.team_inbox("_team_"),
     ),
     _Channel(
         "control",
-        _S.control("_team_", "_workflow_", "_id_"),
+        _SUBJECTS.control("_team_", "_workflow_", "_id_"),
         "WORK",
         "Commands of a person or a system to a running workflow.",
         (Control,),
         (("caller", "Control a running workflow."),),
         (("supervisor", "Execute the command, once."),),
         queue="inbox-{team}",
-        consumes=_S.inbox_of("_team_"),
+        consumes=_SUBJECTS.team_inbox("_team_"),
     ),
     _Channel(
         "timer",
-        _S.timer("_team_", "_workflow_", "_name_"),
+        _SUBJECTS.timer("_team_", "_workflow_", "_name_"),
         "WORK",
         "A timer that fired. The broker publishes it from a schedule.",
         (Timer,),
         (),
         (("supervisor", "Check the deadlines of the workflow."),),
         queue="inbox-{team}",
-        consumes=_S.inbox_of("_team_"),
+        consumes=_SUBJECTS.team_inbox("_team_"),
     ),
     _Channel(
         "schedule",
-        _S.schedule("_workflow_", "_name_"),
+        _SUBJECTS.schedule("_workflow_", "_name_"),
         "WORK",
         "A scheduled message of JetStream: a timer, or a handoff that is delayed before a retry. "
         "`Nats-Schedule-Target` is the subject on which the broker publishes it.",
@@ -172,7 +172,7 @@ _CHANNELS = (
     ),
     _Channel(
         "log",
-        _S.log("_team_", "_workflow_"),
+        _SUBJECTS.log("_team_", "_workflow_"),
         "LOG",
         "A workflow's log, which is its state. Each commit is a compare-and-set on the subject's last sequence.",
         (Commit,),
@@ -181,7 +181,7 @@ _CHANNELS = (
     ),
     _Channel(
         "event",
-        _S.event("_workflow_", "_name_"),
+        _SUBJECTS.event("_workflow_", "_name_"),
         "LOG",
         "Reports of agents at work, stored beside the log.",
         (Progress,),
@@ -190,16 +190,16 @@ _CHANNELS = (
     ),
     _Channel(
         "approval",
-        _S.approval("_workflow_", "_id_"),
+        _SUBJECTS.approval("_workflow_", "_id_"),
         "LOG",
         "An approval request to a person. It is open until a control event answers it or it expires.",
         (Approval,),
         (("supervisor", "Ask a person."),),
-        (("reader", "Show the request to a person, and publish the answer on `answer_to`."),),
+        (("reader", "Show the request to a person, and publish the answer on `reply_to`."),),
     ),
     _Channel(
         "cancellation",
-        _S.live("_workflow_", "cancelled"),
+        _SUBJECTS.live("_workflow_", "cancelled"),
         None,
         "Tasks whose results are no longer needed. Core NATS: only current subscribers receive it.",
         (Cancellation,),
@@ -208,7 +208,7 @@ _CHANNELS = (
     ),
     _Channel(
         "delta",
-        _S.live("_workflow_", "delta"),
+        _SUBJECTS.live("_workflow_", "delta"),
         None,
         "Text that a model is writing. Core NATS: only current subscribers receive it.",
         (Delta,),
@@ -217,7 +217,7 @@ _CHANNELS = (
     ),
     _Channel(
         "outcome",
-        _S.outcome("_team_", "_workflow_"),
+        _SUBJECTS.outcome("_team_", "_workflow_"),
         "LOG",
         "The one final answer of a workflow.",
         (Outcome,),
@@ -226,7 +226,7 @@ _CHANNELS = (
     ),
     _Channel(
         "deadLetter",
-        _S.dead("_origin_", "_workflow_", "_id_"),
+        _SUBJECTS.dead_letter("_origin_", "_workflow_", "_id_"),
         "DEAD",
         "An event that could not be processed, with the cause. The workflow is `none` if it is unknown.",
         (DeadLetter,),
@@ -249,7 +249,7 @@ def document() -> dict[str, Any]:
         "asyncapi": "3.0.0",
         "info": {
             "title": "Pointsman",
-            "version": _VERSION,
+            "version": _CONTRACT_VERSION,
             "description": "The messages between the processes of Pointsman over NATS JetStream. The id of an "
             "operation begins with the peer that performs it. Any system that publishes requests is a caller, and any "
             "process that consumes handoffs under a name is an agent.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Frozen", "Options", "nearest", "no_such"]
+__all__ = ["Frozen", "Options", "closest_match", "unknown_name_message"]
 
 
 class Frozen(BaseModel):
@@ -30,11 +30,11 @@ class Options:
             fields = cls.model_fields
             for name in given:
                 if name not in fields:
-                    raise TypeError(f"{cls.__name__} {no_such(name, fields)}")
+                    raise TypeError(f"{cls.__name__} {unknown_name_message(name, fields)}")
             return super().__new__(cls)
 
 
-def no_such(name: str, names: Iterable[str]) -> str:
+def unknown_name_message(name: str, names: Iterable[str]) -> str:
     """Return the end of an error message about an unknown name.
 
     Args:
@@ -44,11 +44,11 @@ def no_such(name: str, names: Iterable[str]) -> str:
     Returns:
         Text such as "has no 'tols'; did you mean tools?".
     """
-    meant = nearest(name, names)
+    meant = closest_match(name, names)
     return f"has no {name!r}; " + (f"did you mean {meant}?" if meant else f"it has {', '.join(names)}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def closest_match(name: str, names: Iterable[str]) -> str | None:
     """Find the known name that is most similar to a misspelled name.
 
     Args:

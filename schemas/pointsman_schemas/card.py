@@ -61,11 +61,11 @@ class AgentCard(Frozen):
     )
     instance: str = Field(default="", description="The id of the instance.")
     started_at: AwareDatetime | None = Field(default=None, description="Start of the instance.")
-    left_running: int = Field(
+    orphaned_handlers: int = Field(
         default=0, ge=0, description="Threads and handlers of the instance that were cancelled and have not stopped."
     )
 
     @property
-    def schemas(self) -> tuple[object, object]:
+    def input_output_schemas(self) -> tuple[object, object]:
         """Input and output schema, which must be equal in all instances: a task goes to any of them."""
         return self.input_schema, self.output_schema

@@ -10,18 +10,20 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from pointsman_schemas.errors import UndecodableEvent
+from pointsman_schemas.errors import UndecodableEventError
 
-__all__ = ["DATAREF", "MAX_BODY", "Claim"]
+__all__ = ["DATAREF_HEADER", "MAX_BODY_BYTES", "Claim"]
 
-DATAREF = "ce-dataref"
-MAX_BODY = 8_388_608
+DATAREF_HEADER = "ce-dataref"
+MAX_BODY_BYTES = 8_388_608
 """Default of the largest event, in bytes: eight times the broker's default of a message.
 
 A process can still hold a hundred such events in memory.
 """
 
-_FORM = re.compile(r"nats-object://([A-Za-z0-9_-]{1,128})/([^/?#\s]{1,512})\?size=([0-9]{1,15})&sha256=([0-9a-f]{64})")
+_REFERENCE_PATTERN = re.compile(
+    r"nats-object://([A-Za-z0-9_-]{1,128})/([^/?#\s]{1,512})\?size=([0-9]{1,15})&sha256=([0-9a-f]{64})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,12 @@ class Claim:
             The reference.
 
         Raises:
-            UndecodableEvent: The text does not have the form of a reference.
+            UndecodableEventError: The text does not have the form of a reference.
         """
-        found = _FORM.fullmatch(text)
+        found = _REFERENCE_PATTERN.fullmatch(text)
         if found is None:
-            raise UndecodableEvent(
-                f"{DATAREF} is {text[:160]!r}; expected nats-object://BUCKET/NAME?size=BYTES&sha256=HEX, or a body"
+            raise UndecodableEventError(
+                f"{DATAREF_HEADER} is {text[:160]!r}; expected nats-object://BUCKET/NAME?size=BYTES&sha256=HEX,"
+                " or a body"
             )
         return cls(bucket=found[1], name=unquote(found[2]), size=int(found[3]), sha256=found[4])

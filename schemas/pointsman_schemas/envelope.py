@@ -17,20 +17,22 @@ from urllib.parse import quote, unquote_to_bytes
 
 from pydantic import JsonValue
 
-from pointsman_schemas.claim_check import DATAREF
-from pointsman_schemas.errors import LostBody, UndecodableEvent
-from pointsman_schemas.strict_json import compact, parse_json
+from pointsman_schemas.claim_check import DATAREF_HEADER
+from pointsman_schemas.errors import BodyLostError, UndecodableEventError
+from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["Envelope", "decode", "encode", "encode_structured"]
 
 _SPEC_VERSION = "1.0"
-_JSON = "application/json"
-_SAFE = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII except space, " and %
-_EXTENSION = re.compile(r"[a-z0-9]{1,64}")  # CloudEvents allows lower-case letters and digits, which a header can carry
-_OURS = re.compile(
+_JSON_CONTENT_TYPE = "application/json"
+_SAFE_BYTES = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII except space, " and %
+_EXTENSION_NAME = re.compile(
+    r"[a-z0-9]{1,64}"
+)  # CloudEvents allows lower-case letters and digits, which a header can carry
+_POINTSMAN_TYPE = re.compile(
     r"io\.pointsman\.([a-z-]+)\.(v\d+)"
 )  # event types with a schema in schemas/json, which has an $id of this form
-_KNOWN = frozenset(
+_KNOWN_ATTRIBUTES = frozenset(
     {
         "specversion",
         "id",
@@ -94,8 +96,8 @@ def encode(envelope: Envelope) -> dict[str, str]:
         "ce-id": envelope.id,
         "ce-type": envelope.type,
         "ce-source": envelope.source,
-        "ce-time": _rfc3339(envelope.time),
-        "ce-datacontenttype": _JSON,
+        "ce-time": _format_time(envelope.time),
+        "ce-datacontenttype": _JSON_CONTENT_TYPE,
     }
     if envelope.subject is not None:
         headers["ce-subject"] = envelope.subject
@@ -112,10 +114,10 @@ def encode(envelope: Envelope) -> dict[str, str]:
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = value
     every = "".join(headers.values())
-    if not every.isascii() or every.encode().translate(None, _SAFE):  # rare: then each value is checked
-        headers = {name: _quote(value) for name, value in headers.items()}
+    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare: then each value is checked
+        headers = {name: _percent_encode(value) for name, value in headers.items()}
     if envelope.traceparent is not None and envelope.tracestate:
-        headers["tracestate"] = _printable(envelope.tracestate)
+        headers["tracestate"] = _is_printable(envelope.tracestate)
     return headers
 
 
@@ -134,8 +136,8 @@ def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, st
         "id": envelope.id,
         "type": envelope.type,
         "source": envelope.source,
-        "time": _rfc3339(envelope.time),
-        "datacontenttype": _JSON,
+        "time": _format_time(envelope.time),
+        "datacontenttype": _JSON_CONTENT_TYPE,
         "data": data,
     }
     optional = {
@@ -149,10 +151,10 @@ def encode_structured(envelope: Envelope, data: JsonValue) -> tuple[dict[str, st
     event.update({name: value for name, value in optional.items() if value is not None})
     headers = {"Content-Type": "application/cloudevents+json"}
     if envelope.traceparent:
-        headers["traceparent"] = _quote(envelope.traceparent)
+        headers["traceparent"] = _percent_encode(envelope.traceparent)
         if envelope.tracestate:
-            headers["tracestate"] = _printable(envelope.tracestate)
-    return headers, compact(event)
+            headers["tracestate"] = _is_printable(envelope.tracestate)
+    return headers, compact_json(event)
 
 
 def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | None, bytes]:
@@ -166,12 +168,12 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         The envelope and the data. The envelope is None if the message has no CloudEvents attribute.
 
     Raises:
-        UndecodableEvent: Attributes are missing or malformed, or the content is not JSON.
-        LostBody: The message has no body, and its body could not be read from the object store.
+        UndecodableEventError: Attributes are missing or malformed, or the content is not JSON.
+        BodyLostError: The message has no body, and its body could not be read from the object store.
     """
-    lower = dict(zip(_lower(tuple(headers)), headers.values(), strict=True)) if headers else {}
-    if not body and (place := lower.get(DATAREF)) is not None:
-        raise LostBody(
+    lower = dict(zip(_lower_case_names(tuple(headers)), headers.values(), strict=True)) if headers else {}
+    if not body and (place := lower.get(DATAREF_HEADER)) is not None:
+        raise BodyLostError(
             f"the body at {place[:200]!r} could not be read from the object store: it has expired, is damaged, too "
             "large or in another bucket; the log event body_lost of the reader has the cause; publish the event again"
         )
@@ -180,16 +182,16 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
         return _decode_structured(lower, content_type, body)
     if "ce-specversion" not in lower and "ce-id" not in lower and "ce-type" not in lower:
         if content_type and not _is_json(content_type):
-            raise UndecodableEvent(f"Content-Type is {content_type[:80]!r}; expected {_JSON}")
+            raise UndecodableEventError(f"Content-Type is {content_type[:80]!r}; expected {_JSON_CONTENT_TYPE}")
         return None, body
     attributes = {name: lower[header] for header, name in _attributes(tuple(lower))}
     if "%" in (every := "".join(attributes.values())) or not every.isascii():
-        attributes = {name: _unquote(value, f"ce-{name}") for name, value in attributes.items()}
+        attributes = {name: _percent_decode(value, f"ce-{name}") for name, value in attributes.items()}
     return _envelope(attributes, lower), body
 
 
 @lru_cache(256)  # events of one type have the same dozen names
-def _lower(names: tuple[str, ...]) -> tuple[str, ...]:
+def _lower_case_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
@@ -201,72 +203,74 @@ def _attributes(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(64)  # there are a dozen types
 def _dataschema(event_type: str) -> str | None:
-    ours = _OURS.fullmatch(event_type)
+    ours = _POINTSMAN_TYPE.fullmatch(event_type)
     return f"urn:pointsman:schema:{ours[1]}:{ours[2]}" if ours else None
 
 
 def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes) -> tuple[Envelope, bytes]:
     if content_type.startswith("application/cloudevents-batch") or "json" not in content_type:
-        raise UndecodableEvent(
+        raise UndecodableEventError(
             f"Content-Type is {content_type[:80]!r}; expected application/cloudevents+json with one event"
         )
     event = parse_json(body)
     if not isinstance(event, dict):
-        raise UndecodableEvent(f"the structured CloudEvent is a {type(event).__name__}; expected a JSON object")
+        raise UndecodableEventError(f"the structured CloudEvent is a {type(event).__name__}; expected a JSON object")
     if "data_base64" in event:
-        raise UndecodableEvent("the event has data_base64; expected JSON in `data`")
+        raise UndecodableEventError("the event has data_base64; expected JSON in `data`")
     data = event.pop("data", None)
     attributes = {name.lower(): _text(name, value) for name, value in event.items() if value is not None}
-    return _envelope(attributes, lower), compact(data)
+    return _envelope(attributes, lower), compact_json(data)
 
 
 def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelope:
     if (version := attributes.get("specversion")) != _SPEC_VERSION:
         version = version and version[:80]
-        raise UndecodableEvent(f"CloudEvents specversion is {version!r}; expected {_SPEC_VERSION!r}")
+        raise UndecodableEventError(f"CloudEvents specversion is {version!r}; expected {_SPEC_VERSION!r}")
     for name in ("id", "type", "source"):
         if not attributes.get(name):
-            raise UndecodableEvent(f"the CloudEvents attribute {name!r} is missing or empty; every event needs it")
-    if not _is_json(attributes.get("datacontenttype", _JSON)):
-        raise UndecodableEvent(f"datacontenttype is {attributes['datacontenttype'][:80]!r}; expected {_JSON}")
+            raise UndecodableEventError(f"the CloudEvents attribute {name!r} is missing or empty; every event needs it")
+    if not _is_json(attributes.get("datacontenttype", _JSON_CONTENT_TYPE)):
+        raise UndecodableEventError(
+            f"datacontenttype is {attributes['datacontenttype'][:80]!r}; expected {_JSON_CONTENT_TYPE}"
+        )
     return Envelope(
         id=attributes["id"],
         type=attributes["type"],
         source=attributes["source"],
-        time=_instant(attributes.get("time")),
+        time=_parse_time(attributes.get("time")),
         subject=attributes.get("subject"),
         correlation_id=attributes.get("correlationid"),
         causation_id=attributes.get("causationid"),
         dataschema=attributes.get("dataschema"),
-        traceparent=_printable(lower.get("traceparent") or attributes.get("traceparent") or "") or None,
-        tracestate=_printable(lower.get("tracestate") or attributes.get("tracestate") or "") or None,
+        traceparent=_is_printable(lower.get("traceparent") or attributes.get("traceparent") or "") or None,
+        tracestate=_is_printable(lower.get("tracestate") or attributes.get("tracestate") or "") or None,
         origin_traceparent=attributes.get("traceparent"),
         extensions={
             name: value
-            for name, value in (attributes.items() if attributes.keys() - _KNOWN else ())
-            if name not in _KNOWN and _EXTENSION.fullmatch(name)
+            for name, value in (attributes.items() if attributes.keys() - _KNOWN_ATTRIBUTES else ())
+            if name not in _KNOWN_ATTRIBUTES and _EXTENSION_NAME.fullmatch(name)
         },
     )
 
 
 def _is_json(content_type: str) -> bool:
-    if content_type == _JSON:
+    if content_type == _JSON_CONTENT_TYPE:
         return True
     media = content_type.split(";")[0].strip().lower()
-    return media == _JSON or media.endswith("+json")
+    return media == _JSON_CONTENT_TYPE or media.endswith("+json")
 
 
-def _instant(text: str | None) -> datetime:
+def _parse_time(text: str | None) -> datetime:
     if text is None:
         return datetime.fromtimestamp(0, UTC)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise UndecodableEvent(
+        raise UndecodableEventError(
             f"the attribute time is {text[:40]!r}; expected RFC 3339, as 2026-01-31T12:00:00Z"
         ) from None
     if instant.tzinfo is None:
-        raise UndecodableEvent(
+        raise UndecodableEventError(
             f"the attribute time is {text[:40]!r} without a zone; expected RFC 3339 with Z or an offset"
         )
     if instant.tzinfo is UTC:
@@ -274,7 +278,9 @@ def _instant(text: str | None) -> datetime:
     try:
         return instant.astimezone(UTC)
     except OverflowError:
-        raise UndecodableEvent(f"the attribute time is {text[:40]!r}, outside the years 1 to 9999 in UTC") from None
+        raise UndecodableEventError(
+            f"the attribute time is {text[:40]!r}, outside the years 1 to 9999 in UTC"
+        ) from None
 
 
 def _text(name: str, value: Any) -> str:
@@ -282,27 +288,27 @@ def _text(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int):
         return str(value)
-    raise UndecodableEvent(
+    raise UndecodableEventError(
         f"the attribute {name[:40]!r} is a {type(value).__name__}; expected text, a number or a boolean"
     )
 
 
-def _rfc3339(instant: datetime) -> str:
+def _format_time(instant: datetime) -> str:
     return (instant if instant.tzinfo is UTC else instant.astimezone(UTC)).isoformat()[:-6] + "Z"
 
 
-def _quote(value: str) -> str:
-    return quote(value, safe=_SAFE, errors="replace")
+def _percent_encode(value: str) -> str:
+    return quote(value, safe=_SAFE_BYTES, errors="replace")
 
 
-def _printable(value: str) -> str:
+def _is_printable(value: str) -> str:
     if value.isascii() and value.isprintable():
         return value
     return "".join(char for char in value if 0x20 <= ord(char) <= 0x7E)
 
 
-def _unquote(value: str, name: str) -> str:
+def _percent_decode(value: str, name: str) -> str:
     try:
         return unquote_to_bytes(value).decode("utf-8")
     except UnicodeError:  # not UTF-8 after decoding, or not before
-        raise UndecodableEvent(f"the header {name} is not percent-encoded UTF-8") from None
+        raise UndecodableEventError(f"the header {name} is not percent-encoded UTF-8") from None

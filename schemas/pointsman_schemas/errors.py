@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 __all__ = [
+    "BodyLostError",
     "ContractError",
-    "InvalidToken",
-    "LostBody",
-    "NotJson",
-    "OversizeEvent",
+    "InvalidTokenError",
+    "NotJsonError",
+    "OversizeEventError",
     "PointsmanError",
-    "UndecodableEvent",
-    "UnknownEventType",
+    "UndecodableEventError",
+    "UnknownEventTypeError",
 ]
 
 
@@ -30,37 +30,37 @@ class ContractError(PointsmanError, ValueError):
     kind = "contract"
 
 
-class InvalidToken(ContractError):
+class InvalidTokenError(ContractError):
     """A name is not a token of a subject: `[A-Za-z0-9_-]{1,64}`."""
 
     kind = "invalid_token"
 
 
-class UndecodableEvent(ContractError):
+class UndecodableEventError(ContractError):
     """Headers or body do not have the form of their event type."""
 
     kind = "undecodable"
 
 
-class LostBody(ContractError):
+class BodyLostError(ContractError):
     """The body of the event is missing in the object store, or differs from the stored body."""
 
     kind = "lost_body"
 
 
-class UnknownEventType(ContractError):
+class UnknownEventTypeError(ContractError):
     """This release does not support the event type or its version."""
 
     kind = "unknown_type"
 
 
-class OversizeEvent(ContractError):
+class OversizeEventError(ContractError):
     """Headers and body together are larger than the limit of an event."""
 
     kind = "oversize"
 
 
-class NotJson(ContractError):
+class NotJsonError(ContractError):
     """A Python value has no form in strict JSON. The message names the path to the value."""
 
     kind = "not_json"

@@ -14,14 +14,14 @@ from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Options
 from pointsman_schemas.card import Role
-from pointsman_schemas.ids import AgentName, MaybeAgent, TaskId, TeamName, Token, WorkflowId
+from pointsman_schemas.ids import AgentName, OptionalAgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
-    "BEGUN",
-    "LONGEST_WAIT",
+    "ATTEMPT_STARTED",
+    "MAX_RETRY_AFTER_S",
     "Approval",
-    "ApprovalWanted",
+    "ApprovalVerdict",
     "AttemptError",
     "Budget",
     "Cancellation",
@@ -29,29 +29,29 @@ __all__ = [
     "Control",
     "DeadLetter",
     "Delta",
-    "Emitted",
+    "EmittedEvent",
     "ErrorKind",
     "Event",
     "Gap",
     "Handoff",
     "Outcome",
-    "Planned",
+    "PlanUsage",
     "Progress",
     "Request",
     "Result",
     "Step",
-    "StepCall",
+    "StepToolCall",
     "TaskReport",
     "TaskSummary",
     "Timer",
+    "ToolApprovalRequest",
     "Usage",
-    "Verdict",
 ]
 
-LONGEST_WAIT = 86_400
+MAX_RETRY_AFTER_S = 86_400
 """Upper limit of `retry_after`, in seconds: one day."""
 
-BEGUN = "begun"
+ATTEMPT_STARTED = "begun"
 """The `name` of the `progress` report of a worker that an attempt has begun."""
 
 Text = Annotated[str, Field(max_length=200_000)]
@@ -112,14 +112,14 @@ class Usage(Part):
         return self.input_tokens + self.output_tokens
 
 
-class Planned(Part):
+class PlanUsage(Part):
     """Tasks and re-plans that a team used, all teams below it included."""
 
     tasks: int = Field(default=0, ge=0, description="Number of planned tasks.")
     replans: int = Field(default=0, ge=0, description="Number of plans made again.")
 
-    def __add__(self, other: Planned) -> Planned:
-        return Planned(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
+    def __add__(self, other: PlanUsage) -> PlanUsage:
+        return PlanUsage(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
 
 
 class Budget(Options, Part):
@@ -166,7 +166,7 @@ class AttemptError(Part):
     kind: str = Field(description="The kind of error, such as `timeout` or `handler_error`.")
     message: str = Field(description="The error for operators, in one or two sentences.")
     retryable: bool = Field(default=False, description="True if another attempt may succeed.")
-    retry_after: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] | None = Field(
+    retry_after: Annotated[float, Field(ge=0, le=MAX_RETRY_AFTER_S)] | None = Field(
         default=None, description="Seconds to wait before the next attempt, as requested by a provider or an agent."
     )
 
@@ -207,7 +207,7 @@ class Gap(Part):
     """A task without a result in the answer, and the reason."""
 
     task_id: TaskId = Field(description="The task.")
-    agent: MaybeAgent = Field(description="The agent of the task; empty if no agent had the skill.")
+    agent: OptionalAgentName = Field(description="The agent of the task; empty if no agent had the skill.")
     reason: str = Field(description="The reason, in one sentence.")
 
 
@@ -215,14 +215,14 @@ class TaskReport(Part):
     """The result of a task, as dependent tasks and the synthesizer receive it."""
 
     task_id: TaskId = Field(description="The task.")
-    agent: MaybeAgent = Field(description="The agent of the task; empty if no agent had the skill.")
+    agent: OptionalAgentName = Field(description="The agent of the task; empty if no agent had the skill.")
     intent: str = Field(description="The intent of the task.")
     status: str = Field(description="The status of the task, such as `succeeded` or `failed`.")
     output: JsonValue = Field(default=None, description="The output of a task that succeeded.")
     error: AttemptError | None = Field(default=None, description="The error of a task that failed.")
 
 
-class ApprovalWanted(Part):
+class ToolApprovalRequest(Part):
     """A tool call that a person must allow before the task continues."""
 
     tool: str = Field(description="The name of the tool.")
@@ -232,7 +232,7 @@ class ApprovalWanted(Part):
     )
 
 
-class Verdict(Part):
+class ApprovalVerdict(Part):
     """A person's answer to a tool call of an earlier attempt."""
 
     tool: str = Field(description="The name of the tool.")
@@ -268,15 +268,15 @@ class Handoff(Event):
     feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
     depth: int = Field(default=0, ge=0, description="Number of teams above the team that sends the handoff.")
     event: str = Field(default="", description="The domain event to react to; the input is its data.")
-    verdicts: tuple[Verdict, ...] = Field(
-        default=(), description="Answers of persons to tool calls of the attempts in `continues`."
+    verdicts: tuple[ApprovalVerdict, ...] = Field(
+        default=(), description="Answers of persons to tool calls of the attempts in `continued_attempts`."
     )
-    continues: tuple[int, ...] = Field(
+    continued_attempts: tuple[int, ...] = Field(
         default=(), description="Earlier attempts that this attempt continues after an approval."
     )
 
 
-class Emitted(Part):
+class EmittedEvent(Part):
     """A domain event that an agent emitted, as part of its result."""
 
     name: Token = Field(description="The name of the event.")
@@ -304,12 +304,12 @@ class Result(Event):
     )
     replan_hint: str | None = Field(default=None, description="A request for a new plan, with the reason.")
     gaps: tuple[Gap, ...] = Field(default=(), description="Gaps in the output of a team.")
-    planned: Planned | None = Field(
+    plan_usage: PlanUsage | None = Field(
         default=None,
         description="Tasks and re-plans that a team used. A team that omits it counts as having used its whole budget.",
     )
-    events: tuple[Emitted, ...] = Field(default=(), description="Domain events that the agent emitted.")
-    approvals: tuple[ApprovalWanted, ...] = Field(
+    events: tuple[EmittedEvent, ...] = Field(default=(), description="Domain events that the agent emitted.")
+    approvals: tuple[ToolApprovalRequest, ...] = Field(
         default=(),
         max_length=32,
         description="Tool calls that a person must allow. The attempt has failed with `needs_approval`, and the task "
@@ -319,7 +319,7 @@ class Result(Event):
     ended_at: AwareDatetime = Field(description="End of the attempt.")
 
 
-class StepCall(Part):
+class StepToolCall(Part):
     """A tool call that a model requested."""
 
     id: str = Field(description="The id of the call, unique within the answer.")
@@ -345,7 +345,7 @@ class Step(Event):
         "call that was made because a person had approved it, `event-KEY` an event that a tool emitted."
     )
     text: str = Field(default="", description="The text of an answer.")
-    calls: tuple[StepCall, ...] = Field(default=(), description="Tool calls of an answer.")
+    calls: tuple[StepToolCall, ...] = Field(default=(), description="Tool calls of an answer.")
     data: JsonValue = Field(default=None, description="The structured output of an answer, or the result of a tool.")
     is_error: bool = Field(default=False, description="True if the tool failed.")
     finish: str = Field(default="", description="The reason for which the model stopped.")
@@ -379,7 +379,7 @@ class Approval(Event):
     """An approval request to a person, stored on `{ns}.event.{workflow}.approval.{id}`.
 
     To answer, publish a control event with the action `approve` or `reject` and this `id` as its `approval` on
-    `answer_to`. No answer until `expires_at` counts as a rejection.
+    `reply_to`. No answer until `expires_at` counts as a rejection.
     """
 
     event_type: ClassVar[str] = "io.pointsman.approval.v1"
@@ -398,7 +398,7 @@ class Approval(Event):
     input: JsonValue = Field(default=None, description="The task's input, the tool's arguments or the plan.")
     asked_at: AwareDatetime = Field(description="Time of the request.")
     expires_at: AwareDatetime = Field(description="Time after which the request counts as rejected.")
-    answer_to: str = Field(description="The subject for the control event that answers.")
+    reply_to: str = Field(description="The subject for the control event that answers.")
 
 
 class Cancellation(Event):
@@ -464,7 +464,7 @@ class TaskSummary(Part):
     """One task of an outcome."""
 
     task_id: TaskId = Field(description="The task.")
-    agent: MaybeAgent = Field(description="The agent of the task; empty if no agent had the skill.")
+    agent: OptionalAgentName = Field(description="The agent of the task; empty if no agent had the skill.")
     role: Role = Field(description="The role of the task.")
     intent: str = Field(description="The intent of the task.")
     status: str = Field(description="The final status of the task.")
@@ -476,7 +476,7 @@ class TaskSummary(Part):
 class Conflict(Part):
     """A contradiction between results, with the decision of the judge."""
 
-    what: str = Field(description="The contradiction, in one sentence.")
+    description: str = Field(description="The contradiction, in one sentence.")
     decision: str = Field(description="The statement to use as true.")
     reason: str = Field(description="The reason for the decision.")
 

@@ -22,11 +22,11 @@ from pointsman_schemas.events import Event
 from pointsman_schemas.plan import Plan, Selection
 from pointsman_schemas.role_io import (
     ClassifierInput,
+    ConflictRuling,
     JudgeInput,
     PlannerInput,
     Refinement,
     RefinerInput,
-    Ruling,
     Synthesis,
     SynthesizerInput,
 )
@@ -45,12 +45,12 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "refiner-input": RefinerInput,
     "refinement": Refinement,
     "judge-input": JudgeInput,
-    "ruling": Ruling,
+    "ruling": ConflictRuling,
 }
 """The models with a schema file, by the name of the file."""
 
-_PLAIN_KEY = re.compile(r"[A-Za-z$][A-Za-z0-9_$-]*")
-_NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # in YAML 1.1
+_PLAIN_YAML_KEY = re.compile(r"[A-Za-z$][A-Za-z0-9_$-]*")
+_YAML_RESERVED_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # in YAML 1.1
 
 
 def files() -> dict[str, str]:
@@ -75,7 +75,7 @@ def json_schema(name: str) -> dict[str, Any]:
         The schema.
     """
     model = MODELS[name]
-    schema = model.model_json_schema(schema_generator=_Plain, mode="validation")
+    schema = model.model_json_schema(schema_generator=_PlainJsonSchema, mode="validation")
     head = {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": f"urn:pointsman:schema:{name}:v1",
@@ -98,7 +98,7 @@ def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
     """
     if isinstance(value, Mapping):
         for key, item in value.items():
-            plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _NOT_TEXT
+            plain = _PLAIN_YAML_KEY.fullmatch(key) and key.lower() not in _YAML_RESERVED_WORDS
             name = key if plain else json.dumps(key, ensure_ascii=False)
             if _is_block(item):
                 yield f"{indent}{name}:"
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-class _Plain(GenerateJsonSchema):
+class _PlainJsonSchema(GenerateJsonSchema):
     """Omits titles that repeat a field's name, and OpenAPI's `discriminator`, which AsyncAPI defines differently."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:

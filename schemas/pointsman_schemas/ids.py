@@ -14,12 +14,12 @@ from typing import Annotated, TypeAlias
 
 from pydantic import StringConstraints
 
-from pointsman_schemas.errors import InvalidToken
+from pointsman_schemas.errors import InvalidTokenError
 
 __all__ = [
     "TOKEN_PATTERN",
     "AgentName",
-    "MaybeAgent",
+    "OptionalAgentName",
     "Skill",
     "TaskId",
     "TeamName",
@@ -28,24 +28,24 @@ __all__ = [
     "as_token",
     "child_id_for",
     "dead_letter_id",
-    "derived_id",
-    "digest_of",
+    "derive_id",
     "is_token",
     "span_id_for",
+    "stable_digest",
     "token",
     "workflow_id_for",
 ]
 
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SHOWN = 80  # characters of a rejected value in an error message
+_MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
 
 Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 WorkflowId: TypeAlias = Token
 TaskId: TypeAlias = Token
 AgentName: TypeAlias = Token
 TeamName: TypeAlias = Token
-MaybeAgent: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
+OptionalAgentName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 """The name of an agent; empty if no live agent had the skill."""
 Skill: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
@@ -62,13 +62,14 @@ def token(value: str, what: str) -> str:
         The unchanged value.
 
     Raises:
-        InvalidToken: The value is empty, longer than 64 characters, or has characters other than letters, digits, `_`
+        InvalidTokenError: The value is empty, longer than 64 characters, or has characters other than letters, digits,
+            `_`
             and `-`.
     """
     if _TOKEN.fullmatch(value):
         return value
-    shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
-    raise InvalidToken(f"{what} is {shown!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; choose a name of that form")
+    shown = value if len(value) <= _MAX_SHOWN_CHARS else value[:_MAX_SHOWN_CHARS] + "..."
+    raise InvalidTokenError(f"{what} is {shown!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; choose a name of that form")
 
 
 def is_token(value: object) -> bool:
@@ -95,7 +96,7 @@ def as_token(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:64] or "unnamed"
 
 
-def derived_id(*parts: str, length: int = 24) -> str:
+def derive_id(*parts: str, length: int = 24) -> str:
     """Compute an id from `parts` alone.
 
     Args:
@@ -109,7 +110,7 @@ def derived_id(*parts: str, length: int = 24) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
-def digest_of(data: bytes) -> str:
+def stable_digest(data: bytes) -> str:
     """Compute a digest by which equal bytes can be detected.
 
     Args:
@@ -133,7 +134,7 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
     Returns:
         The id of the workflow.
     """
-    return "wf_" + derived_id("workflow", subject, source, request_id)
+    return "wf_" + derive_id("workflow", subject, source, request_id)
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:
@@ -148,7 +149,7 @@ def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowI
     Returns:
         The id of the child workflow.
     """
-    return "wf_" + derived_id("child", team, workflow, task, str(attempt))
+    return "wf_" + derive_id("child", team, workflow, task, str(attempt))
 
 
 def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
@@ -162,7 +163,7 @@ def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
     Returns:
         16 hexadecimal digits.
     """
-    return derived_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)
+    return derive_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)
 
 
 def dead_letter_id(workflow: str, *parts: object) -> str:
@@ -175,4 +176,4 @@ def dead_letter_id(workflow: str, *parts: object) -> str:
     Returns:
         The id of the dead letter.
     """
-    return "dl_" + derived_id("dead", workflow, *(str(part) for part in parts))
+    return "dl_" + derive_id("dead", workflow, *(str(part) for part in parts))

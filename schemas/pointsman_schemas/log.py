@@ -19,23 +19,23 @@ from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
     "AgentLoad",
-    "AllowanceAwaited",
     "ApprovalDecided",
     "ApprovalRequested",
     "AttemptFailed",
+    "BudgetAwaited",
     "Commit",
     "ControlIgnored",
     "Entry",
-    "Grounds",
     "LimitReached",
     "OpenCircuit",
     "Parent",
     "PlanAccepted",
     "PlanRejected",
-    "RefinementAsked",
+    "RecordedContext",
+    "RefinementRequested",
     "ResultIgnored",
     "RetryScheduled",
-    "ReviewAsked",
+    "ReviewRequested",
     "TaskAbandoned",
     "TaskAdded",
     "TaskDispatched",
@@ -161,10 +161,10 @@ class TaskDispatched(Part):
         default=None, description="The agent that receives the task when the attempts of this agent are used up."
     )
     team: bool = Field(default=False, description="True if the agent is a team.")
-    instead_of: AgentName | None = Field(
+    fallback_for: AgentName | None = Field(
         default=None, description="The agent of the task, whose circuit is open, if this agent replaces it."
     )
-    allowance: Budget | None = Field(
+    budget: Budget | None = Field(
         default=None, description="The budget reserved for the attempt until its result; None if nothing is limited."
     )
 
@@ -179,10 +179,10 @@ class TaskHeld(Part):
     reason: str = Field(default="", description="The reason.")
 
 
-class AllowanceAwaited(Part):
+class BudgetAwaited(Part):
     """The next attempt at the task waits, because other attempts have reserved the rest of the budget."""
 
-    kind: Literal["allowance_awaited"] = Field(default="allowance_awaited", description="The kind of entry.")
+    kind: Literal["budget_awaited"] = Field(default="budget_awaited", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
     agent: AgentName = Field(description="The agent of the next attempt.")
@@ -227,18 +227,18 @@ class RetryScheduled(Part):
     deadline: AwareDatetime = Field(description="Time after which the attempt has failed.")
     reason: str = Field(default="", description="The reason for the retry.")
     team: bool = Field(default=False, description="True if the agent is a team.")
-    allowance: Budget | None = Field(
+    budget: Budget | None = Field(
         default=None, description="The budget reserved for the attempt until its result; None if nothing is limited."
     )
 
 
-class ReviewAsked(Part):
+class ReviewRequested(Part):
     """The result of a stage passed its check and is reviewed by a judge.
 
-    `task_succeeded` with the same result follows, or `attempt_failed`.
+    `task_succeeded` with the same result follows, or `handle_attempt_failure`.
     """
 
-    kind: Literal["review_asked"] = Field(default="review_asked", description="The kind of entry.")
+    kind: Literal["review_requested"] = Field(default="review_requested", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task of the stage.")
     attempt: int = Field(description="The number of the attempt, from 1.")
@@ -256,13 +256,13 @@ class TaskRefined(Part):
     intent: str = Field(default="", description="The new intent of the task; empty if it stays the same.")
 
 
-class RefinementAsked(Part):
+class RefinementRequested(Part):
     """A task failed more than once, and a refiner was asked to rewrite its intent."""
 
-    kind: Literal["refinement_asked"] = Field(default="refinement_asked", description="The kind of entry.")
+    kind: Literal["refinement_requested"] = Field(default="refinement_requested", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task that failed.")
-    by: TaskId = Field(description="The task of the refiner.")
+    refiner_task: TaskId = Field(description="The task of the refiner.")
 
 
 class TaskFailed(Part):
@@ -281,7 +281,7 @@ class TaskSkipped(Part):
     kind: Literal["task_skipped"] = Field(default="task_skipped", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
-    cause: TaskId = Field(description="The task that did not succeed.")
+    unmet_dependency: TaskId = Field(description="The task that did not succeed.")
     reason: str = Field(description="The reason.")
 
 
@@ -401,13 +401,13 @@ Entry: TypeAlias = Annotated[
     | PlanRejected
     | TaskDispatched
     | TaskHeld
-    | AllowanceAwaited
+    | BudgetAwaited
     | TaskSucceeded
     | AttemptFailed
     | RetryScheduled
-    | RefinementAsked
+    | RefinementRequested
     | TaskRefined
-    | ReviewAsked
+    | ReviewRequested
     | TaskFailed
     | TaskSkipped
     | TaskAbandoned
@@ -433,11 +433,11 @@ class OpenCircuit(Part):
 class AgentLoad(Part):
     """The load of an agent."""
 
-    ahead: int = Field(description="Handoffs in the agent's queue and in progress.")
+    queued: int = Field(description="Handoffs in the agent's queue and in progress.")
     seconds: float | None = Field(default=None, description="Average seconds of its recent attempts.")
 
 
-class Grounds(Part):
+class RecordedContext(Part):
     """Inputs of a decision that are not in its entries, so that the decision can be made again. None means none."""
 
     agents: tuple[dict[str, JsonValue], ...] | None = Field(
@@ -450,7 +450,7 @@ class Grounds(Part):
         default=None, description="The load of the agents among which one was selected."
     )
     max_body: int | None = Field(default=None, description="Largest size of an event in bytes, if not the default.")
-    fired: tuple[str, ...] | None = Field(default=None, description="The timers that fired.")
+    fired_timers: tuple[str, ...] | None = Field(default=None, description="The timers that fired.")
 
 
 class Commit(Event):
@@ -464,7 +464,7 @@ class Commit(Event):
     snapshot_sequence: int | None = Field(
         default=None, description="Stream sequence of the newest earlier commit with a snapshot."
     )
-    waiting: tuple[Token, ...] = Field(
+    pending_approvals: tuple[Token, ...] = Field(
         default=(), description="Approvals for which the workflow waits after the commit."
     )
-    grounds: Grounds | None = Field(default=None, description="Further inputs of the decision.")
+    decision_context: RecordedContext | None = Field(default=None, description="Further inputs of the decision.")

@@ -14,7 +14,7 @@ from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
 
-_Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
+_NameText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
 class PlannedTask(Frozen):
@@ -23,15 +23,15 @@ class PlannedTask(Frozen):
     A task with a `skill` instead of an `agent` goes to the live agent with that skill that is selected at dispatch.
     """
 
-    id: _Name = Field(description="The id of the task, unique in the workflow: t1, t2 and so on.")
-    agent: _Name = Field(default="", description="The name of the agent.")
-    skill: _Name = Field(default="", description="A skill, if any agent with that skill may do the task.")
+    id: _NameText = Field(description="The id of the task, unique in the workflow: t1, t2 and so on.")
+    agent: _NameText = Field(default="", description="The name of the agent.")
+    skill: _NameText = Field(default="", description="A skill, if any agent with that skill may do the task.")
     intent: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         description="The task, in one or two sentences that can be understood without the request."
     )
     input: JsonValue = Field(default=None, description="The input of the task, by the agent's input schema.")
-    depends_on: tuple[_Name, ...] = Field(default=(), description="Tasks whose results this task needs.")
-    optional_dependencies: tuple[_Name, ...] = Field(
+    depends_on: tuple[_NameText, ...] = Field(default=(), description="Tasks whose results this task needs.")
+    optional_dependencies: tuple[_NameText, ...] = Field(
         default=(), description="Tasks whose results help; the task starts also if they fail."
     )
     approval: Literal["required"] | None = Field(
@@ -58,8 +58,8 @@ class Plan(Frozen):
 class SelectedAgent(Frozen):
     """An agent, or any agent with a skill, that can serve a part of the request."""
 
-    agent: _Name = Field(default="", description="The name of the agent.")
-    skill: _Name = Field(default="", description="A skill, if any agent with that skill may serve the request.")
+    agent: _NameText = Field(default="", description="The name of the agent.")
+    skill: _NameText = Field(default="", description="A skill, if any agent with that skill may serve the request.")
     confidence: float = Field(ge=0, le=1, description="Confidence that the agent is right for its part, from 0 to 1.")
     intent: str = Field(default="", description="The part of the request for this agent, in one sentence.")
 

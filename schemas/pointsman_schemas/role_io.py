@@ -12,17 +12,17 @@ from pointsman_schemas.ids import AgentName, TaskId
 from pointsman_schemas.strict_json import JsonValue
 
 __all__ = [
+    "AvailableAgent",
     "ClassifierInput",
+    "ConflictRuling",
     "JudgeInput",
-    "LimitsLeft",
-    "MenuItem",
     "PlannerInput",
     "Refinement",
     "RefinerInput",
+    "RemainingLimits",
     "RequestInput",
     "Review",
     "ReviewInput",
-    "Ruling",
     "Synthesis",
     "SynthesizerInput",
 ]
@@ -30,7 +30,7 @@ __all__ = [
 RequestInput: TypeAlias = str | dict[str, JsonValue]
 
 
-class MenuItem(Frozen):
+class AvailableAgent(Frozen):
     """The part of an agent's card that a planner needs to select the agent and to write its input."""
 
     name: AgentName = Field(description="The name of the agent.")
@@ -42,7 +42,7 @@ class MenuItem(Frozen):
     note: str = Field(default="", description="A remark about the agent's current state.")
 
 
-class LimitsLeft(Frozen):
+class RemainingLimits(Frozen):
     """The rest of a workflow's limits. None means unlimited."""
 
     seconds: float = Field(description="Seconds until the deadline of the workflow.")
@@ -57,18 +57,18 @@ class PlannerInput(Frozen):
 
     request: RequestInput = Field(description="The request.")
     metadata: dict[str, JsonValue] = Field(default={}, description="The metadata of the request.")
-    agents: tuple[MenuItem, ...] = Field(default=(), description="The live agents that the plan may use.")
+    agents: tuple[AvailableAgent, ...] = Field(default=(), description="The live agents that the plan may use.")
     agents_used: tuple[AgentName, ...] = Field(default=(), description="For a new plan: agents that had tasks already.")
     results: tuple[TaskReport, ...] = Field(default=(), description="For a new plan: the tasks so far.")
     problems: tuple[str, ...] = Field(default=(), description="The reasons why the last plan was rejected.")
     replan_reason: str = Field(default="", description="For a new plan: the reason why it is needed.")
     max_tasks: int = Field(default=1_000, description="Number of tasks that the plan may have.")
-    limits_left: LimitsLeft | None = Field(default=None, description="The rest of the workflow's limits.")
+    remaining_limits: RemainingLimits | None = Field(default=None, description="The rest of the workflow's limits.")
     adaptive: bool = Field(
         default=False,
         description="True if the planner plans only the next tasks and is asked again after every result.",
     )
-    plans_left: int | None = Field(
+    remaining_plans: int | None = Field(
         default=None, description="In an adaptive team: how many more times the planner is asked."
     )
     instructions: str = Field(default="", description="Instructions of the team's owner.")
@@ -79,7 +79,7 @@ class ClassifierInput(Frozen):
 
     request: RequestInput = Field(description="The request.")
     metadata: dict[str, JsonValue] = Field(default={}, description="The metadata of the request.")
-    agents: tuple[MenuItem, ...] = Field(default=(), description="The live agents that may serve the request.")
+    agents: tuple[AvailableAgent, ...] = Field(default=(), description="The live agents that may serve the request.")
     threshold: float = Field(default=0.4, description="The lowest confidence at which an agent is used, from 0 to 1.")
 
 
@@ -91,9 +91,7 @@ class SynthesizerInput(Frozen):
     final_instruction: str = Field(default="", description="The planner's instruction for the answer.")
     gaps: tuple[Gap, ...] = Field(default=(), description="Tasks without a result.")
     limit: str = Field(default="", description="The limit that ended the work, if one did.")
-    disagreements: tuple[str, ...] = Field(
-        default=(), description="Contradictions between the results, one sentence each."
-    )
+    conflicts: tuple[str, ...] = Field(default=(), description="Contradictions between the results, one sentence each.")
     decisions: tuple[Conflict, ...] = Field(default=(), description="The judge's decisions on the contradictions.")
 
 
@@ -116,13 +114,13 @@ class Refinement(Frozen):
 
 
 class JudgeInput(Frozen):
-    """The input of a judge, which answers with a `Ruling`. The results are the `context` of the handoff."""
+    """The input of a judge, which answers with a `ConflictRuling`. The results are the `context` of the handoff."""
 
     request: RequestInput = Field(description="The request.")
-    disagreements: tuple[str, ...] = Field(description="Contradictions between the results, one sentence each.")
+    conflicts: tuple[str, ...] = Field(description="Contradictions between the results, one sentence each.")
 
 
-class Ruling(Frozen):
+class ConflictRuling(Frozen):
     """The answer of a judge: a decision on each contradiction."""
 
     decisions: tuple[Conflict, ...] = Field(min_length=1, description="The decisions.")
@@ -140,7 +138,9 @@ class ReviewInput(Frozen):
     agent: AgentName = Field(description="The agent of the stage.")
     intent: str = Field(description="The intent of the stage.")
     criteria: str = Field(default="", description="The team's criteria for the result.")
-    last: bool = Field(default=False, description="True if the stage has no attempt left: `again` is not possible.")
+    is_last_attempt: bool = Field(
+        default=False, description="True if the stage has no attempt left: `again` is not possible."
+    )
 
 
 class Review(Frozen):

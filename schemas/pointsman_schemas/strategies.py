@@ -9,27 +9,27 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
 
-__all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "Router", "Stage", "Strategy", "Supervisor"]
+__all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "PlanAndExecute", "Router", "Stage", "Strategy"]
 
 
-class _Synthesized(Options, Frozen):
+class _SynthesizedStrategy(Options, Frozen):
     """The base of strategies with a synthesizer.
 
     A synthesizer of None is written as null, although other fields of None are omitted: omitted means the default.
     """
 
     @model_serializer(mode="wrap")
-    def _with_its_null(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _serialize_synthesizer(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {"synthesizer": None, **written(self)}
 
 
-class Supervisor(_Synthesized):
+class PlanAndExecute(_SynthesizedStrategy):
     """A planner writes the plan, and a synthesizer writes the answer.
 
     With `Limits(replans=n)` the planner plans again when a task has failed permanently or a result requests it.
     """
 
-    kind: Literal["supervisor"] = Field(default="supervisor", description="The kind of strategy.")
+    kind: Literal["plan_and_execute"] = Field(default="plan_and_execute", description="The kind of strategy.")
     planner: AgentName = Field(default="planner", description="The agent that plans.")
     synthesizer: AgentName | None = Field(
         default="synthesizer", description="The agent that writes the answer; null for the plain results."
@@ -42,7 +42,7 @@ class Supervisor(_Synthesized):
     instructions: str = Field(default="", description="Instructions for the planner.")
 
 
-class Adaptive(_Synthesized):
+class Adaptive(_SynthesizedStrategy):
     """A planner plans the next tasks only, and is asked again after every result until nothing remains to be done."""
 
     kind: Literal["adaptive"] = Field(default="adaptive", description="The kind of strategy.")
@@ -51,10 +51,10 @@ class Adaptive(_Synthesized):
         default="synthesizer", description="The agent that writes the answer; null for the plain results."
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
-    plans: int = Field(default=20, ge=1, description="Number of plans that the planner may write.")
+    max_plans: int = Field(default=20, ge=1, description="Number of plans that the planner may write.")
 
 
-class Router(_Synthesized):
+class Router(_SynthesizedStrategy):
     """A classifier selects agents for the request.
 
     A single agent above the threshold answers by itself. Several agents work in parallel, or a planner plans them with
@@ -73,7 +73,7 @@ class Router(_Synthesized):
         default="synthesizer",
         description="The agent that writes one answer from several results; null for the results.",
     )
-    escalate: Supervisor | None = Field(
+    escalate: PlanAndExecute | None = Field(
         default=None,
         description="Plan requests for several agents. Only its planner and instructions are used: synthesizer and "
         "fallback are those of the router.",
@@ -81,7 +81,7 @@ class Router(_Synthesized):
 
     @model_validator(mode="after")
     def _uses_its_own_roles(self) -> Self:
-        given, default = self.escalate or Supervisor(), Supervisor().synthesizer
+        given, default = self.escalate or PlanAndExecute(), PlanAndExecute().synthesizer
         if given.fallback is not None or given.synthesizer not in (default, self.synthesizer):
             raise ValueError(
                 "the supervisor in `escalate` sets a synthesizer or a fallback, which the router does not use: write "
@@ -97,7 +97,7 @@ class Check(Options, Frozen):
     """
 
     fields: tuple[str, ...] = Field(default=(), description="Fields that the output must have, not empty.")
-    states: tuple[str, ...] = Field(
+    mentions: tuple[str, ...] = Field(
         default=(), description="Words, in any case, of which the text of the output must contain one."
     )
     min_length: int = Field(default=0, ge=0, description="Least number of characters of the output's text.")
@@ -123,7 +123,7 @@ class Stage(Options, Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
+    def _default_name(cls, given: Any) -> Any:
         if isinstance(given, str):
             raise ValueError(f"a stage is expected, not a text: write Stage(agent={given!r})")
         if not isinstance(given, dict) or given.get("name"):
@@ -152,14 +152,16 @@ class Pipeline(Options, Frozen):
         return self
 
 
-class FanOut(_Synthesized):
+class FanOut(_SynthesizedStrategy):
     """All agents of the team receive the request at the same time, and a synthesizer merges their results.
 
     The synthesizer also receives the contradictions between the results.
     """
 
     kind: Literal["fan_out"] = Field(default="fan_out", description="The kind of strategy.")
-    minimum: float = Field(default=0.5, gt=0, le=1, description="Share of the members that must succeed, from 0 to 1.")
+    min_success_ratio: float = Field(
+        default=0.5, gt=0, le=1, description="Share of the members that must succeed, from 0 to 1."
+    )
     synthesizer: AgentName | None = Field(
         default="synthesizer", description="The agent that writes the answer; null for the plain results."
     )
@@ -170,20 +172,22 @@ class FanOut(_Synthesized):
     check: Check = Field(default=Check(), description="Requirements on the output of every member.")
 
 
-class Choreography(_Synthesized):
+class Choreography(_SynthesizedStrategy):
     """Agents react to named events and emit other events, without a plan.
 
-    The workflow ends when no reaction is left, or at once when an event of `ends` is emitted.
+    The workflow ends when no reaction is left, or at once when an event of `end_events` is emitted.
     """
 
     kind: Literal["choreography"] = Field(default="choreography", description="The kind of strategy.")
-    begins: Token = Field(default="requested", description="The event that the request becomes.")
-    ends: tuple[Token, ...] = Field(default=(), description="Events that end the workflow; their data is the answer.")
+    start_event: Token = Field(default="requested", description="The event that the request becomes.")
+    end_events: tuple[Token, ...] = Field(
+        default=(), description="Events that end the workflow; their data is the answer."
+    )
     synthesizer: AgentName | None = Field(
         default=None, description="The agent that writes the answer; null for the plain results."
     )
 
 
 Strategy: TypeAlias = Annotated[
-    Supervisor | Adaptive | Router | Pipeline | FanOut | Choreography, Field(discriminator="kind")
+    PlanAndExecute | Adaptive | Router | Pipeline | FanOut | Choreography, Field(discriminator="kind")
 ]

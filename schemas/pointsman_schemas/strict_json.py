@@ -19,7 +19,7 @@ import pydantic
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import ErrorDetails, core_schema, from_json, to_json
 
-from pointsman_schemas.errors import NotJson, UndecodableEvent
+from pointsman_schemas.errors import NotJsonError, UndecodableEventError
 from pointsman_schemas.ids import TOKEN_PATTERN
 
 __all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
@@ -27,15 +27,15 @@ __all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_js
 MAX_DEPTH = 128
 """Allowed nesting of a value: below the JSON parser's own limit of 200, so that sent values can always be read."""
 
-_PARSER_DEPTH = 200  # pydantic-core's own limit
-_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
+_PARSER_MAX_DEPTH = 200  # pydantic-core's own limit
+_MAX_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
 
 # Numbers that may overflow to infinity. The parsers refuse NaN, but not these. An overflow needs an exponent of three
 # digits, or 209 digits and an exponent of two. The few bodies that match are checked closely.
-_NOT_FINITE = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
+_NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
 # Most bodies have nothing of that form, not even in their texts. This test is ten times faster than the pattern.
-_FORM = bytes.maketrans(b"123456789.E", b"0000000000e")
-_LONG = b"0" * 200
+_DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
+_LONG_DIGITS = b"0" * 200
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -69,19 +69,20 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
         An instance of `model`.
 
     Raises:
-        UndecodableEvent: The body is not strict JSON, nested too deep, or not valid for the model. The message names
+        UndecodableEventError: The body is not strict JSON, nested too deep, or not valid for the model. The message
+            names
             the first three fields.
     """
     if _may_not_be_finite(body):
         parse_json(body)
-    depth: int = getattr(model, "max_depth", _PARSER_DEPTH)
+    depth: int = getattr(model, "max_depth", _PARSER_MAX_DEPTH)
     if body.count(b"[") + body.count(b"{") > depth:
         _check_depth(body, depth)
     try:
         made = model.model_validate_json(body)
     except ValidationError as error:
-        raise UndecodableEvent(f"not a valid {model.__name__}: {describe(error)}") from None
-    _read(body)  # refuses duplicate keys: pydantic uses the last, other readers the first
+        raise UndecodableEventError(f"not a valid {model.__name__}: {describe(error)}") from None
+    _parse_body(body)  # refuses duplicate keys: pydantic uses the last, other readers the first
     return made
 
 
@@ -95,42 +96,44 @@ def parse_json(body: bytes) -> JsonValue:
         The value.
 
     Raises:
-        UndecodableEvent: The body is not strict JSON.
+        UndecodableEventError: The body is not strict JSON.
     """
-    value = _read(body)
+    value = _parse_body(body)
     if _may_not_be_finite(body):
         try:
             as_json_value(value)
-        except NotJson as error:
-            raise UndecodableEvent(f"not strict JSON: {error}") from None
+        except NotJsonError as error:
+            raise UndecodableEventError(f"not strict JSON: {error}") from None
     return value
 
 
-def _read(body: bytes) -> JsonValue:
+def _parse_body(body: bytes) -> JsonValue:
     """Parse with jiter, pydantic-core's parser, which detects duplicate keys. It takes a fifth of the model's time."""
     try:
         value: JsonValue = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
     except ValueError as error:
-        raise UndecodableEvent(f"not JSON: {_shown(str(error), 200)}; send one UTF-8 encoded JSON value") from None
+        raise UndecodableEventError(
+            f"not JSON: {_shorten(str(error), 200)}; send one UTF-8 encoded JSON value"
+        ) from None
     return value
 
 
 def _may_not_be_finite(body: bytes) -> bool:
-    form = body.translate(_FORM)
-    if b"0e000" not in form and b"0e+000" not in form and _LONG not in form:
+    form = body.translate(_DIGIT_CLASSES)
+    if b"0e000" not in form and b"0e+000" not in form and _LONG_DIGITS not in form:
         return False
     bare = body[:1].isdigit() or body[:1] == b"-"  # a single number, which the pattern does not match
-    return bare or _NOT_FINITE.search(body) is not None
+    return bare or _NON_FINITE_PATTERN.search(body) is not None
 
 
 def _check_depth(body: bytes, depth: int) -> None:
     """Wrap the body in lists, so that a body that is too deep exceeds the parser's own limit."""
-    if (spare := _PARSER_DEPTH - depth) > 0:
+    if (spare := _PARSER_MAX_DEPTH - depth) > 0:
         try:
             from_json(b"[" * spare + body + b"]" * spare)
         except ValueError as error:
             if "recursion limit" in str(error):
-                raise UndecodableEvent(f"nested deeper than {depth} levels; flatten it") from None
+                raise UndecodableEventError(f"nested deeper than {depth} levels; flatten it") from None
 
 
 def dump(model: BaseModel) -> bytes:
@@ -152,13 +155,13 @@ def describe(error: ValidationError) -> str:
     unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
     problems = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in unfit]
     shown = "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {_plainly(problem)[:300]}"
+        f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {_problem_text(problem)[:300]}"
         for problem in problems[:3]
     )
     return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
-def _plainly(problem: ErrorDetails) -> str:
+def _problem_text(problem: ErrorDetails) -> str:
     """Return the problem in plain words."""
     if problem["type"] == "string_pattern_mismatch" and problem.get("ctx", {}).get("pattern") == TOKEN_PATTERN:
         return "a name is expected, of 1 to 64 letters, digits, - and _"
@@ -180,89 +183,91 @@ def as_json_value(value: Any, path: str = "$") -> JsonValue:
         The data.
 
     Raises:
-        NotJson: A part of the value has no form in strict JSON. The message has its path, never its content.
+        NotJsonError: A part of the value has no form in strict JSON. The message has its path, never its content.
     """
     return _as_json_value(value, path, 0)
 
 
 def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
     if depth > MAX_DEPTH:
-        raise NotJson(f"{_shown(path)} is nested deeper than {MAX_DEPTH} levels; flatten it or break the cycle")
+        raise NotJsonError(f"{_shorten(path)} is nested deeper than {MAX_DEPTH} levels; flatten it or break the cycle")
     match value:
         case None | bool():
             return value
         case Enum():
             return _as_json_value(value.value, path, depth)
         case int():
-            if value.bit_length() > _INTEGER_BITS:
-                raise NotJson(
-                    f"{_shown(path)} is an integer of more than 4,300 digits, which JSON readers refuse; use text"
+            if value.bit_length() > _MAX_INTEGER_BITS:
+                raise NotJsonError(
+                    f"{_shorten(path)} is an integer of more than 4,300 digits, which JSON readers refuse; use text"
                 )
             return int(value)
         case str():
-            return _checked_text(value, path)
+            return _check_text(value, path)
         case float():
             if math.isfinite(value):
                 return float(value)
-            raise NotJson(f"{_shown(path)} is {value!r}, which JSON cannot carry; return null or text instead")
+            raise NotJsonError(f"{_shorten(path)} is {value!r}, which JSON cannot carry; return null or text instead")
         case datetime() if value.tzinfo is None:
-            raise NotJson(
-                f"{_shown(path)} is a time without a zone; give it one, for example datetime.now(timezone.utc)"
+            raise NotJsonError(
+                f"{_shorten(path)} is a time without a zone; give it one, for example datetime.now(timezone.utc)"
             )
         case datetime() | date():
             return value.isoformat()
         case UUID():
             return str(value)
         case BaseModel():
-            return _as_json_value(_dumped(value, path), path, depth)
+            return _as_json_value(_dump_model(value, path), path, depth)
         case list() | tuple():
             return [_as_json_value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
         case Mapping():
-            return {_key(key, path): _as_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+            return {
+                _check_key(key, path): _as_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()
+            }
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {
                 field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", depth + 1)
                 for field in fields(value)
             }
-    raise NotJson(
-        f"{_shown(path)} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
+    raise NotJsonError(
+        f"{_shorten(path)} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
         "lists, objects or a pydantic model"
     )
 
 
-def _dumped(model: BaseModel, path: str) -> Any:
+def _dump_model(model: BaseModel, path: str) -> Any:
     """Dump a model by its own aliases and serializers. NaN stays NaN, so that the next step refuses it."""
     try:
         return model.model_dump(mode="json", by_alias=True)
     except ValueError as error:  # a cycle, a lone surrogate, a field without a form in JSON
         reason = type(error).__name__
-        raise NotJson(
-            f"{_shown(path)} is a {type(model).__name__} that pydantic cannot write as JSON ({reason})"
+        raise NotJsonError(
+            f"{_shorten(path)} is a {type(model).__name__} that pydantic cannot write as JSON ({reason})"
         ) from None
 
 
-def _shown(text: str, most: int = 80) -> str:
+def _shorten(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[:most] + "..."
 
 
-def _key(key: Any, path: str) -> str:
+def _check_key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise NotJson(f"{_shown(path)} has a key of type {type(key).__name__}; JSON keys are text")
-    return _checked_text(key, path)
+        raise NotJsonError(f"{_shorten(path)} has a key of type {type(key).__name__}; JSON keys are text")
+    return _check_text(key, path)
 
 
-def _checked_text(text: str, path: str) -> str:
+def _check_text(text: str, path: str) -> str:
     if text.isascii():
         return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise NotJson(
-            f"{_shown(path)} holds half of a surrogate pair, which UTF-8 cannot carry; repair the text"
+        raise NotJsonError(
+            f"{_shorten(path)} holds half of a surrogate pair, which UTF-8 cannot carry; repair the text"
         ) from None
     return text
 
 
-def compact(value: JsonValue) -> bytes:
+def compact_json(value: JsonValue) -> bytes:
     """Serialize JSON data as compact UTF-8."""
     return to_json(value)

@@ -31,8 +31,8 @@ from pointsman_schemas.ids import token
 
 __all__ = ["HandoffAddress", "InboxAddress", "Subjects"]
 
-_TOKENS = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
-_ATTEMPT = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
+_TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
+_ATTEMPT_PATTERN = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class InboxAddress:
 class Subjects:
     """The subjects, streams and buckets of one namespace.
 
-    Every method raises `InvalidToken` for an argument that is not a token of a subject.
+    Every method raises `InvalidTokenError` for an argument that is not a token of a subject.
 
     Args:
         namespace: The tenant; default: `pointsman`.
@@ -93,43 +93,43 @@ class Subjects:
     # Streams and buckets
 
     @property
-    def _upper(self) -> str:
+    def _stream_prefix(self) -> str:
         return self.namespace.upper()
 
     @property
     def work_stream(self) -> str:
         """The stream of requests, handoffs, steps, inbox messages and schedules."""
-        return f"{self._upper}_WORK"
+        return f"{self._stream_prefix}_WORK"
 
     @property
-    def handoffs_stream(self) -> str:
+    def handoff_stream(self) -> str:
         """The stream of handoffs in a namespace with POINTSMAN_UNSYNCED_HANDOFFS."""
-        return f"{self._upper}_HANDOFFS"
+        return f"{self._stream_prefix}_HANDOFFS"
 
     @property
     def log_stream(self) -> str:
         """The stream of logs, events and outcomes."""
-        return f"{self._upper}_LOG"
+        return f"{self._stream_prefix}_LOG"
 
     @property
-    def dead_stream(self) -> str:
+    def dead_letter_stream(self) -> str:
         """The stream of dead letters."""
-        return f"{self._upper}_DEAD"
+        return f"{self._stream_prefix}_DEAD"
 
     @property
     def limits_stream(self) -> str:
         """The stream of shared limits and open circuits."""
-        return f"{self._upper}_LIMITS"
+        return f"{self._stream_prefix}_LIMITS"
 
     @property
     def agents_bucket(self) -> str:
         """The key-value bucket of agent cards."""
-        return f"{self._upper}_AGENTS"
+        return f"{self._stream_prefix}_AGENTS"
 
     @property
     def artifacts_bucket(self) -> str:
         """The object store of large bodies."""
-        return f"{self._upper}_ARTIFACTS"
+        return f"{self._stream_prefix}_ARTIFACTS"
 
     # One message
 
@@ -323,7 +323,7 @@ class Subjects:
         """
         return f"{self.namespace}.outcome.{token(team, 'team')}.{token(workflow, 'workflow')}"
 
-    def dead(self, origin: str, workflow: str | None, name: str) -> str:
+    def dead_letter(self, origin: str, workflow: str | None, name: str) -> str:
         """Build the subject of a dead letter.
 
         Args:
@@ -360,7 +360,7 @@ class Subjects:
         """The filter of all requests."""
         return f"{self.namespace}.request.*"
 
-    def handoffs_of(self, agent: str) -> str:
+    def agent_handoffs(self, agent: str) -> str:
         """Build the filter of the handoffs of an agent.
 
         Args:
@@ -371,7 +371,7 @@ class Subjects:
         """
         return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
 
-    def steps_of(self, workflow: str, task: str, attempt: int) -> str:
+    def attempt_steps(self, workflow: str, task: str, attempt: int) -> str:
         """Build the filter of the steps of an attempt.
 
         Args:
@@ -384,7 +384,7 @@ class Subjects:
         """
         return f"{self.namespace}.step.{token(workflow, 'workflow')}.{token(task, 'task')}.{attempt}.*"
 
-    def inbox_of(self, team: str) -> str:
+    def team_inbox(self, team: str) -> str:
         """Build the filter of the inbox of a team.
 
         Args:
@@ -395,7 +395,7 @@ class Subjects:
         """
         return f"{self.namespace}.inbox.{token(team, 'team')}.>"
 
-    def controls_of(self, team: str, workflow: str) -> str:
+    def workflow_controls(self, team: str, workflow: str) -> str:
         """Build the filter of the control events of a workflow.
 
         Args:
@@ -407,7 +407,7 @@ class Subjects:
         """
         return f"{self.namespace}.inbox.{token(team, 'team')}.{token(workflow, 'workflow')}.control.*"
 
-    def logs_of(self, team: str | None = None) -> str:
+    def team_logs(self, team: str | None = None) -> str:
         """Build the filter of logs.
 
         Args:
@@ -418,7 +418,7 @@ class Subjects:
         """
         return f"{self.namespace}.log.{token(team, 'team') if team else '*'}.*"
 
-    def log_anywhere(self, workflow: str) -> str:
+    def workflow_log(self, workflow: str) -> str:
         """Build the filter of the log of a workflow whose team is unknown.
 
         Args:
@@ -429,7 +429,7 @@ class Subjects:
         """
         return f"{self.namespace}.log.*.{token(workflow, 'workflow')}"
 
-    def outcomes_of(self, team: str | None = None) -> str:
+    def team_outcomes(self, team: str | None = None) -> str:
         """Build the filter of outcomes.
 
         Args:
@@ -440,7 +440,7 @@ class Subjects:
         """
         return f"{self.namespace}.outcome.{token(team, 'team') if team else '*'}.*"
 
-    def outcome_anywhere(self, workflow: str) -> str:
+    def workflow_outcome(self, workflow: str) -> str:
         """Build the filter of the outcome of a workflow whose team is unknown.
 
         Args:
@@ -456,7 +456,7 @@ class Subjects:
         """The filter of the metadata of large bodies in the object store."""
         return f"$O.{self.artifacts_bucket}.M.>"
 
-    def events_of(self, workflow: str) -> str:
+    def workflow_events(self, workflow: str) -> str:
         """Build the filter of the events of a workflow.
 
         Args:
@@ -467,7 +467,7 @@ class Subjects:
         """
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
 
-    def approvals_of(self, workflow: str | None = None) -> str:
+    def workflow_approvals(self, workflow: str | None = None) -> str:
         """Build the filter of approval requests.
 
         Args:
@@ -488,7 +488,7 @@ class Subjects:
         """The filter of all dead letters."""
         return f"{self.namespace}.dead.>"
 
-    def dead_letters_of(
+    def dead_letters_for(
         self, *, origin: str | None = None, workflow: str | None = None, name: str | None = None
     ) -> str:
         """Build the filter of some dead letters. None stands for any value.
@@ -521,8 +521,8 @@ class Subjects:
         Raises:
             ContractError: The subject is not that of a handoff of this namespace.
         """
-        match self._tokens(subject):
-            case ["handoff", agent, workflow, task, attempt] if _ATTEMPT.fullmatch(attempt):
+        match self._split(subject):
+            case ["handoff", agent, workflow, task, attempt] if _ATTEMPT_PATTERN.fullmatch(attempt):
                 return HandoffAddress(agent, workflow, task, int(attempt))
         raise ContractError(f"subject is {subject!r}; expected {self.namespace}.handoff.AGENT.WORKFLOW.TASK.ATTEMPT")
 
@@ -538,8 +538,8 @@ class Subjects:
         Raises:
             ContractError: The subject is not that of an inbox message of this namespace.
         """
-        match self._tokens(subject):
-            case ["inbox", team, workflow, "result", agent, task, attempt] if _ATTEMPT.fullmatch(attempt):
+        match self._split(subject):
+            case ["inbox", team, workflow, "result", agent, task, attempt] if _ATTEMPT_PATTERN.fullmatch(attempt):
                 return InboxAddress(team, workflow, "result", f"{task}-{attempt}", agent, task, int(attempt))
             case ["inbox", team, workflow, ("control" | "timer") as kind, name]:
                 return InboxAddress(team, workflow, kind, name)
@@ -548,13 +548,13 @@ class Subjects:
             "result.AGENT.TASK.ATTEMPT, control.ID or timer.NAME"
         )
 
-    def _tokens(self, subject: str) -> list[str]:
+    def _split(self, subject: str) -> list[str]:
         prefix = self.namespace + "."
         if not subject.startswith(prefix):
             raise ContractError(f"subject is {subject!r}; expected it to begin with {prefix!r}")
         rest = subject[len(prefix) :]
         tokens = rest.split(".")
-        if not _TOKENS.fullmatch(rest):
+        if not _TOKENS_PATTERN.fullmatch(rest):
             for part in tokens:
                 token(part, "a token of the subject")
         return tokens

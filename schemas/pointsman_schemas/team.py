@@ -16,10 +16,10 @@ from pointsman_schemas.strategies import (
     Choreography,
     FanOut,
     Pipeline,
+    PlanAndExecute,
     Router,
     Stage,
     Strategy,
-    Supervisor,
 )
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "FanOut",
     "Limits",
     "Pipeline",
+    "PlanAndExecute",
     "Router",
     "Stage",
     "Strategy",
-    "Supervisor",
     "Team",
 ]
 
@@ -81,7 +81,7 @@ class Team(Options, Frozen):
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
         default=ANY, description="Names of agents or teams; or `ANY`, every live agent that is not a team."
     )
-    strategy: Strategy = Field(default=Supervisor(), description="The source of plans, and the end of workflows.")
+    strategy: Strategy = Field(default=PlanAndExecute(), description="The source of plans, and the end of workflows.")
     limits: Limits = Field(default=Limits(), description="The limits of a workflow.")
     approve_plan: bool = Field(
         default=False, description="True if a person must allow each plan before its tasks start."
@@ -109,7 +109,7 @@ class Team(Options, Frozen):
             return given
         raise PydanticCustomError("strategy", "a strategy is expected, such as Supervisor()")
 
-    def needs(self) -> Mapping[AgentName, str]:
+    def required_agents(self) -> Mapping[AgentName, str]:
         """Return the agents that the team names.
 
         Returns:
@@ -118,9 +118,9 @@ class Team(Options, Frozen):
         strategy, named = self.strategy, () if self.agents == ANY else self.agents
         roles: list[tuple[AgentName | None, str]]
         match strategy:
-            case Supervisor() | Adaptive():
+            case PlanAndExecute() | Adaptive():
                 roles = [(strategy.planner, "plans"), (strategy.synthesizer, "synthesizes")]
-                if isinstance(strategy, Supervisor):
+                if isinstance(strategy, PlanAndExecute):
                     roles.append((strategy.fallback, "works"))
             case Router():
                 roles = [(strategy.classifier, "classifies"), (strategy.fallback, "works")]
@@ -136,7 +136,7 @@ class Team(Options, Frozen):
                 assert_never(strategy)
         return {**dict.fromkeys(named, "works"), **{name: what for name, what in roles if name is not None}}
 
-    def needs_skills(self) -> tuple[str, ...]:
+    def required_skills(self) -> tuple[str, ...]:
         """Return the skills that the team needs.
 
         Returns:

@@ -24,7 +24,7 @@ from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import Synthesis
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import PlanAndExecute, Team
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -83,7 +83,7 @@ async def test_a_refusal_ends_what_was_refused_after_one_call_wherever_it_is(set
             for place, output in PLACES.items()
         ]
         first, second = (
-            Team(name=f"team-{who}", strategy=Supervisor(planner=f"plan-{who}", synthesizer=f"synthesize-{who}"))
+            Team(name=f"team-{who}", strategy=PlanAndExecute(planner=f"plan-{who}", synthesizer=f"synthesize-{who}"))
             for who in models
         )
         async with running(settings, first, agents) as client, running(settings, second):

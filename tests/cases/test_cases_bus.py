@@ -36,7 +36,7 @@ from pointsman.client.client import Client, Workflow
 from pointsman.ports.bus import Consumer
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 pytestmark = pytest.mark.timeout(SIZE.patience)
 
@@ -186,7 +186,7 @@ async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_a
         runs[length] += 1
         return "x" * length
 
-    join = Team(name="crew", limits=Limits(deadline=40), strategy=Supervisor(synthesizer=None))
+    join = Team(name="crew", limits=Limits(deadline=40), strategy=PlanAndExecute(synthesizer=None))
 
     async def answered(bound: int, fewer: int) -> Outcome:
         request: dict[str, Any] = {"tasks": [{"id": "t", "agent": "a", "intent": "write", "input": bound - fewer}]}

@@ -43,11 +43,11 @@ from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome, Result
 from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import PlanAndExecute, Team
 
 pytestmark = pytest.mark.timeout(SIZE.patience)
 
-alone = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=team.limits)
+alone = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=team.limits)
 """The crew without a synthesizer: the only result is the answer."""
 
 

@@ -175,7 +175,7 @@ async def _letters(system: System, bird: Canary) -> None:
     outcomes = await asyncio.gather(*(workflow.outcome(40) for workflow in refused))
 
     async def buried() -> list[DeadLetter]:
-        stored = client.bus.read("dead", client.subjects.dead_letters_of())
+        stored = client.bus.read("dead", client.subjects.dead_letters_for())
         letters = [parse(DeadLetter, each.body) async for each in stored]
         return letters if len(letters) == len(wrong) else []
 

@@ -16,7 +16,7 @@ from support.processes import System
 from support.proxy import Proxy
 
 from pointsman.client.client import Workflow
-from pointsman.errors import InvalidToken, PointsmanError
+from pointsman.errors import InvalidTokenError, PointsmanError
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Request
@@ -72,7 +72,7 @@ async def _try_all_names(system: System) -> None:
             await bus.publish(subject, b"{}", headers)
     for name in NAMES:
         for refused in (client.submit(name, "hello"), client.workflow(name)):
-            with pytest.raises(InvalidToken):
+            with pytest.raises(InvalidTokenError):
                 await refused
         for reply in (name, f"_INBOX.{name}"):
             at = await bus.publish(to, json.dumps({"input": steps("t1"), "reply_to": reply}).encode(), {})

@@ -39,7 +39,7 @@ from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import AttemptFailed, TaskDispatched, WorkflowEnded
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 pytestmark = pytest.mark.timeout(max(120, SIZE.patience))
 
@@ -211,9 +211,11 @@ async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(s
     settings = settings.model_copy(update={"ack_wait": 30.0})  # a second delivery would be a second try
     limits = Limits(deadline=60, task_timeout=30, attempts=2, backoff=0.05)
     teams = {
-        "llm-planner": Team(name="plans", limits=limits, strategy=Supervisor(planner="llm-planner", synthesizer=None)),
-        "llm-worker": Team(name="works", limits=limits, strategy=Supervisor(synthesizer=None)),
-        "llm-synthesizer": Team(name="joins", limits=limits, strategy=Supervisor(synthesizer="llm-synthesizer")),
+        "llm-planner": Team(
+            name="plans", limits=limits, strategy=PlanAndExecute(planner="llm-planner", synthesizer=None)
+        ),
+        "llm-worker": Team(name="works", limits=limits, strategy=PlanAndExecute(synthesizer=None)),
+        "llm-synthesizer": Team(name="joins", limits=limits, strategy=PlanAndExecute(synthesizer="llm-synthesizer")),
     }
     refused, passing = (400, 401, 403, 404, 422), (408, 409, 500)
     async with AsyncExitStack() as stack:
@@ -386,7 +388,7 @@ def _memory(pid: int) -> int:
 
 
 async def test_a_request_made_by_a_step_under_its_workflows_own_id_is_another_workflow(settings: Settings) -> None:
-    inner = Team(name="inner", strategy=Supervisor(synthesizer=None))
+    inner = Team(name="inner", strategy=PlanAndExecute(synthesizer=None))
     asked: list[Client] = []
 
     @agent(name="nester", description="Asks another team under the id it was given")

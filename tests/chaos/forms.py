@@ -94,7 +94,7 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
         settings = _settings(broker.url, health_port=0)
         async with System(folder / "processes", settings) as system:
             supervisor, worker = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
-            bus, inputs = system.client.bus, system.client.subjects.inbox_of(TEAM)
+            bus, inputs = system.client.bus, system.client.subjects.team_inbox(TEAM)
             load = Load(system, report, running=amount.running, chance=chance)
             async with load.running(patience=amount.patience):
                 await asyncio.sleep(amount.pause)

@@ -143,7 +143,7 @@ class Load:
             self._asked.append(workflow_id_for(client.subjects.request(TEAM), request_id, client.source))
 
     async def _follow(self, client: Client) -> None:
-        async for stored in client.bus.follow("log", [client.subjects.outcomes_of(TEAM)]):
+        async for stored in client.bus.follow("log", [client.subjects.team_outcomes(TEAM)]):
             workflow = stored.subject.rpartition(".")[2]
             if workflow not in self._outcomes:
                 self._room.release()
@@ -157,7 +157,7 @@ class Load:
     async def _count(self, client: Client) -> None:
         report, subjects = self._report, client.subjects
         commits: dict[str, list[float]] = defaultdict(list)
-        async for stored in client.bus.read("log", subjects.logs_of(TEAM)):
+        async for stored in client.bus.read("log", subjects.team_logs(TEAM)):
             commits[stored.subject].append(stored.at.timestamp())
         everything = sorted(moment for moments in commits.values() for moment in moments)
         for blow in self._blows:
@@ -175,7 +175,7 @@ class Load:
         ]
         for name in names:
             apart = client.bus.forgets and name.startswith("agent-")
-            stream = subjects.handoffs_stream if apart else subjects.work_stream
+            stream = subjects.handoff_stream if apart else subjects.work_stream
             info = await client.bus.api(f"CONSUMER.INFO.{stream}.{name}")
             given = info["delivered"]["consumer_seq"]
             wanted = {"subjects_filter": info["config"]["filter_subject"]}

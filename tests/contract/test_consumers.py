@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.place import Place, depth_is, take, take_all, until
 
-from pointsman.errors import BusUnavailable, InvalidToken
+from pointsman.errors import BusUnavailable, InvalidTokenError
 from pointsman.ports.bus import Bus
 
 
@@ -34,7 +34,7 @@ async def test_a_consumer_s_name_has_room_for_the_longest_name_of_a_team_and_non
     [delivery] = await take(consumer)
     depth = await bus.depth(longest, "work")
     for name in ("", "a.b", "a b", "*", 256 * "t"):
-        with pytest.raises(InvalidToken):
+        with pytest.raises(InvalidTokenError):
             await bus.consumer(name, "work", place.handoffs, ack_wait=30)
 
     assert delivery.message.body == b"1"

@@ -10,7 +10,7 @@ import pytest
 from support.place import SOON, Place, take_all
 
 from pointsman.bus.validation import header_size
-from pointsman.errors import Conflict, LostBody
+from pointsman.errors import BodyLostError, Conflict
 from pointsman.ports.bus import Bus, Stored
 from pointsman_schemas.envelope import decode
 
@@ -139,7 +139,7 @@ async def test_a_large_body_that_is_gone_or_damaged_is_a_reference_that_decode_r
     (delivery,) = await asyncio.wait_for(consumer.take(1), SOON)
 
     assert delivery.message.body == b""
-    with pytest.raises(LostBody, match=f"{place.ns.upper()}_ARTIFACTS"):
+    with pytest.raises(BodyLostError, match=f"{place.ns.upper()}_ARTIFACTS"):
         decode(delivery.message.headers, delivery.message.body)
 
 
@@ -154,7 +154,7 @@ async def test_a_reference_to_elsewhere_is_not_followed(place: Place, bus: Bus, 
 
     assert stored is not None
     assert (stored.body, stored.headers) == (b"", {"CE-DataRef": reference})
-    with pytest.raises(LostBody):
+    with pytest.raises(BodyLostError):
         decode(stored.headers, stored.body)
 
 

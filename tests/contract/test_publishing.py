@@ -9,7 +9,7 @@ import pytest
 from support.place import Place
 
 from pointsman.bus.validation import header_size
-from pointsman.errors import BusUnavailable, Conflict, ContractError, InvalidToken, OversizeEvent
+from pointsman.errors import BusUnavailable, Conflict, ContractError, InvalidTokenError, OversizeEventError
 from pointsman.ports.bus import Bus
 
 
@@ -102,13 +102,13 @@ async def test_a_request_that_no_team_would_read_is_refused(place: Place, bus: B
 async def test_a_subject_that_could_do_harm_is_never_sent(place: Place, bus: Bus, token: str) -> None:
     subject = f"{place.ns}.log.team.{token}"
 
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         await bus.publish(subject, b"", {})
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         await bus.broadcast(subject, b"", {})
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         await bus.schedule(subject, datetime.now(UTC), place.handoff(), b"", {})
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         await bus.schedule(f"{place.ns}.schedule.w.a", datetime.now(UTC), subject, b"", {})
 
     assert bus.connected
@@ -135,7 +135,7 @@ async def test_the_size_limit_counts_headers_and_is_exact(place: Place, bus: Bus
 
     await bus.publish(place.handoff(1), b"x" * (room - 1), headers)
     await bus.publish(place.handoff(2), b"x" * room, headers)
-    with pytest.raises(OversizeEvent):
+    with pytest.raises(OversizeEventError):
         await bus.publish(place.handoff(3), b"x" * (room + 1), headers)
 
     assert bus.connected
@@ -143,5 +143,5 @@ async def test_the_size_limit_counts_headers_and_is_exact(place: Place, bus: Bus
 
 
 async def test_headers_larger_than_the_broker_keeps_are_refused(place: Place, bus: Bus) -> None:
-    with pytest.raises(OversizeEvent):
+    with pytest.raises(OversizeEventError):
         await bus.publish(place.log, b"", {"a": "h" * 66_000})

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.place import HEARTBEAT, Place, until
 
-from pointsman.errors import InvalidToken
+from pointsman.errors import InvalidTokenError
 from pointsman.ports.bus import Bus
 from pointsman_schemas.card import AgentCard
 
@@ -55,5 +55,5 @@ async def test_a_card_nobody_refreshes_is_gone_after_three_heartbeats(place: Pla
 
 
 async def test_a_card_needs_an_instance_that_can_stand_in_a_subject(bus: Bus) -> None:
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         await bus.registry.announce(card("writer", "a.b"))

@@ -20,7 +20,7 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
     service = Service(
         name=namespace, id="i1", version="1.2.0", description="writes", subject=f"{namespace}.handoff.writer.>",
         metadata={"role": "work"}, requests=4, errors=1, last_error="boom", processing_time=2.0,
-        left_running=lambda: 3,
+        orphaned_handlers=lambda: 3,
     )  # fmt: skip
     client = await nats.connect(settings.url)
 
@@ -45,7 +45,7 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
         "type": "io.nats.micro.v1.stats_response", **identity,
         "endpoints": [{"name": namespace, "subject": service.subject, "queue_group": "q", "num_requests": 5,
                        "num_errors": 1, "last_error": "boom", "processing_time": 4_000_000_000,
-                       "average_processing_time": 800_000_000, "data": {"left_running": 3}}],
+                       "average_processing_time": 800_000_000, "data": {"orphaned_handlers": 3}}],
     }  # fmt: skip
     await bus.subjects("log", ">")  # a round trip: the broker has heard of what this connection said before
     with pytest.raises(nats.errors.NoRespondersError):

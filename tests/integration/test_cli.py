@@ -258,7 +258,7 @@ async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) 
 async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell: Shell) -> None:
     async with running(shell.settings, TEAM, CREW) as client:
         await client.bus.publish(client.subjects.request("crew"), b"{", {})
-        await until(lambda: client.bus.last("log", client.subjects.outcomes_of("crew")))
+        await until(lambda: client.bus.last("log", client.subjects.team_outcomes("crew")))
         listed = await shell("list")
         (row,) = await client.list()
         seen = [listed, await shell("show", row.id), await shell("watch", row.id)]
@@ -387,11 +387,11 @@ async def bury(client: Client, *names: str, cause: str = "undecodable", age: tim
             at=datetime.now(UTC) - age, subject="s", body=base64.b64encode(b"?").decode(),
         )  # fmt: skip
         envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=datetime.now(UTC))
-        await client.bus.publish(client.subjects.dead("a", None, name), dump(letter), encode(envelope))
+        await client.bus.publish(client.subjects.dead_letter("a", None, name), dump(letter), encode(envelope))
 
 
 async def find(client: Client, workflow: str) -> Any:
-    await until(lambda: client.bus.last("log", client.subjects.log_anywhere(workflow)))
+    await until(lambda: client.bus.last("log", client.subjects.workflow_log(workflow)))
     return await client.workflow(workflow)
 
 

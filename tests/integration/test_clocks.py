@@ -19,9 +19,9 @@ from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
-TEAM = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=6, backoff=0.3))
+TEAM = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=6, backoff=0.3))
 PLAN = ({"id": "t1", "agent": "mends", "intent": "do it"}, {"id": "t2", "agent": "silent", "intent": "do it"})
 
 
@@ -81,7 +81,7 @@ async def played(settings: Settings, off: float) -> tuple[Outcome, bool]:
     workflow = await client.submit("crew", "hello")
 
     async def begun() -> bool:
-        return await client.bus.last("work", client.subjects.handoffs_of("silent")) is not None
+        return await client.bus.last("work", client.subjects.agent_handoffs("silent")) is not None
 
     await until(begun)
     for clock in clocks:

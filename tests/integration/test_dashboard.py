@@ -216,7 +216,7 @@ async def bury(client: Client, count: int) -> None:
             attempts=1, subject=f"{client.subjects.namespace}.request.crew", body="e30=", at=datetime.now(UTC),
         )  # fmt: skip
         envelope = Envelope(id=letter.id, type=letter.event_type, source="test", time=letter.at)
-        await client.bus.publish(client.subjects.dead("crew", None, letter.id), dump(letter), encode(envelope))
+        await client.bus.publish(client.subjects.dead_letter("crew", None, letter.id), dump(letter), encode(envelope))
 
 
 async def test_dead_letters_are_replayed_so_that_a_workflow_goes_on_looked_through_and_discarded(

@@ -15,7 +15,7 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import BEGUN, Progress, Usage
+from pointsman_schemas.events import ATTEMPT_STARTED, Progress, Usage
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import Entry, PlanAccepted, RetryScheduled, TaskAbandoned
 from pointsman_schemas.plan import Plan, PlannedTask
@@ -205,7 +205,7 @@ async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_on
         bus, started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)
     )
     await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
-    begun = tool(BEGUN, 2, 2, kind="progress")
+    begun = tool(ATTEMPT_STARTED, 2, 2, kind="progress")
     headers = encode(Envelope(id="e", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW))
     async with served(Client(bus)) as address, page_of(browser, address) as page:
         await page.goto(f"/workflows/{WORKFLOW}")

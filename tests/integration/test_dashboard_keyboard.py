@@ -19,7 +19,7 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.errors import TaskError
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
 
@@ -66,24 +66,24 @@ async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus
     plan = planner_of(
         {"id": "mend", "agent": "mender", "intent": "mend it"}, {"id": "look", "agent": "looker", "intent": "look"}
     )
-    team = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(attempts=1))
+    team = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(attempts=1))
     async with (
         on_memory(team, [plan, mend, look]) as client,
         served(client) as address,
         page_of(browser, address) as page,
     ):
         letters = DeadLetters(client.bus, client.subjects)
-        await publish(client.bus, client.subjects.dead("crew", None, "old"), letter("old", "came long ago"))
+        await publish(client.bus, client.subjects.dead_letter("crew", None, "old"), letter("old", "came long ago"))
         workflow = await client.submit("crew", "mend it")
         await until(lambda: letters.list(workflow=workflow.id))
         (mine,) = [each.content.id for each in await letters.list(workflow=workflow.id)]
-        await publish(client.bus, client.subjects.dead("crew", None, "new"), letter("new", "came last"))
+        await publish(client.bus, client.subjects.dead_letter("crew", None, "new"), letter("new", "came last"))
         shown = page.locator(".letter")
 
         await page.goto("/dead-letters")
         await expect(shown).to_have_count(3)
         await tab_to(page, f"Replay {mine}")
-        await publish(client.bus, client.subjects.dead("crew", None, "newer"), letter("newer", "came meanwhile"))
+        await publish(client.bus, client.subjects.dead_letter("crew", None, "newer"), letter("newer", "came meanwhile"))
         await expect(shown).to_have_count(4)
         assert (await focused(page))[0] == f"Replay {mine}"
         await letters.discard(await letters.get("new"))
@@ -125,7 +125,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
         return "paid"
 
     plan = planner_of(*({"id": f"pay-{number}", "agent": "payer", "intent": f"pay bill {number}"} for number in (1, 2)))
-    team = Team(name="bank", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=600))
+    team = Team(name="bank", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=600))
     async with on_memory(team, [plan, pay]) as client, served(client) as address, page_of(browser, address) as page:
         workflow = await client.submit("bank", {"amount": 900})
 

@@ -35,15 +35,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def bound(bus: JetStreamBus, **limits: Any) -> None:
     """Give the dead-letter stream, which refuses what is beyond them, other limits."""
-    name = Client(bus, namespace=bus._subjects.namespace).subjects.dead_stream
+    name = Client(bus, namespace=bus._subjects.namespace).subjects.dead_letter_stream
     config = (await bus.api(f"STREAM.INFO.{name}"))["config"]
     answer = await bus.api(f"STREAM.UPDATE.{name}", {**config, "discard": "new", **limits})
     assert "error" not in answer, answer
 
 
 async def fill(bus: JetStreamBus, client: Client, kind: str) -> None:
-    await bus.publish(client.subjects.dead("filler", None, "first"), b"", {})
-    state = (await bus.api(f"STREAM.INFO.{client.subjects.dead_stream}"))["state"]
+    await bus.publish(client.subjects.dead_letter("filler", None, "first"), b"", {})
+    state = (await bus.api(f"STREAM.INFO.{client.subjects.dead_letter_stream}"))["state"]
     await bound(bus, **{f"max_{'msgs' if kind == 'messages' else kind}": state[kind]})
 
 
@@ -70,7 +70,7 @@ async def is_kept(client: Client, name: str) -> bool:
     subjects = client.subjects
     first = {
         "request-crew": subjects.request("crew"),
-        "inbox-crew": subjects.inbox_of("crew").removesuffix(">") + "*.control.>",
+        "inbox-crew": subjects.team_inbox("crew").removesuffix(">") + "*.control.>",
         "agent-worker": subjects.handoff("worker", "wf_none", "t9", 1),
     }[name]
     depth = await client.bus.depth(name, "work")
@@ -142,7 +142,7 @@ async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_roo
     assert all("maximum" in line.get("reason", line.get("error")) for line in refused)
     assert all("pointsman doctor" in line["hint"] for line in refused)
     assert f"{kind} of at most" in seen["dead letters"]["seen"]
-    assert f"nats stream edit {client.subjects.dead_stream}" in seen["dead letters"]["advice"]
+    assert f"nats stream edit {client.subjects.dead_letter_stream}" in seen["dead letters"]["advice"]
     assert "dead letters" not in sound
     assert "broker" not in sound
 
@@ -152,7 +152,7 @@ async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_
 ) -> None:
     mended = tmp_path / "mended"
     async with running(settings, team, CREW) as client:
-        await bus.api(f"STREAM.DELETE.{client.subjects.dead_stream}")
+        await bus.api(f"STREAM.DELETE.{client.subjects.dead_letter_stream}")
         seen = await doctor(settings)
         with capture_logs() as lines:
             request, task, open_ended = await send_what_nobody_can_process(client, mended)
@@ -161,9 +161,9 @@ async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_
         sound = await doctor(settings)
 
     assert (told.status, outcome.status) == ("failed", "failed")
-    assert client.subjects.dead_stream in seen["namespace"]["seen"]
+    assert client.subjects.dead_letter_stream in seen["namespace"]["seen"]
     assert "makes it" in seen["namespace"]["advice"]
-    assert client.subjects.dead_stream in {line["stream"] for line in lines if line["event"] == "stream_lost"}
+    assert client.subjects.dead_letter_stream in {line["stream"] for line in lines if line["event"] == "stream_lost"}
     assert "namespace" not in sound
 
 

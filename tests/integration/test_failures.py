@@ -50,7 +50,7 @@ def headers_of(name: str, event_type: str) -> dict[str, str]:
 
 async def letters_of(system: System, workflow: str, *, count: int = 1) -> list[DeadLetter]:
     """The dead letters of a workflow, once there are `count` of them."""
-    bus, subject = system.client.bus, system.client.subjects.dead_letters_of(workflow=workflow)
+    bus, subject = system.client.bus, system.client.subjects.dead_letters_for(workflow=workflow)
 
     async def look() -> list[DeadLetter]:
         letters = [parse(DeadLetter, stored.body) async for stored in bus.read("dead", subject)]

@@ -20,10 +20,10 @@ from pointsman_schemas.events import DeadLetter, Outcome
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 LARGE = "".join(f"{number:06d}" for number in range(500_000))  # 3 MB
-TEAM = Team(name="crew", limits=Limits(deadline=30), strategy=Supervisor(synthesizer=None))
+TEAM = Team(name="crew", limits=Limits(deadline=30), strategy=PlanAndExecute(synthesizer=None))
 PLANNER = planner_of({"id": "t", "agent": "a", "intent": "repeat it"})
 
 
@@ -131,7 +131,7 @@ async def test_a_log_whose_body_is_gone_is_closed_and_the_others_go_on(
         await gate.wait()
         return "done"
 
-    team = Team(name="crew", limits=Limits(deadline=30), strategy=Supervisor(synthesizer=None))
+    team = Team(name="crew", limits=Limits(deadline=30), strategy=PlanAndExecute(synthesizer=None))
     planner = planner_of({"id": "t", "agent": "a", "intent": "wait", "input": "x"})
     async with running(settings, None, [planner, waits]) as client:
         async with running(settings, team):

@@ -19,8 +19,8 @@ from pointsman.authoring.mcp import McpTools, mcp_tools
 from pointsman.errors import NeedsApproval, TaskError
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
-from pointsman_schemas.events import Verdict
-from pointsman_schemas.team import ANY, Limits, Pipeline, Stage, Supervisor, Team
+from pointsman_schemas.events import ApprovalVerdict
+from pointsman_schemas.team import ANY, Limits, Pipeline, PlanAndExecute, Stage, Team
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -171,7 +171,7 @@ async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_argument
     with pytest.raises(NeedsApproval) as caught:
         await add.call('{"a": 2, "b": 3}', context)
     (asked,) = caught.value.calls
-    said = Verdict(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
+    said = ApprovalVerdict(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
     allowed = Context(context.handoff.model_copy(update={"verdicts": (said,)}), context.reporter)
     changed = await add.call('{"a": 2, "b": 3}', allowed)
     free = await fail.call("{}", context)
@@ -227,7 +227,7 @@ async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
 
 
 async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) -> None:
-    team = Team(name="shop", description="Sells tea", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=30))
+    team = Team(name="shop", description="Sells tea", agents=ANY, strategy=PlanAndExecute(), limits=Limits(deadline=30))
     plan = planner_of({"id": "t1", "agent": "worker", "intent": "sell"})
     environment = {**os.environ, "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace}
     served = StdioServerParameters(command=sys.executable, args=["-m", "pointsman", "mcp", "shop"], env=environment)

@@ -15,7 +15,7 @@ from support.waiting import until
 from pointsman.authoring.agent import agent
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.clock import SystemClock
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.engine.log import workflow_log
 from pointsman.engine.supervisor.outbox_publisher import Ready, Sender
@@ -29,7 +29,7 @@ from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
@@ -359,14 +359,14 @@ async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkey
 
     def counting(state: State | None, commit: Commit) -> State:
         folded.append(commit.number)
-        return apply(state, commit)
+        return apply_commit(state, commit)
 
     parts = [planner_of(*chain), synthesizer, echo("a")]
     async with running(settings, TEAM, parts) as client:
         workflow = await client.submit("crew", "hello")
         first = await workflow.outcome(20)
         stored = [each async for each in client.bus.read("log", client.subjects.log("crew", workflow.id))]
-    monkeypatch.setattr(workflow_log, "apply", counting)
+    monkeypatch.setattr(workflow_log, "apply_commit", counting)
     async with running(settings, TEAM, parts) as client:
         again = await client.submit("crew", "hello again")
         await again.outcome(20)
@@ -411,7 +411,7 @@ async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settin
 
     four = [{"id": f"t{n}", "agent": "a", "intent": f"write much {n}"} for n in range(4)]
     join = {"id": "join", "agent": "b", "intent": "join them", "depends_on": [each["id"] for each in four]}
-    team = Team(name="crew", limits=Limits(deadline=30), strategy=Supervisor(synthesizer=None))
+    team = Team(name="crew", limits=Limits(deadline=30), strategy=PlanAndExecute(synthesizer=None))
     async with running(settings, team, [planner_of(*four, join), long, echo("b")]) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(20)

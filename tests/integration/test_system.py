@@ -28,7 +28,7 @@ from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Entry, PlanAccepted, TaskDispatched, TaskSucceeded, WorkflowEnded, WorkflowStarted
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import PlanAndExecute, Team
 
 pytestmark = pytest.mark.timeout(max(180, SIZE.patience))
 
@@ -111,7 +111,7 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
     ended: set[str] = set()
     deaths = died_at = 0
     async with running(settings, None, [planner, synthesizer, worker]), System(tmp_path, settings) as system:
-        bus, logs = system.client.bus, system.client.subjects.logs_of("crew")
+        bus, logs = system.client.bus, system.client.subjects.team_logs("crew")
         supervisor = await system.supervisor(CREW)
         workflows = {name: await system.client.submit("crew", request) for name, request in requests.items()}
         names = {workflow.id: name for name, workflow in workflows.items()}
@@ -233,7 +233,7 @@ async def test_the_same_ids_from_many_callers_cross_no_answers(
 ) -> None:
     """Twenty callers: in four namespaces with five teams each, in one with five, or all of one team."""
     spaces = [Settings(url=broker.url, namespace=f"{namespace}{letter}") for letter in "abcd"[:tenants]]
-    every = [Team(name=f"team-{number}", strategy=Supervisor(synthesizer=None)) for number in range(teams)]
+    every = [Team(name=f"team-{number}", strategy=PlanAndExecute(synthesizer=None)) for number in range(teams)]
     ids, callers = [str(number) for number in range(1, SIZE.ids + 1)], 20 // tenants
 
     async def ask(caller: Client, name: str, request_id: str) -> tuple[str, Any, Any]:

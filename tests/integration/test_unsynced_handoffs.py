@@ -112,11 +112,11 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
             released_later = [steps("a", "b", after=str(released)), steps("c", "d", serial=True, after=str(released))]
             workflows = [await client.submit("crew", each) for each in 3 * released_later]
             await until(lambda: _sent(client, 1 + 9))  # of the tasks, those that wait for none
-            lost = set(await client.bus.subjects("handoffs", client.subjects.handoffs_of("worker")))
+            lost = set(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker")))
 
             await store.restart(back="POINTSMAN_HANDOFFS")
             await until(lambda: _sent(client, 1 + 9), seconds=30)
-            back = set(await client.bus.subjects("handoffs", client.subjects.handoffs_of("worker")))
+            back = set(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker")))
             released.touch()
             outcomes = [await workflow.outcome(30) for workflow in workflows]
             entries = [entry for workflow in workflows for entry in await client.entries(workflow.id)]
@@ -169,5 +169,5 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_
 
 async def _sent(client: Client, count: int) -> bool:
     with suppress(BusUnavailable):  # it is being started anew
-        return len(await client.bus.subjects("handoffs", client.subjects.handoffs_of("worker"))) >= count
+        return len(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker"))) >= count
     return False

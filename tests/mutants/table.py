@@ -41,8 +41,8 @@ MUTANTS = (
         "unit/engine/log/test_requests.py::test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused",
     ),
     _core(
-        "M2", "planning/acceptance.py", "PlanAccepted(at=draft.now, revision=number, plan=plan)",
-        "PlanAccepted(at=draft.now, revision=1, plan=plan)",
+        "M2", "planning/acceptance.py", "PlanAccepted(at=decision.now, revision=number, plan=plan)",
+        "PlanAccepted(at=decision.now, revision=1, plan=plan)",
         "../test_mechanisms.py::test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run",
     ),
     _core(
@@ -50,16 +50,16 @@ MUTANTS = (
         "test_decide.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
     ),
     _core(
-        "M3", "outbox.py", "tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)",
-        "tuple(report(done) for done in state.work())",
+        "M3", "outbox.py", "tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)",
+        "tuple(task_report(done) for done in state.plan_tasks())",
         "test_decide.py::test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others",
     ),
     _core(
-        "M4", "decide.py", "            draft.moved.extend(state.dependants.get(task_id, ()))", "            pass",
+        "M4", "decide.py", "            decision.ready.extend(state.dependants.get(task_id, ()))", "            pass",
         "test_decide.py::test_a_failure_skips_the_whole_chain_behind_it_at_once",
     ),
     _core(
-        "M4", "completion/synthesis.py", "        gaps=gaps(state),", "        gaps=(),",
+        "M4", "completion/synthesis.py", "        gaps=find_gaps(state),", "        find_gaps=(),",
         "test_decide.py::test_the_synthesizer_is_told_of_the_gaps",
     ),
     _core(
@@ -88,16 +88,16 @@ MUTANTS = (
         "planning/test_planner.py::test_a_hint_changes_the_plan_while_other_tasks_run_on",
     ),
     _core(
-        "M7", "decide.py", "        if failed and not state.limit and plan_again(", "        if False and plan_again(",
+        "M7", "decide.py", "        if failed and not state.reached_limit and request_replan(", "        if False and request_replan(",
         "planning/test_planner.py::test_a_failure_asks_for_another_plan_once_the_rest_is_done",
     ),
     _core(
-        "M7", "planning/acceptance.py", "is Phase.RUNNING and replans_left(state) and tasks_left(state)):",
+        "M7", "planning/acceptance.py", "is Phase.RUNNING and remaining_replans(state) and remaining_tasks(state)):",
         "is Phase.RUNNING):",
         "planning/test_planner.py::test_replans_are_bounded",
     ),
     _core(
-        "M7", "planning/planner.py", "        if not problems and _same_again(plan, state):", "        if False:",
+        "M7", "planning/planner.py", "        if not problems and _is_repetition(plan, state):", "        if False:",
         "planning/test_planner.py::test_the_same_plan_again_is_refused",
     ),
     _core(
@@ -113,7 +113,7 @@ MUTANTS = (
         "attempts/test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",
     ),
     _core(
-        "M9", "attempts/retry.py", "(1 - _JITTER + 2 * _JITTER * draw)", "(1 + 0 * draw)",
+        "M9", "attempts/retry.py", "(1 - _JITTER_SHARE + 2 * _JITTER_SHARE * draw)", "(1 + 0 * draw)",
         "attempts/test_retry.py::test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again",
     ),
     _core(
@@ -121,12 +121,12 @@ MUTANTS = (
         "attempts/test_retry.py::test_the_next_attempt_waits_in_a_schedule_of_the_broker",
     ),
     _core(
-        "M10", "attempts/refinement.py", "        and task.attempt >= _AFTER", "        and task.attempt > 99",
+        "M10", "attempts/refinement.py", "        and task.attempt >= _MIN_FAILED_ATTEMPTS", "        and task.attempt > 99",
         "attempts/test_refinement.py::test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error",
         "../agents/test_helping_roles.py::test_a_task_that_failed_twice_succeeds_in_better_words",
     ),
     _core(
-        "M11", "attempts/retry.py", "    if error.retryable and task.attempt < task.cap:", "    if error.retryable:",
+        "M11", "attempts/retry.py", "    if error.retryable and task.attempt < task.max_attempts:", "    if error.retryable:",
         "attempts/test_retry.py::test_attempts_are_capped",
     ),
     _runtime(
@@ -135,8 +135,8 @@ MUTANTS = (
         "test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again",
     ),
     _core(
-        "M11", "tasks/agent_selection.py", "    return draft.now >= circuit.until and agent not in draft.probes",
-        "    return draft.now >= circuit.until",
+        "M11", "tasks/agent_selection.py", "    return decision.now >= circuit.until and agent not in decision.probes",
+        "    return decision.now >= circuit.until",
         "model/test_agent_health.py::test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows",
     ),
     _runtime(
@@ -150,25 +150,25 @@ MUTANTS = (
         "attempts/test_retry.py::test_the_fallback_gets_the_task_of_an_agent_that_is_gone",
     ),
     _core(
-        "M12", "attempts/retry.py", "    if task.fallback and falls_back and around.card(task.fallback):",
+        "M12", "attempts/retry.py", "    if task.fallback and falls_back and context.card(task.fallback):",
         "    if task.fallback and falls_back:",
         "attempts/test_retry.py::test_a_fallback_that_is_not_alive_gets_nothing",
     ),
     _core(
-        "M13", "completion/synthesis.py", "        return end(draft, Phase.FAILED, no_answer(state), reason)",
-        "        return end(draft, Phase.FAILED, None, reason)",
+        "M13", "completion/synthesis.py", "        return end_workflow(decision, Phase.FAILED, failure_answer(state), reason)",
+        "        return end_workflow(decision, Phase.FAILED, None, reason)",
         "test_decide.py::test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why",
     ),
     _core(
-        "M13", "attempts/failures.py", "Phase.PARTIAL, bare_results(draft), reason)", "Phase.PARTIAL, None, reason)",
+        "M13", "attempts/failures.py", "Phase.PARTIAL, raw_results(decision), reason)", "Phase.PARTIAL, None, reason)",
         "test_decide.py::test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer",
     ),
     _core(
-        "M14", "limits.py", '        return _stop_work(draft, "deadline", reached)', "        return None",
+        "M14", "limits.py", "        return _stop_work(decision, \"deadline\", reached)", "        return None",
         "test_limits.py::test_the_deadline_while_running_asks_for_an_answer_from_what_there_is",
     ),
     _core(
-        "M14", "limits.py", "        if task.live and task.deadline and draft.now >= task.deadline + LATE",
+        "M14", "limits.py", "        if task.active and task.deadline and decision.now >= task.deadline + RESULT_GRACE",
         "        if False",
         "attempts/test_retry.py::test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again",
     ),
@@ -207,7 +207,7 @@ MUTANTS = (
         "unit/engine/worker/test_agent_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
     ),
     _core(
-        "M16", "model/agent_health.py", "(self.ahead + more) / slots", "more / slots",
+        "M16", "model/agent_health.py", "(self.queued + more) / slots", "more / slots",
         "tasks/test_skills.py::test_the_idle_agent_gets_the_work",
     ),
     _core(
@@ -216,16 +216,16 @@ MUTANTS = (
     ),
     _core("M16", "model/agent_health.py", "/ slots", "/ 1", "tasks/test_skills.py::test_more_hands_take_more"),
     _core(
-        "M17", "completion/synthesis.py", "    if not (found := found_disagreements(state)):", "    if not (found := ()):",
+        "M17", "completion/synthesis.py", "    if not (found := find_result_conflicts(state)):", "    if not (found := ()):",
         "completion/test_conflicts.py::test_a_contradiction_is_decided_before_the_answer_is_written",
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
-        "M17", "completion/outcome.py", '            "conflicts": decisions(state),', "",
+        "M17", "completion/outcome.py", "            \"conflicts\": conflict_decisions(state),", "",
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
-        "M17", "decide.py", "        if (judge := judge_of(state, task)) is not None:",
+        "M17", "decide.py", "        if (judge := stage_judge(state, task)) is not None:",
         "        if (judge := None) is not None:",
         "attempts/test_review.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
     ),
@@ -281,16 +281,16 @@ MUTANTS = (
         "test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_none_twice",
     ),
     _core(
-        "M21", "completion/outcome.py", "sum(task.busy for task in state.tasks.values()),", "0.0,",
+        "M21", "completion/outcome.py", "sum(task.work_seconds for task in state.tasks.values()),", "0.0,",
         "test_decide.py::test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other",
     ),
     _core(
-        "M22", "evolve.py", "        state = changed(state, usage=state.usage + entry.result.usage)\n", "",
+        "M22", "evolve.py", "        state = copy_with(state, usage=state.usage + entry.result.usage)\n", "",
         "test_decide.py::test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow",
     ),
     _core(
-        "M22", "completion/synthesis.py", "    if not (found := found_disagreements(state)):",
-        "    found = found_disagreements(state)\n    if False:",
+        "M22", "completion/synthesis.py", "    if not (found := find_result_conflicts(state)):",
+        "    found = find_result_conflicts(state)\n    if False:",
         "../test_mechanisms.py::test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more",
     ),
     _runtime(
@@ -382,7 +382,7 @@ MUTANTS = (
     ),
     _core(
         "a late result counts for nothing", "decide.py",
-        "    if task.attempt != result.attempt or not task.live:", "    if False:",
+        "    if task.attempt != result.attempt or not task.active:", "    if False:",
         "test_decide.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
         "test_decide.py::test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays",
     ),
@@ -397,7 +397,7 @@ MUTANTS = (
     ),
     _core(
         "nothing follows the end", "decide.py",
-        "        if draft.state is not None and draft.state.ended:\n            break",
+        "        if decision.current is not None and decision.current.ended:\n            break",
         "        if False:\n            break",
         "test_decide.py::test_nothing_is_recorded_after_the_end",
     ),
@@ -413,7 +413,7 @@ MUTANTS = (
     ),
     _core(
         "silence means no", "approvals/responses.py",
-        "        if draft.now >= pending.expires_at and pending.id in draft.open().approvals:", "        if False:",
+        "        if decision.now >= pending.expires_at and pending.id in decision.state.approvals:", "        if False:",
         "tasks/test_approval_requests.py::test_silence_means_no",
     ),
     _runtime(
@@ -439,8 +439,8 @@ MUTANTS = (
     ),
     _runtime(
         "an answer is kept before it is acted on", "authoring/durable_steps.py",
-        "            kept = await self._context.kept.keep(step)\n        except OversizeEvent as error:\n",
-        "            kept = step\n        except OversizeEvent as error:\n",
+        "            kept = await self._context.kept.keep(step)\n        except OversizeEventError as error:\n",
+        "            kept = step\n        except OversizeEventError as error:\n",
         "unit/engine/worker/test_step_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
     ),
     _runtime(

@@ -20,7 +20,7 @@ from support.core import Story, card, cards, failure, plan, selection, task  # n
 
 from pointsman_schemas.log import Commit  # noqa: E402
 from pointsman_schemas.strict_json import dump, parse  # noqa: E402
-from pointsman_schemas.team import Limits, Router, Supervisor  # noqa: E402
+from pointsman_schemas.team import Limits, PlanAndExecute, Router  # noqa: E402
 
 __all__ = ["SCENARIOS", "read", "write"]
 
@@ -74,7 +74,7 @@ def a_planner_is_told_how_many_tasks_are_left() -> Story:
 
 def the_fallback_answers_after_a_timeout() -> Story:
     fleet = (card("worker", fallback="other", timeout=5), card("other"))
-    story = begun(cards=fleet, limits=Limits(attempts=1), strategy=Supervisor(synthesizer=None)).planned(task("a"))
+    story = begun(cards=fleet, limits=Limits(attempts=1), strategy=PlanAndExecute(synthesizer=None)).planned(task("a"))
     late = story.result("a", "too late", event_id="late")
     story.fire()
     story.feed(late, late)
@@ -101,7 +101,7 @@ def a_dead_letter_is_replayed() -> Story:
 
 
 def a_router_escalates() -> Story:
-    router = Router(escalate=Supervisor())
+    router = Router(escalate=PlanAndExecute())
     story = begun(strategy=router, cards=cards("billing", "technical", "account")).start({"text": "429, twice"})
     story.succeed("classify-1", selection(("billing", 0.9), ("technical", 0.7), ("account", 0.1)))
     story.succeed("plan-1", plan(task("a", "billing"), task("b", "technical")))

@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from pointsman.cli.declared import app
-from pointsman.core.completion.outcome import outcome_of
-from pointsman.core.evolve import apply, fold
+from pointsman.core.completion.outcome import build_outcome
+from pointsman.core.evolve import apply_commit, fold_entries
 from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import State, from_snapshot, to_snapshot
 from pointsman.errors import InvariantError
 from pointsman_schemas.log import Commit, WorkflowEnded
-from pointsman_schemas.strict_json import compact, dump, parse_json
+from pointsman_schemas.strict_json import compact_json, dump, parse_json
 
 FOLDER = Path(__file__).parent
 LOGS = sorted(FOLDER.glob("*.jsonl"))
@@ -36,7 +36,7 @@ def recorded(path: Path) -> list[Commit]:
 
 def refold(commits: list[Commit], state: State | None = None) -> State:
     for commit in commits:
-        state = apply(state, commit)
+        state = apply_commit(state, commit)
     assert state is not None
     return state
 
@@ -47,10 +47,10 @@ def test_a_recorded_log_leads_to_its_recorded_outcome(path: Path) -> None:
     entries = [entry for commit in commits for entry in commit.entries]
     ended = entries[-1]
     assert isinstance(ended, WorkflowEnded)
-    before = fold(entries[:-1])
+    before = fold_entries(entries[:-1])
     assert before is not None
 
-    made = outcome_of(
+    made = build_outcome(
         before, Phase(ended.outcome.status), ended.at, answer=ended.outcome.answer, reason=ended.outcome.reason
     )
 
@@ -64,7 +64,7 @@ def test_a_recorded_log_can_be_gone_on_with_from_any_snapshot(path: Path) -> Non
     whole = refold(commits)
 
     for number in range(1, len(commits)):
-        snapshot = parse_json(compact(to_snapshot(refold(commits[:number]))))
+        snapshot = parse_json(compact_json(to_snapshot(refold(commits[:number]))))
         assert refold(commits[number:], from_snapshot(snapshot)) == whole
 
 
@@ -110,7 +110,9 @@ def test_a_person_is_told_what_was_expected_and_what_came(tmp_path: Path) -> Non
     first, *rest = RECORDER["SCENARIOS"]["everything-succeeds"]().commits
     asked = first.entries[1].model_copy(update={"intent": "Plan it well"})
     started = first.model_copy(update={"entries": (first.entries[0], asked, *first.entries[2:])})
-    (tmp_path / "log").write_bytes(lines([started, *(each.model_copy(update={"grounds": None}) for each in rest)]))
+    (tmp_path / "log").write_bytes(
+        lines([started, *(each.model_copy(update={"decision_context": None}) for each in rest)])
+    )
 
     ran = CliRunner().invoke(app, ["replay", str(tmp_path / "log")])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.inputs import RequestRefused
 from pointsman.engine.log.reader import commit_of
 from pointsman.engine.log.requests import read_inbox, read_request
@@ -74,7 +74,7 @@ def check_head(world: World, workflow: str, head: Head) -> str | None:
     for stored in world.broker.held("log", world.subjects.log(world.team_of(workflow), workflow)):
         if stored.sequence <= head.sequence:
             commit = commit_of(stored)
-            folded = apply(None if commit.number == 1 else folded, commit)
+            folded = apply_commit(None if commit.number == 1 else folded, commit)
     return None if folded == head.state else f"{workflow}: a supervisor's state is not the fold of its log"
 
 
@@ -97,7 +97,7 @@ def _requests(rest: Rest) -> Iterator[str]:
         if len(outcomes) != max(1, logs[workflow]):
             yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
     asked = {workflow for _, workflow in world.requests()}
-    for stored in world.broker.held("log", world.subjects.outcomes_of(team)):
+    for stored in world.broker.held("log", world.subjects.team_outcomes(team)):
         if stored.subject.split(".")[-1] not in asked:
             yield f"{stored.subject} is the outcome of nothing that was asked for"
 
@@ -116,7 +116,7 @@ def _begun_again(rest: Rest) -> Iterator[str]:
     """What has ended is done again for nobody but who asks when its log has reached its age."""
     world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
     asked = {workflow: stored.at for stored, workflow in world.requests()}
-    for stored in world.broker.held("handoffs", world.subjects.handoffs_of("below")):
+    for stored in world.broker.held("handoffs", world.subjects.agent_handoffs("below")):
         parent = world.subjects.parse_handoff(stored.subject)
         asked[child_id_for("below", parent.workflow, parent.task, parent.attempt)] = stored.at
     ended: dict[str, datetime] = {}
@@ -305,7 +305,7 @@ def _letters(rest: Rest) -> Iterator[str]:
 def _logs(world: World) -> list[tuple[str, list[tuple[Stored, Commit]]]]:
     logs: list[tuple[str, list[tuple[Stored, Commit]]]] = []
     newest: dict[str, list[tuple[Stored, Commit]]] = {}
-    for stored in world.broker.held("log", world.subjects.logs_of()):
+    for stored in world.broker.held("log", world.subjects.team_logs()):
         workflow, commit = stored.subject.split(".")[-1], commit_of(stored)
         before = newest.get(workflow)
         removed = world.broker.removed_at(before[-1][0]) if before else None

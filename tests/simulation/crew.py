@@ -15,7 +15,7 @@ from pointsman.authoring.context import Context
 from pointsman.errors import NeedsApproval, Refused, TaskError
 from pointsman.testing.simulation import Process
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import ApprovalWanted, Handoff, Usage
+from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
 
 __all__ = ["CARDS", "WORKERS", "Crew", "SimulatedAgent"]
 
@@ -91,7 +91,7 @@ class Crew:
         chance = Random(f"{self._seed}/asking/{handoff.workflow_id}/{handoff.task_id}")
         if self._asks and not handoff.verdicts and chance.random() < 0.3:
             amounts = range(chance.randint(1, 2))
-            raise NeedsApproval([ApprovalWanted(tool="pay", arguments={"amount": amount}) for amount in amounts])
+            raise NeedsApproval([ToolApprovalRequest(tool="pay", arguments={"amount": amount}) for amount in amounts])
 
     def _approval(self, task_id: str) -> dict[str, JsonValue]:
         asks = self._asks and Random(f"{self._seed}/asking/{task_id}").random() < 0.3

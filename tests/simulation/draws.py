@@ -17,10 +17,10 @@ from pointsman_schemas.team import (
     FanOut,
     Limits,
     Pipeline,
+    PlanAndExecute,
     Router,
     Stage,
     Strategy,
-    Supervisor,
     Team,
 )
 from simulation.crew import WORKERS
@@ -31,7 +31,7 @@ __all__ = ["answers", "asking", "judged", "request", "teams"]
 def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
     """The team that is asked and, in some worlds, one below it that it may hand tasks to."""
     writer = chance.choice(["synthesizer", "synthesizer", None])
-    plan = Supervisor(synthesizer=writer)
+    plan = PlanAndExecute(synthesizer=writer)
     router = Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)
     strategy = chance.choice([plan, plan, plan, router, *_others(chance, writer)])
     limits = Limits(
@@ -91,12 +91,14 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
     """A value of every strategy whose plan is not a planner's alone."""
     stages = tuple(_stage(chance, agent) for agent in chance.sample(WORKERS, chance.randint(1, 3)))
     return [
-        Adaptive(synthesizer=writer, plans=chance.randint(1, 4)),
+        Adaptive(synthesizer=writer, max_plans=chance.randint(1, 4)),
         Pipeline(stages=stages),
         FanOut(
-            synthesizer=writer, minimum=chance.choice([0.3, 1.0]), skills=chance.choice([(), (), (), ("craft", "none")])
+            synthesizer=writer,
+            min_success_ratio=chance.choice([0.3, 1.0]),
+            skills=chance.choice([(), (), (), ("craft", "none")]),
         ),
-        Choreography(synthesizer=writer, ends=chance.choice([(), ("over",)])),
+        Choreography(synthesizer=writer, end_events=chance.choice([(), ("over",)])),
     ]
 
 

@@ -6,23 +6,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State, from_snapshot
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.replay.replayer import replay_log
 from pointsman.errors import InvariantError
 from pointsman.ports.bus import Stored
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control
 from pointsman_schemas.log import (
-    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
+    BudgetAwaited,
     Commit,
     Entry,
     PlanAccepted,
     RetryScheduled,
-    ReviewAsked,
+    ReviewRequested,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -52,12 +52,12 @@ def differences(commits: Sequence[Commit]) -> list[str]:
     found = [
         f"commit {commit.number} does not say what it was decided upon"
         for commit in commits
-        if not commit.grounds and len(dump(commit)) < _LARGE
+        if not commit.decision_context and len(dump(commit)) < _LARGE
     ]
     with suppress(InvariantError):  # which is a problem of its own
         found += [
-            f"commit {each.commit} is decided otherwise again: {each.got} in the place of {each.expected}"
-            for each in rehearse(commits)
+            f"commit {each.commit} is decided otherwise again: {each.actual} in the place of {each.expected}"
+            for each in replay_log(commits)
         ]
     return found
 
@@ -71,7 +71,7 @@ def _log(commits: Sequence[tuple[Stored, Commit]]) -> Iterator[str]:
             yield f"commit {place} has number {commit.number}"
             return
         try:
-            state = apply(state, commit)
+            state = apply_commit(state, commit)
         except InvariantError as error:
             yield f"commit {place} does not follow: {error}"
             return
@@ -99,7 +99,7 @@ def _story(entries: Sequence[Entry]) -> Iterator[str]:
         match entry:
             case TaskAdded(role=Role.JUDGE, input=dict() as given) if "task_id" in given:
                 judges[entry.task_id] = given["task_id"]
-            case ReviewAsked():
+            case ReviewRequested():
                 in_review.add(entry.task_id)
             case PlanAccepted():
                 for planned in entry.plan.tasks:
@@ -190,17 +190,17 @@ def _spending(entries: Sequence[Entry]) -> Iterator[str]:
     for entry in entries:
         match entry:
             case TaskDispatched() | RetryScheduled():
-                aside[entry.task_id] = (entry.allowance.calls or 0) if entry.allowance else 0
+                aside[entry.task_id] = (entry.budget.calls or 0) if entry.budget else 0
                 if bound is not None and not aside[entry.task_id]:
                     yield f"{entry.task_id} was dispatched with nothing to use"
-            case ReviewAsked():
+            case ReviewRequested():
                 judged.add(entry.event_id)
                 aside.pop(entry.task_id, None)
                 used += entry.result.usage.calls
             case TaskSucceeded() | AttemptFailed():
                 aside.pop(entry.task_id, None)
                 used += entry.result.usage.calls if entry.result and entry.event_id not in judged else 0
-            case TaskAbandoned() | AllowanceAwaited():
+            case TaskAbandoned() | BudgetAwaited():
                 aside.pop(entry.task_id, None)
             case _:
                 pass

@@ -174,7 +174,7 @@ class Outsiders:
             await asyncio.sleep(chance.uniform(0.2, 1.0))
             new = [
                 stored
-                for stored in self.world.broker.held("log", self.world.subjects.logs_of())
+                for stored in self.world.broker.held("log", self.world.subjects.team_logs())
                 if stored.sequence > read
             ]
             for stored in new:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.core.evolve import fold
+from pointsman.core.evolve import fold_entries
 from pointsman.engine.log.workflow_log import WorkflowLog
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
 from pointsman.engine.supervisor.engine import SupervisorEngine
@@ -71,7 +71,7 @@ def test_a_timer_that_another_supervisor_has_armed_is_not_taken_for_a_stale_one(
         other = WorkflowLog(bus, SUBJECTS, clock, "team")
         head = await other.load(WORKFLOW)
         armed = TimerArmed(at=clock.now(), name="wake-2", due=clock.now() + timedelta(seconds=5))
-        state = fold([armed], head.state)
+        state = fold_entries([armed], head.state)
         assert state is not None
         await other.commit(head, WORKFLOW, [armed], state, "the other's input")
         await bus.publish(SUBJECTS.timer("team", WORKFLOW, "wake-2"), dump(Timer(name="wake-2", due=armed.due)), timer)

@@ -10,8 +10,8 @@ import pytest
 
 from pointsman.core import decide
 from pointsman.core.budget import reservation
-from pointsman.core.budget.team_quota import may_plan
-from pointsman.core.decision import Draft
+from pointsman.core.budget.team_quota import quota
+from pointsman.core.decision import Decision
 from pointsman.core.model.inputs import ResultReceived
 from pointsman.core.model.state import State, Task
 from pointsman.engine.supervisor.engine import SupervisorEngine
@@ -19,7 +19,7 @@ from pointsman.engine.supervisor.outbox_publisher import Sender
 from pointsman.engine.supervisor.retention import Trimmer
 from pointsman.engine.worker.handoff_processor import Answerer
 from pointsman.testing.faults import FaultyBus
-from pointsman_schemas.events import Planned
+from pointsman_schemas.events import PlanUsage
 from pointsman_schemas.log import Entry
 from simulation.world import World
 
@@ -64,16 +64,16 @@ def _only_the_new_is_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _late_results_count(patch: pytest.MonkeyPatch) -> None:
-    result = decide._result
+    result = decide._on_result
 
-    def lenient(draft: Draft, received: ResultReceived) -> None:
-        task = draft.open().tasks.get(received.result.task_id)
-        if task is not None and task.live and received.result.status == "succeeded":
-            decide._succeeded(draft, task, received)
+    def lenient(decision: Decision, received: ResultReceived) -> None:
+        task = decision.state.tasks.get(received.result.task_id)
+        if task is not None and task.active and received.result.status == "succeeded":
+            decide._complete_task(decision, task, received)
         else:
-            result(draft, received)
+            result(decision, received)
 
-    patch.setattr(decide, "_result", lenient)
+    patch.setattr(decide, "_on_result", lenient)
 
 
 def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:
@@ -90,14 +90,14 @@ def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
     def generous(state: State, asking: Task | None = None) -> dict[str, float]:
         return {"calls": 0, "tokens": 0, "cost": 0.0}
 
-    patch.setattr(reservation, "set_aside", generous)
+    patch.setattr(reservation, "reserved", generous)
 
 
 def _all_that_is_left_for_each_team(patch: pytest.MonkeyPatch) -> None:
-    def generous(state: State, task: Task, teams: object) -> Planned:
-        return may_plan(state)
+    def generous(state: State, task: Task, teams: object) -> PlanUsage:
+        return quota(state)
 
-    patch.setattr(reservation, "share", generous)
+    patch.setattr(reservation, "team_share", generous)
 
 
 def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:

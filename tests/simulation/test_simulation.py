@@ -74,11 +74,11 @@ def test_a_decision_that_the_present_code_makes_otherwise_is_found_in_their_logs
     for seed in range(1, 9):
         world = World(seed)
         world.run()
-        for stored in world.broker.held("log", world.subjects.logs_of()):
+        for stored in world.broker.held("log", world.subjects.team_logs()):
             logs[f"{seed} {stored.subject}"].append(commit_of(stored))
     assert not [each for log in logs.values() for each in differences(log)]
 
-    monkeypatch.setattr(retry, "_LONGEST_BACKOFF", 0.05)
+    monkeypatch.setattr(retry, "_MAX_BACKOFF_S", 0.05)
 
     found = [each for log in logs.values() for each in differences(log)]
     assert any("kind='retry_scheduled'" in each for each in found)
@@ -112,7 +112,7 @@ def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> No
     for seed in _likely_first(62):
         world = World(seed)
         world.run()
-        below = world.broker.held("log", world.subjects.outcomes_of("below"))
+        below = world.broker.held("log", world.subjects.team_outcomes("below"))
         ends |= {parse(Outcome, decode(stored.headers, stored.body)[1]).status for stored in below}
         if ends == wanted:
             break
@@ -129,7 +129,7 @@ def test_in_some_worlds_people_are_asked_about_everything_and_answer_in_every_wa
         world.run()
         entries = [
             entry
-            for stored in world.broker.held("log", world.subjects.logs_of())
+            for stored in world.broker.held("log", world.subjects.team_logs())
             for entry in commit_of(stored).entries
         ]
         about |= {entry.about for entry in entries if isinstance(entry, ApprovalRequested)}

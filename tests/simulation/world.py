@@ -168,7 +168,7 @@ class World:
             self._digest(),
             self._history(),
             self.faults.counts,
-            len({stored.subject for stored in self.broker.held("log", self.subjects.logs_of())}),
+            len({stored.subject for stored in self.broker.held("log", self.subjects.team_logs())}),
             self.steps,
             self.seconds,
         )
@@ -228,7 +228,7 @@ class World:
         log = self.broker.stream("log")
         missing += [
             f"{subject} has no outcome"
-            for subject in log.subjects(self.subjects.logs_of())
+            for subject in log.subjects(self.subjects.team_logs())
             if not any(not self.is_foreign(end) for end in log.select(subject.replace(".log.", ".outcome.", 1)))
         ]
         for (_, name), durable in self.broker._durables.items():
@@ -255,7 +255,7 @@ class World:
 
     def team_of(self, workflow: str) -> str:
         """The team whose workflow it is; the one that is asked, for one that has no log."""
-        logs = self.broker.held("log", self.subjects.log_anywhere(workflow))
+        logs = self.broker.held("log", self.subjects.workflow_log(workflow))
         return logs[0].subject.split(".")[-2] if logs else self.team.name
 
     async def _keep(self, name: str, body: _Body, *, once: bool = False) -> None:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from pointsman.clock import SystemClock
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State, from_snapshot
 from pointsman.core.outbox import outbox
 from pointsman.engine.log.reader import commit_of
@@ -27,10 +27,10 @@ __all__ = ["problems"]
 async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[str]) -> list[str]:
     """What is wrong with these workflows of `team`, all of which were asked for and have had the time to end."""
     commits: dict[str, list[tuple[Stored, Commit]]] = defaultdict(list)
-    async for stored in bus.read("log", subjects.logs_of(team)):
+    async for stored in bus.read("log", subjects.team_logs(team)):
         commits[_workflow(stored)].append((stored, commit_of(stored)))
     outcomes: dict[str, list[Stored]] = defaultdict(list)
-    async for stored in bus.read("log", subjects.outcomes_of(team)):
+    async for stored in bus.read("log", subjects.team_outcomes(team)):
         outcomes[_workflow(stored)].append(stored)
     sent: Counter[str] = Counter()
     both: tuple[tuple[StreamKind, str], ...] = (
@@ -71,7 +71,7 @@ def _folded(commits: Iterable[tuple[Stored, Commit]]) -> State | None:
     state: State | None = None
     for place, (_, commit) in enumerate(commits, 1):
         assert commit.number == place, f"commit {place} has number {commit.number}"
-        state = apply(state, commit)
+        state = apply_commit(state, commit)
         if commit.snapshot is not None:
             assert from_snapshot(commit.snapshot) == state, f"the snapshot of commit {place} is not the state there"
     return state

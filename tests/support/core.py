@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from pointsman.core.decide import consider
-from pointsman.core.evolve import apply
+from pointsman.core.decide import make_decision
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.agent_health import Circuit, Load
 from pointsman.core.model.inputs import (
     Admission,
-    Circumstances,
     ControlReceived,
+    DecisionContext,
     Input,
     RequestReceived,
     ResultReceived,
@@ -27,14 +27,14 @@ from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task, from_snapshot, to_snapshot
 from pointsman.core.outbox import outbox
-from pointsman.core.replay.decision_context import grounds, kept
-from pointsman.core.tasks.dispatch import LATE
+from pointsman.core.replay.decision_context import record_context, summarize_cards
+from pointsman.core.tasks.dispatch import RESULT_GRACE
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Request, Result, Usage
 from pointsman_schemas.log import Commit, Entry, TraceOrigin
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Check, Limits, Pipeline, Stage, Strategy, Supervisor, Team
+from pointsman_schemas.team import Check, Limits, Pipeline, PlanAndExecute, Stage, Strategy, Team
 
 __all__ = [
     "SUBJECTS",
@@ -119,7 +119,7 @@ def messages(state: State) -> list[Message]:
 class Story:
     """One workflow, from its request on. `cards` and `now` may be changed between steps."""
 
-    strategy: Strategy = field(default_factory=Supervisor)
+    strategy: Strategy = field(default_factory=PlanAndExecute)
     limits: Limits = field(default_factory=Limits)
     cards: tuple[AgentCard, ...] = field(default_factory=lambda: cards("worker", "other"))
     agents: Literal["*"] | tuple[str, ...] = "*"
@@ -157,7 +157,7 @@ class Story:
 
     def statuses(self) -> dict[str, str]:
         """The plan's tasks and how they stand."""
-        return {each.id: each.status.value for each in self.state.work()}
+        return {each.id: each.status.value for each in self.state.plan_tasks()}
 
     def handoff(self, task_id: str) -> Handoff:
         """The handoff of the task's current attempt, as it is on the bus."""
@@ -174,15 +174,17 @@ class Story:
 
     def feed(self, *inputs: Input) -> tuple[Entry, ...]:
         """Decide on `inputs` together and commit what follows."""
-        around = Circumstances(self.now, self.cards, self.circuits, loads=self.loads)
-        draft = consider(self.current, inputs, around)
-        entries = tuple(draft.entries)
+        context = DecisionContext(self.now, self.cards, self.circuits, loads=self.loads)
+        decision = make_decision(self.current, inputs, context)
+        entries = tuple(decision.entries)
         if entries:
             number = len(self.commits) + 1
-            commit = Commit(number=number, entries=entries, grounds=grounds(draft, kept(self.cards)))
+            commit = Commit(
+                number=number, entries=entries, decision_context=record_context(decision, summarize_cards(self.cards))
+            )
             assert parse(Commit, dump(commit)) == commit
             self.commits.append(commit)
-            self.current = apply(self.current, commit)
+            self.current = apply_commit(self.current, commit)
             check_step(self.current)
         return entries
 
@@ -264,10 +266,12 @@ def check_step(state: State) -> None:
             assert message.subject == SUBJECTS.handoff(
                 message.event.to_agent, WORKFLOW, message.event.task_id, message.event.attempt
             )
-    assert state.open_work == sum(1 for each in state.work() if not each.settled)
+    assert state.open_tasks == sum(1 for each in state.plan_tasks() if not each.settled)
     if state.phase is Phase.RUNNING:
-        assert state.approvals or any(each.live or each.held for each in state.tasks.values()), "somebody is waited for"
-        for each in state.work():
+        assert state.approvals or any(each.active or each.held for each in state.tasks.values()), (
+            "somebody is waited for"
+        )
+        for each in state.plan_tasks():
             if each.status is TaskStatus.WAITING:
                 assert any(not state.tasks[name].settled for name in each.depends_on), f"{each.id} waits for nothing"
     if state.ended:
@@ -275,4 +279,4 @@ def check_step(state: State) -> None:
     else:
         assert state.timer_due is not None
         if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
-            assert state.timer_due <= state.deadline + LATE, "somebody looks when the deadline has come"
+            assert state.timer_due <= state.deadline + RESULT_GRACE, "somebody looks when the deadline has come"

@@ -21,7 +21,7 @@ from pointsman_schemas.events import (
     Request,
     Result,
     Step,
-    StepCall,
+    StepToolCall,
     TaskReport,
     TaskSummary,
     Timer,
@@ -38,7 +38,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute
 
 __all__ = ["CARD", "EVENTS"]
 
@@ -93,7 +93,7 @@ _STEP = Step(
     attempt=2,
     agent="billing",
     name="answer-1",
-    calls=(StepCall(id="call_1", name="find_charges", arguments='{"invoice": 7}'),),
+    calls=(StepToolCall(id="call_1", name="find_charges", arguments='{"invoice": 7}'),),
     finish="tool_calls",
     model="gpt-4.1-mini",
     usage=_USAGE,
@@ -147,7 +147,7 @@ EVENTS: dict[str, Event] = {
         input={"charge_id": "ch_2"},
         asked_at=_LATER,
         expires_at=_LATER,
-        answer_to="pointsman.inbox.support.wf_1.control.answer-wf_1-a1",
+        reply_to="pointsman.inbox.support.wf_1.control.answer-wf_1-a1",
     ),
     "cancellation": Cancellation(tasks=("charges", "why")),
     "timer": Timer(name="deadline", due=_LATER),
@@ -177,7 +177,7 @@ EVENTS: dict[str, Event] = {
                 correlation_id="order 7",
                 input=_INPUT,
                 agents=("billing", "technical"),
-                strategy=Supervisor(),
+                strategy=PlanAndExecute(),
                 limits=Limits(tokens=50_000),
                 deadline=_LATER,
                 budget=Budget(),

@@ -27,7 +27,7 @@ from pointsman_schemas.log import (
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute
 
 __all__ = ["START", "WORKFLOW", "at", "completed", "failing", "started", "store", "tool"]
 
@@ -50,7 +50,7 @@ def started(
         request_id="r-1",
         correlation_id="c-1",
         input=input,
-        strategy=Supervisor(),
+        strategy=PlanAndExecute(),
         limits=Limits(),
         deadline=at(seconds + 600),
         trace=TraceOrigin(trace_id="a" * 32, span_id="b" * 16, parent_span_id="c" * 16),
@@ -140,7 +140,7 @@ def failing(message: str = "out of bolts") -> list[Entry]:
         RetryScheduled(at=at(2), task_id="t1", attempt=2, agent="helper", not_before=at(3), deadline=at(63)),
         AttemptFailed(at=at(5), task_id="t1", attempt=2, event_id="e2", error=error),
         TaskFailed(at=at(5), task_id="t1", error=error, attempts=2),
-        TaskSkipped(at=at(5), task_id="t2", cause="t1", reason="t1 failed"),
+        TaskSkipped(at=at(5), task_id="t2", unmet_dependency="t1", reason="t1 failed"),
     ]
 
 

@@ -10,13 +10,13 @@ from pointsman.llm.offline.model import OfflineModel
 from pointsman.llm.prompt import write_task
 from pointsman.ports.model import ModelReply, ModelRequest, Turn
 from pointsman_schemas.events import TaskReport
-from pointsman_schemas.role_io import MenuItem
+from pointsman_schemas.role_io import AvailableAgent
 
-KITCHEN = MenuItem(name="kitchen", description="Cooks meals: soup, bread, dinner", skills=("cooking", "recipes"))
-GARDEN = MenuItem(
+KITCHEN = AvailableAgent(name="kitchen", description="Cooks meals: soup, bread, dinner", skills=("cooking", "recipes"))
+GARDEN = AvailableAgent(
     name="garden", description="Grows vegetables and flowers", skills=("planting",), examples=("Water the roses",)
 )
-GARAGE = MenuItem(
+GARAGE = AvailableAgent(
     name="garage",
     description="Repairs bicycles and cars",
     input_schema={

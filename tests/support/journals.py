@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pointsman.errors import ERROR_LENGTH, OversizeEvent
+from pointsman.errors import ERROR_LENGTH, OversizeEventError
 from pointsman_schemas.events import Step
 
 __all__ = ["MemoryJournal"]
@@ -24,5 +24,5 @@ class MemoryJournal:
 
     async def keep(self, step: Step) -> Step:
         if not step.is_error and len(f"{step.data}{step.text}") > self.room:
-            raise OversizeEvent("x" * 2 * ERROR_LENGTH)
+            raise OversizeEventError("x" * 2 * ERROR_LENGTH)
         return self.steps.setdefault(step.name, step)

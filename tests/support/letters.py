@@ -23,4 +23,4 @@ async def bury(
         at=_AT, subject="s", body=base64.b64encode(body).decode(),
     )  # fmt: skip
     envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=_AT)
-    await client.bus.publish(client.subjects.dead("a", workflow, name), dump(letter), encode(envelope))
+    await client.bus.publish(client.subjects.dead_letter("a", workflow, name), dump(letter), encode(envelope))

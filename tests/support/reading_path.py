@@ -14,12 +14,12 @@ from typing import Any
 from pointsman import core
 from pointsman.core.decide import decide
 from pointsman.core.evolve import evolve
-from pointsman.core.model.inputs import Circumstances, Input, RequestReceived
+from pointsman.core.model.inputs import DecisionContext, Input, RequestReceived
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
 from pointsman_schemas.events import Request
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute
 from support.core import SUBJECTS, T0, Story, admission, card, plan, task
 
 __all__ = ["ReadingPath", "plan_path", "request_path", "result_path"]
@@ -48,11 +48,11 @@ class ReadingPath:
         Returns:
             The new state, and the messages that the workflow owes in that state.
         """
-        around = Circumstances(T0, (card("worker"), card("other")))
+        context = DecisionContext(T0, (card("worker"), card("other")))
         before = sys.getprofile()
         sys.setprofile(self._profile(before))
         try:
-            for entry in decide(state, inputs, around):
+            for entry in decide(state, inputs, context):
                 state = evolve(state, entry)
             assert state is not None
             return state, list(outbox(state, SUBJECTS))
@@ -74,7 +74,7 @@ class ReadingPath:
 def request_path() -> ReadingPath:
     """Follow a request that a planner plans from its arrival to the planner's handoff."""
     path = ReadingPath()
-    admitted = admission(Supervisor(), Limits(), refiner="refiner", judge="judge")
+    admitted = admission(PlanAndExecute(), Limits(), refiner="refiner", judge="judge")
     state, messages = path.follow(None, [RequestReceived(admitted, Request(input="do it"))])
     assert [each.subject for each in messages if "plan-1" in each.subject], f"no handoff for plan-1 in {messages}"
     assert set(state.tasks) == {"plan-1"}

@@ -12,7 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from pointsman.core.evolve import apply, evolve
+from pointsman.core.evolve import apply_commit, evolve
 from pointsman.core.model.agent_health import Circuit, Load
 from pointsman.core.model.inputs import ControlReceived, Input, ResultReceived, TimerFired
 from pointsman.core.model.lifecycle import TaskStatus
@@ -21,13 +21,13 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Handoff
 from pointsman_schemas.log import (
     AttemptFailed,
-    ReviewAsked,
+    ReviewRequested,
     TaskDispatched,
     TaskReopened,
     TaskSucceeded,
     WorkflowEnded,
 )
-from pointsman_schemas.strict_json import compact, parse_json
+from pointsman_schemas.strict_json import compact_json, parse_json
 from pointsman_schemas.team import (
     Adaptive,
     Check,
@@ -35,10 +35,10 @@ from pointsman_schemas.team import (
     FanOut,
     Limits,
     Pipeline,
+    PlanAndExecute,
     Router,
     Stage,
     Strategy,
-    Supervisor,
 )
 from support.core import WORKFLOW, Story, card, failure, messages, plan, selection, task
 
@@ -76,19 +76,19 @@ def a_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
 
 
 def some_strategy(chance: Random) -> Strategy:
-    supervisor = Supervisor(
+    supervisor = PlanAndExecute(
         synthesizer=chance.choice(["synthesizer", None]), fallback=chance.choice([None, None, "plain", "ghost"])
     )
     router = Router(
         fallback=chance.choice([None, "plain", "ghost"]),
         synthesizer=chance.choice(["synthesizer", None]),
-        escalate=chance.choice([None, Supervisor()]),
+        escalate=chance.choice([None, PlanAndExecute()]),
     )
     stages = tuple(_stage(chance, f"s{number}") for number in range(chance.randint(1, 4)))
-    dance = Choreography(begins="a", ends=chance.choice([(), ("c",)]), synthesizer=supervisor.synthesizer)
-    adaptive = Adaptive(plans=chance.randint(1, 4), synthesizer=chance.choice(["synthesizer", None]))
+    dance = Choreography(start_event="a", end_events=chance.choice([(), ("c",)]), synthesizer=supervisor.synthesizer)
+    adaptive = Adaptive(max_plans=chance.randint(1, 4), synthesizer=chance.choice(["synthesizer", None]))
     fan_out = FanOut(
-        minimum=chance.choice([0.1, 0.5, 1]),
+        min_success_ratio=chance.choice([0.1, 0.5, 1]),
         synthesizer=chance.choice(["synthesizer", None]),
         skills=chance.choice([(), (), ("art", "craft"), ("craft", "none")]),
     )
@@ -262,10 +262,10 @@ def audit(story: Story, chance: Random) -> None:
 
     before: State | None = None
     for entry in log:
-        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result and before:
+        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewRequested) and entry.result and before:
             given, result = before.tasks[entry.task_id], entry.result
-            judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewAsked)
-            assert given.live or (judged and result == given.result), f"nobody waited for a result for {given.id}"
+            judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewRequested)
+            assert given.active or (judged and result == given.result), f"nobody waited for a result for {given.id}"
             assert (result.workflow_id, result.agent, result.attempt) == (WORKFLOW, given.agent, given.attempt)
         if isinstance(entry, TaskDispatched) and before is not None:
             starting = before.tasks[entry.task_id]
@@ -279,9 +279,9 @@ def audit(story: Story, chance: Random) -> None:
     cut = chance.randint(1, len(story.commits))
     resumed: State | None = None
     for number, commit in enumerate(story.commits, 1):
-        resumed = apply(resumed, commit)
+        resumed = apply_commit(resumed, commit)
         if number == cut:
-            resumed = from_snapshot(parse_json(compact(to_snapshot(resumed))))
+            resumed = from_snapshot(parse_json(compact_json(to_snapshot(resumed))))
     assert resumed is not None
     assert resumed == state
     assert list(resumed.tasks) == list(state.tasks)

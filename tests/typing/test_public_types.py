@@ -7,7 +7,7 @@ from typing import assert_type
 from pydantic import BaseModel
 
 import pointsman
-from pointsman import Client, Context, Limits, Supervisor, Team, agent, tool
+from pointsman import Client, Context, Limits, PlanAndExecute, Team, agent, tool
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.tools import Tool
 from pointsman.client.client import Workflow
@@ -80,7 +80,7 @@ async def test_what_a_test_hands_over_and_has_said_is_given_as_it_is_typed() -> 
 
 
 def test_a_team_is_made_of_values() -> None:
-    team = Team(name="helpdesk", strategy=Supervisor(), limits=Limits(deadline=60))
+    team = Team(name="helpdesk", strategy=PlanAndExecute(), limits=Limits(deadline=60))
 
     assert_type(team.limits.deadline, float)
     assert team.agents == pointsman.ANY

@@ -42,7 +42,7 @@ def test_everything_that_a_module_exports_says_what_it_is() -> None:
 def test_these_are_the_public_names() -> None:
     assert pointsman.__all__ == [
         "ANY", "Adaptive", "Agent", "AgentFactory", "Check", "Choreography", "Client", "Context", "FanOut", "LLMAgent",
-        "Limits", "Pipeline", "Router", "Stage", "Supervisor", "Team", "agent", "connect", "errors", "tool",
+        "Limits", "Pipeline", "PlanAndExecute", "Router", "Stage", "Team", "agent", "connect", "errors", "tool",
     ]  # fmt: skip
 
 

@@ -146,7 +146,7 @@ async def test_an_adaptive_team_is_planned_after_every_result_until_its_planner_
     assert second["agents_used"] == ["code"]
     assert [report["output"] for report in second["results"]] == ["no bug"]
     assert second["replan_reason"] == "code suggests it: it looks like configuration"
-    assert [asked(handoff)["plans_left"] for handoff in heard] == [7, 6, 5]
+    assert [asked(handoff)["remaining_plans"] for handoff in heard] == [7, 6, 5]
 
 
 async def test_an_adaptive_team_ends_after_its_plans_and_names_the_limit() -> None:
@@ -280,7 +280,7 @@ async def test_a_share_of_the_members_is_an_answer_that_is_told_where_they_disag
 
     assert (outcome.status, outcome.answer) == ("partial", "joined")
     assert order == ["optimist", "skeptic", "economist", "synthesizer"]
-    assert asked(told[0])["disagreements"] == ["verdict: optimist says yes; skeptic says no"]
+    assert asked(told[0])["conflicts"] == ["verdict: optimist says yes; skeptic says no"]
     assert [(gap.agent, gap.reason) for gap in outcome.gaps] == [("economist", "the figures are away")]
     assert [task.agent for task in outcome.tasks if task.elapsed] == order
 

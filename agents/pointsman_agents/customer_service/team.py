@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "team"]
 
@@ -16,7 +16,7 @@ team = Team(
     name="customer-service",
     description="Answers customers about billing, the API and their accounts",
     agents=("billing", "technical", "account"),
-    strategy=Supervisor(
+    strategy=PlanAndExecute(
         instructions="A request of a customer may touch several domains: give each agent the part that is its own, and "
         "always pass on the customer's id when the request or the metadata names one."
     ),

@@ -20,7 +20,7 @@ from pointsman.errors import Refused
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "joiner", "solver", "splitter", "team"]
 
@@ -31,7 +31,7 @@ team = Team(
     description="Computes by splitting: each part is a task of its own",
     skills=("arithmetic",),
     agents=("decomposer", "solver"),
-    strategy=Supervisor(planner="splitter", synthesizer="joiner"),
+    strategy=PlanAndExecute(planner="splitter", synthesizer="joiner"),
     limits=Limits(deadline=120.0, task_timeout=100.0, nesting=3),
 )
 

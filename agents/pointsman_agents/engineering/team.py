@@ -16,7 +16,7 @@ team = Team(
     skills=("bugs", "incidents"),
     agents=("code", "data", "comms", "ops"),
     strategy=Adaptive(
-        plans=8,
+        max_plans=8,
         instructions="One step at a time: what the next agent is to do depends on what the last one found. A message "
         "is drafted last.",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "team"]
 
@@ -15,6 +15,6 @@ team = Team(
     description="Researches a topic, writes about it, and shows code",
     skills=("research", "writing", "programming"),
     agents=("research", "writing", "code"),
-    strategy=Supervisor(instructions="Writing needs research. Code needs research."),
+    strategy=PlanAndExecute(instructions="Writing needs research. Code needs research."),
     limits=Limits(deadline=180.0, task_timeout=60.0, tokens=100_000),
 )

@@ -15,6 +15,8 @@ team = Team(
     description="Looks at a proposal from several sides at once, and names where they disagree",
     skills=("proposals", "decisions"),
     agents=("finance", "demand", "operations", "risk"),
-    strategy=FanOut(minimum=0.5, intent="Say from your own point of view whether the proposal should be done"),
+    strategy=FanOut(
+        min_success_ratio=0.5, intent="Say from your own point of view whether the proposal should be done"
+    ),
     limits=Limits(deadline=120.0, task_timeout=60.0, tokens=100_000),
 )

@@ -14,6 +14,6 @@ team = Team(
     name="refund-events",
     description="Refunds duplicate charges: each agent emits events, and others react to them",
     agents=("verification", "policy", "fraud", "notification"),
-    strategy=Choreography(begins="refund_asked"),
+    strategy=Choreography(start_event="refund_asked"),
     limits=Limits(deadline=120.0, task_timeout=60.0, tasks=20),
 )

@@ -29,7 +29,7 @@ team = Team(
             Stage(
                 agent="check_policy",
                 intent="Check the charge against the refund policy",
-                check=Check(fields=("charge_id",), states=("approved", "denied")),
+                check=Check(fields=("charge_id",), mentions=("approved", "denied")),
             ),
             Stage(
                 agent="compose_response",

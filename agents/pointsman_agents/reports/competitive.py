@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "features", "prices", "team"]
 
@@ -80,6 +80,6 @@ team = Team(
     name="competitive",
     description="Compares our product with its rivals: features and prices",
     agents=("features", "prices"),
-    strategy=Supervisor(),
+    strategy=PlanAndExecute(),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )

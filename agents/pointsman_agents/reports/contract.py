@@ -15,7 +15,7 @@ from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.errors import Refused
 from pointsman_agents.samples import USE_TOOLS, known
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "clauses", "risks", "team"]
 
@@ -96,7 +96,7 @@ team = Team(
     name="contract",
     description="Reviews contracts: their clauses and their risks",
     agents=("clauses", "risks"),
-    strategy=Supervisor(instructions="Risks needs clauses."),
+    strategy=PlanAndExecute(instructions="Risks needs clauses."),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "schedule", "sequence", "team"]
 
@@ -77,6 +77,6 @@ team = Team(
     name="curriculum",
     description="Orders what students learn, and schedules it",
     agents=("sequence", "schedule"),
-    strategy=Supervisor(instructions="Schedule needs sequence."),
+    strategy=PlanAndExecute(instructions="Schedule needs sequence."),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )

@@ -12,7 +12,7 @@ from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.errors import TaskError
 from pointsman_agents.samples import USE_TOOLS
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "checklist", "critical", "team"]
 
@@ -88,7 +88,7 @@ team = Team(
     name="launch",
     description="Plans product launches: a dated checklist, and its critical steps",
     agents=("checklist", "critical"),
-    strategy=Supervisor(),
+    strategy=PlanAndExecute(),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )
 

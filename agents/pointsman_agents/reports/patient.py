@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS, known
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "history", "interactions", "team"]
 
@@ -89,6 +89,6 @@ team = Team(
     name="patient",
     description="Summarizes fictional patient cases, with the interactions of their drugs",
     agents=("history", "interactions"),
-    strategy=Supervisor(),
+    strategy=PlanAndExecute(),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )

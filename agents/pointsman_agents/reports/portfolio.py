@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman_agents.samples import USE_TOOLS, known, money
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "team", "trades", "valuation"]
 
@@ -85,6 +85,6 @@ team = Team(
     name="portfolio",
     description="Values portfolios and computes how to rebalance them",
     agents=("valuation", "trades"),
-    strategy=Supervisor(instructions="Trades needs valuation."),
+    strategy=PlanAndExecute(instructions="Trades needs valuation."),
     limits=Limits(deadline=60.0, task_timeout=30.0, tokens=50_000),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "billing_team", "team", "technical_team"]
 
@@ -20,7 +20,7 @@ billing_team = Team(
     description="Money: charges that came twice, refunds, and subscriptions, their plan and price",
     skills=("refunds", "charges", "subscriptions"),
     agents=("refund", "subscriptions"),
-    strategy=Supervisor(instructions="Charges and refunds go to refund, plans and prices to subscriptions."),
+    strategy=PlanAndExecute(instructions="Charges and refunds go to refund, plans and prices to subscriptions."),
     limits=_LIMITS,
 )
 
@@ -29,7 +29,7 @@ technical_team = Team(
     description="Technology: failing API calls, error codes, rate limits, and integrations such as webhook deliveries",
     skills=("api", "errors", "webhooks", "integrations"),
     agents=("api", "integration"),
-    strategy=Supervisor(instructions="Calls to us go to api, calls from us to integration."),
+    strategy=PlanAndExecute(instructions="Calls to us go to api, calls from us to integration."),
     limits=_LIMITS,
 )
 
@@ -37,7 +37,7 @@ team = Team(
     name="service-desk",
     description="One desk for all questions of customers",
     agents=("billing-team", "technical-team"),
-    strategy=Supervisor(
+    strategy=PlanAndExecute(
         instructions="Each agent is a team with specialists of its own: give it everything that is its part in one "
         "task, with all the ids and error codes that the request names."
     ),

@@ -10,9 +10,9 @@ from typing import cast
 from pydantic import JsonValue
 
 from pointsman.authoring.ports import Journal, Ledger
-from pointsman.errors import ERROR_LENGTH, OversizeEvent
-from pointsman_schemas.events import Emitted, Handoff, Step, StepCall, Verdict
-from pointsman_schemas.strict_json import compact, parse_json
+from pointsman.errors import ERROR_LENGTH, OversizeEventError
+from pointsman_schemas.events import ApprovalVerdict, EmittedEvent, Handoff, Step, StepToolCall
+from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["Kept"]
 
@@ -39,17 +39,17 @@ class Kept:
         """What calls from code have given that a person had allowed, by key."""
         self._allowed: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
         """The calls of tools that were begun because a person allowed each of them, by key."""
-        self._events: dict[str, Emitted] = {}
+        self._events: dict[str, EmittedEvent] = {}
         """What was emitted, by key: a try of a tool emits again what the one before did."""
 
     @property
-    def events(self) -> tuple[Emitted, ...]:
+    def events(self) -> tuple[EmittedEvent, ...]:
         """What the attempt has emitted so far."""
         return tuple(self._events.values())
 
     def verdict(
         self, tool: str, arguments: Mapping[str, JsonValue], ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> Verdict | None:
+    ) -> ApprovalVerdict | None:
         """What a person said to this call of a tool that needs approval; None when nobody was asked yet. A yes is for
         one call: an equal one that was begun, or is `ahead` of this one, has used up its own."""
         said = [each for each in self._handoff.verdicts if each.tool == tool and each.arguments == arguments]
@@ -74,7 +74,7 @@ class Kept:
             if step.name.startswith(_CALL):
                 self._know(step)
             elif step.name.startswith(_EVENT):
-                self._events[step.name.removeprefix(_EVENT)] = Emitted.model_validate(step.data)
+                self._events[step.name.removeprefix(_EVENT)] = EmittedEvent.model_validate(step.data)
         self._recalled = True
         return steps
 
@@ -86,7 +86,7 @@ class Kept:
 
     async def keep(self, step: Step) -> Step:
         """Store `step`, of which the ledger has what it tells, and return what counts: it, or what stands under its
-        name already. Raises `OversizeEvent` when it does not fit into a message."""
+        name already. Raises `OversizeEventError` when it does not fit into a message."""
         self._told.add(step.name)
         return await self._journal.keep(step) if self._journal is not None else step
 
@@ -101,17 +101,17 @@ class Kept:
         **told: object,
     ) -> Step:
         """Keep what such a call gave, or how it failed, with what it `told`, and return what counts."""
-        call = StepCall(id=key, name=tool, arguments=compact(dict(arguments)).decode())
+        call = StepToolCall(id=key, name=tool, arguments=compact_json(dict(arguments)).decode())
         step = self.step(f"{_CALL}{key}", calls=(call,), data=value, text=error, is_error=bool(error), **told)
         try:
             step = await self.keep(step)
-        except OversizeEvent as oversize:
+        except OversizeEventError as oversize:
             why = f"what it gave is too large to be kept: {oversize}"[:ERROR_LENGTH]
             step = await self.keep(step.model_copy(update={"data": None, "text": why, "is_error": True}))
         self._know(step)
         return step
 
-    async def keep_event(self, key: str, event: Emitted, *, lasting: bool) -> None:
+    async def keep_event(self, key: str, event: EmittedEvent, *, lasting: bool) -> None:
         """It was emitted under `key`. A `lasting` one is a tool's: where that is not run again, whoever goes on reports
         the event with the result all the same."""
         if lasting:

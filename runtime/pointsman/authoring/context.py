@@ -16,12 +16,12 @@ from pydantic import JsonValue
 
 from pointsman.authoring.attempt_record import Kept
 from pointsman.authoring.ports import Call, Journal, Ledger, Meters, RecordingReporter, Reporter, RunnableTool, Running
-from pointsman.errors import ConfigurationError, InvalidToken, describe_error
+from pointsman.errors import ConfigurationError, InvalidTokenError, describe_error
 from pointsman.telemetry import metrics, semconv, traces
 from pointsman.telemetry.semconv import Attributes
 from pointsman.util.process_groups import Completed, run_process
-from pointsman_schemas.events import Delta, Emitted, Handoff, Progress, TaskReport, Usage
-from pointsman_schemas.ids import derived_id, token
+from pointsman_schemas.events import Delta, EmittedEvent, Handoff, Progress, TaskReport, Usage
+from pointsman_schemas.ids import derive_id, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
 
@@ -176,7 +176,7 @@ class Context:
         return self.handoff.event
 
     @property
-    def events(self) -> tuple[Emitted, ...]:
+    def events(self) -> tuple[EmittedEvent, ...]:
         """What this attempt has emitted so far."""
         return self.kept.events
 
@@ -210,7 +210,7 @@ class Context:
         """Report what is being done now. It is kept beside the log and shown by `watch`; it may be dropped, never wait.
 
         Raises:
-            NotJson: `data` cannot be carried as strict JSON.
+            NotJsonError: `data` cannot be carried as strict JSON.
         """
         self.reporter.report(self._event("progress", message=_sendable(message), at=self.now(), data=data))
 
@@ -234,17 +234,17 @@ class Context:
         Emitting it again in a later attempt at the task stores nothing new, as long as the broker remembers the first.
 
         Raises:
-            InvalidToken: `name` cannot stand in a subject, or is `progress`, `tool` or `chat`.
-            NotJson: `data` cannot be carried as strict JSON.
-            OversizeEvent: the event is larger than the broker takes.
+            InvalidTokenError: `name` cannot stand in a subject, or is `progress`, `tool` or `chat`.
+            NotJsonError: `data` cannot be carried as strict JSON.
+            OversizeEventError: the event is larger than the broker takes.
         """
         if token(name, "event name") in _REPORTS:
-            raise InvalidToken(f"the event name is {name!r}, which is how reports are called; choose another")
+            raise InvalidTokenError(f"the event name is {name!r}, which is how reports are called; choose another")
         event = self._event(name, name=name, at=self.now(), data=data)
         key = self.count_key("event", name)
         await self.reporter.emit(event, key)
         in_tool = self.idempotency_key != self.handoff.idempotency_key
-        await self.kept.keep_event(key, Emitted(name=name, data=event.data), lasting=in_tool)
+        await self.kept.keep_event(key, EmittedEvent(name=name, data=event.data), lasting=in_tool)
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[Call]:
         """Report the block as one run of the tool `name`: a span and a kept report, however the block ends."""
@@ -309,9 +309,9 @@ class Context:
 
     def count_key(self, kind: str, *parts: str) -> str:
         """A key for the next of equal things of this task: the n-th gets the same key in every attempt."""
-        base = derived_id(kind, self.idempotency_key, *parts)
+        base = derive_id(kind, self.idempotency_key, *parts)
         count = self._counts[base] = self._counts.get(base, 0) + 1
-        return derived_id(base, str(count))
+        return derive_id(base, str(count))
 
     def with_key(self, idempotency_key: str) -> Context:
         """This context under another idempotency key, for one try: what the next one does counts from the first again.

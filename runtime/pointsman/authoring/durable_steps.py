@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pointsman.authoring.context import Context
-from pointsman.errors import OversizeEvent, TaskError
+from pointsman.errors import OversizeEventError, TaskError
 from pointsman.ports.model import ModelReply, ToolCall
-from pointsman_schemas.events import ErrorKind, Step, StepCall, Usage
+from pointsman_schemas.events import ErrorKind, Step, StepToolCall, Usage
 
 __all__ = ["Steps"]
 
@@ -50,7 +50,7 @@ class Steps:
         step = self._context.kept.step(
             f"answer-{turn}",
             text=reply.text,
-            calls=tuple(StepCall(id=call.id, name=call.name, arguments=call.arguments) for call in reply.calls),
+            calls=tuple(StepToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in reply.calls),
             data=reply.data,
             finish=reply.finish,
             model=reply.model,
@@ -58,7 +58,7 @@ class Steps:
         )
         try:
             kept = await self._context.kept.keep(step)
-        except OversizeEvent as error:
+        except OversizeEventError as error:
             raise TaskError(f"the model's answer cannot be kept: {error}", kind=ErrorKind.OVERSIZE) from None
         if kept is not step:  # somebody else works on this attempt, or did: one of us will be first with the result
             self._known = await self._context.kept.recall()
@@ -102,7 +102,7 @@ class Steps:
         kept, name = self._context.kept, f"result-{turn}-{place}"
         try:
             step = await kept.keep(kept.step(name, text=text, is_error=is_error, **told))
-        except OversizeEvent as error:
+        except OversizeEventError as error:
             text = f"the tool has run, but its result of {len(text)} characters is too large to be kept: {error}"
             step = await kept.keep(kept.step(name, text=text, is_error=True, **told))
         return step.text, step.is_error

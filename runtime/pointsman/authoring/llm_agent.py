@@ -31,7 +31,7 @@ from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import ErrorKind, Handoff
-from pointsman_schemas.strict_json import as_json_value, compact, describe
+from pointsman_schemas.strict_json import as_json_value, compact_json, describe
 
 __all__ = ["LLMAgent"]
 
@@ -249,7 +249,7 @@ class LLMAgent(Agent):
         problem = "it holds no JSON object"
         for candidate in found:
             try:
-                value = self._output.model_validate_json(compact(candidate))
+                value = self._output.model_validate_json(compact_json(candidate))
             except ValidationError as error:
                 problem = describe(error)
                 continue
@@ -264,7 +264,7 @@ class LLMAgent(Agent):
     def _repair(self, problem: str) -> str:
         if self._output is None:
             return f"Your answer cannot be used: {problem}. Give the answer as text."
-        schema = compact(self._output_schema).decode()
+        schema = compact_json(self._output_schema).decode()
         return (
             f"Your answer cannot be used: {problem}. Give it again, whole and corrected, as one JSON object and "
             f"nothing else, by this JSON Schema: {schema}"

@@ -155,7 +155,7 @@ class Journal(Protocol):
         """Store `step` and return it; or what stands under its name already, which counts instead.
 
         Raises:
-            OversizeEvent: it does not fit into a message.
+            OversizeEventError: it does not fit into a message.
         """
         ...
 

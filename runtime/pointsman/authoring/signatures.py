@@ -11,9 +11,9 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from pointsman.authoring.context import Context
-from pointsman.errors import ConfigurationError, NotJson, TaskError
+from pointsman.errors import ConfigurationError, NotJsonError, TaskError
 from pointsman_schemas.events import ErrorKind
-from pointsman_schemas.strict_json import as_json_value, compact, describe
+from pointsman_schemas.strict_json import as_json_value, compact_json, describe
 
 __all__ = ["Parameter", "Shape", "Signature", "signature_of"]
 
@@ -55,7 +55,7 @@ class Shape(Generic[T]):
         if self._is_text and isinstance(value, dict) and isinstance(request := value.get("request"), str):
             value = request
         try:
-            return self._adapter.validate_json(compact(value))
+            return self._adapter.validate_json(compact_json(value))
         except ValidationError as error:
             raise TaskError(
                 f"the input does not fit {self.owner}: {describe(error)}; send what its input schema says",
@@ -73,7 +73,7 @@ class Shape(Generic[T]):
             return as_json_value(self._adapter.validate_python(value))
         except ValidationError as error:
             problem = describe(error)
-        except NotJson as error:
+        except NotJsonError as error:
             problem = str(error)
         except RecursionError:  # pydantic's own check met a depth it cannot walk
             problem = "$ is nested too deeply"

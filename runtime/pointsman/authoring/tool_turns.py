@@ -15,7 +15,7 @@ from pointsman.authoring.durable_steps import Steps
 from pointsman.authoring.tools import Tool
 from pointsman.errors import NeedsApproval, TaskError
 from pointsman.ports.model import ToolCall, Turn
-from pointsman_schemas.events import ApprovalWanted, ErrorKind, Verdict
+from pointsman_schemas.events import ApprovalVerdict, ErrorKind, ToolApprovalRequest
 
 __all__ = ["PARALLEL", "REPEATS", "ToolTurns", "capped"]
 
@@ -60,17 +60,17 @@ class ToolTurns:
             raise NeedsApproval(unasked)
         return [end for end in ended if isinstance(end, Turn)]
 
-    def _unasked(self, calls: Sequence[ToolCall], turn: int) -> list[ApprovalWanted]:
+    def _unasked(self, calls: Sequence[ToolCall], turn: int) -> list[ToolApprovalRequest]:
         """The calls that a person must allow first, and was not asked about."""
-        wanted: list[ApprovalWanted] = []
+        wanted: list[ToolApprovalRequest] = []
         allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
         for place, call in enumerate(calls):
             if self._refusal(call, place):
                 continue
             match self.tools[call.name].verdict(call.arguments, self.context, allowed):
-                case ApprovalWanted() as unasked if self.done.result(turn, place) is None:
+                case ToolApprovalRequest() as unasked if self.done.result(turn, place) is None:
                     wanted.append(unasked)
-                case Verdict(verdict="approved") as said:
+                case ApprovalVerdict(verdict="approved") as said:
                     allowed.append((said.tool, said.arguments))
                 case _:
                     pass

@@ -32,9 +32,9 @@ from pointsman.llm.prompt import do_without, not_allowed
 from pointsman.ports.model import ToolSpec
 from pointsman.telemetry import content_capture, get_logger
 from pointsman.util.threads import in_thread
-from pointsman_schemas.events import ApprovalWanted, ErrorKind, Step, Verdict
+from pointsman_schemas.events import ApprovalVerdict, ErrorKind, Step, ToolApprovalRequest
 from pointsman_schemas.ids import token
-from pointsman_schemas.strict_json import compact, describe, parse
+from pointsman_schemas.strict_json import compact_json, describe, parse
 
 __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 
@@ -141,7 +141,7 @@ class Tool(Generic[P, R]):
             if kind == ErrorKind.REJECTED:
                 said = do_without(said)
             return ToolResult(said if kind == ErrorKind.INVALID_INPUT else f"{self.name} failed: {said}", is_error=True)
-        return ToolResult(value if isinstance(value, str) else compact(value).decode(), value)
+        return ToolResult(value if isinstance(value, str) else compact_json(value).decode(), value)
 
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
@@ -149,7 +149,7 @@ class Tool(Generic[P, R]):
 
     def verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> Verdict | ApprovalWanted | None:
+    ) -> ApprovalVerdict | ToolApprovalRequest | None:
         """What a person said to the call, or the call as a person must allow it first; None when nobody need be asked.
         Those `ahead` were allowed and have not begun yet."""
         if self.approval:
@@ -189,18 +189,18 @@ class Tool(Generic[P, R]):
 
     def _said(
         self, checked: BaseModel, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> Verdict | ApprovalWanted:
+    ) -> ApprovalVerdict | ToolApprovalRequest:
         arguments = self._plain(checked)
         if (said := context.kept.verdict(self.name, arguments, ahead)) is not None:
             return said
-        return ApprovalWanted(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
+        return ToolApprovalRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
     def _allowed(self, asked: BaseModel, context: Context, key: str) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
         if not self.approval:
             return asked
         said = self._said(asked, context)
-        if isinstance(said, ApprovalWanted):
+        if isinstance(said, ToolApprovalRequest):
             raise NeedsApproval([said])
         if said.verdict != "approved":
             no = not_allowed(self.name, said.reason, in_time=said.verdict == "expired")
@@ -316,7 +316,7 @@ def _sets_sorted(value: object, plain: JsonValue) -> JsonValue:
             return {key: _sets_sorted(inner, written) for inner, (key, written) in pairs}
         case list() | tuple() | deque() | set() | frozenset(), list() if len(value) == len(plain):
             written = [_sets_sorted(*pair) for pair in zip(value, plain, strict=True)]
-            return sorted(written, key=compact) if isinstance(value, set | frozenset) else written
+            return sorted(written, key=compact_json) if isinstance(value, set | frozenset) else written
         case _:
             return plain
 

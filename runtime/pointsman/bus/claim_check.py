@@ -21,7 +21,7 @@ from pointsman.errors import Conflict, ContractError
 from pointsman.ports.bus import Bus, Stored
 from pointsman.ports.clock import Clock
 from pointsman.util.lazy_import import structlog
-from pointsman_schemas.claim_check import DATAREF, Claim
+from pointsman_schemas.claim_check import DATAREF_HEADER, Claim
 from pointsman_schemas.strict_json import describe
 
 __all__ = ["FRESH", "Artifacts"]
@@ -67,7 +67,7 @@ class Artifacts:
         """What to send on `subject`: `body` and the headers `wire`, or, if they do not fit, a reference to the body.
 
         Raises:
-            OversizeEvent: it is larger than `bound`, headers included. Nothing was stored.
+            OversizeEventError: it is larger than `bound`, headers included. Nothing was stored.
             UnknownOutcome: the broker was silent. Nothing but garbage may be stored.
         """
         room = min(self._bus.max_payload, self._bound)
@@ -76,7 +76,7 @@ class Artifacts:
             return body, wire
         check_size(subject, headers, len(body), self._bound)
         claim = await self._put(body)
-        return b"", {**wire, DATAREF: claim.encode()}
+        return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
     async def whole(self, stored: Stored) -> Stored:
         """`stored` as it was published. One whose body is not to be had keeps its reference, which `decode` refuses."""
@@ -161,7 +161,7 @@ class Artifacts:
 
 def _reference(headers: Mapping[str, str]) -> str | None:
     """The name of the header that refers to a body, in the case it was written in."""
-    return next((name for name in headers if name.lower() == DATAREF), None)
+    return next((name for name in headers if name.lower() == DATAREF_HEADER), None)
 
 
 def _without(headers: Mapping[str, str], name: str) -> Mapping[str, str]:

@@ -14,9 +14,9 @@ def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]
     """What each stream is called at the broker. `apart`: handoffs have one of their own."""
     return {
         "work": subjects.work_stream,
-        "handoffs": subjects.handoffs_stream if apart else subjects.work_stream,
+        "handoffs": subjects.handoff_stream if apart else subjects.work_stream,
         "log": subjects.log_stream,
-        "dead": subjects.dead_stream,
+        "dead": subjects.dead_letter_stream,
         "limits": subjects.limits_stream,
         "artifacts": f"OBJ_{subjects.artifacts_bucket}",
     }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from pointsman.errors import ContractError, InvalidToken, OversizeEvent
+from pointsman.errors import ContractError, InvalidTokenError, OversizeEventError
 
 __all__ = [
     "EXPECTED_OF",
@@ -41,22 +41,24 @@ _VISIBLE = bytes(range(0x21, 0x7F))  # ASCII, without space and control characte
 
 
 def check_subject(subject: str) -> None:
-    """Raises `InvalidToken` unless `subject` can be published on: no space, control, wildcard or empty token."""
+    """Raises `InvalidTokenError` unless `subject` can be published on: no space, control, wildcard or empty token."""
     if len(subject) > _MAX_SUBJECT or not _SUBJECT.fullmatch(subject):
         _refuse(subject, "tokens without white space, control characters or wildcards")
 
 
 def check_filter(subject: str) -> None:
-    """Raises `InvalidToken` unless `subject` can be listened to: a token may be `*`, and the last one `>`."""
+    """Raises `InvalidTokenError` unless `subject` can be listened to: a token may be `*`, and the last one `>`."""
     if len(subject) > _MAX_SUBJECT or not _FILTER.fullmatch(subject):
         _refuse(subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last")
 
 
 def check_consumer(name: str) -> str:
-    """`name` itself. Raises `InvalidToken` unless a durable consumer can be called that."""
+    """`name` itself. Raises `InvalidTokenError` unless a durable consumer can be called that."""
     if not _CONSUMER.fullmatch(name):
         shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
-        raise InvalidToken(f"consumer is {shown!r}; expected 1 to 255 of A-Z a-z 0-9 _ -; choose a name of that form")
+        raise InvalidTokenError(
+            f"consumer is {shown!r}; expected 1 to 255 of A-Z a-z 0-9 _ -; choose a name of that form"
+        )
     return name
 
 
@@ -110,13 +112,13 @@ def header_size(headers: Mapping[str, str]) -> int:
 
 
 def check_size(subject: str, headers: int, body: int, limit: int) -> None:
-    """Raises `OversizeEvent` when so many bytes of headers and body are more than `limit`, or the broker keeps."""
+    """Raises `OversizeEventError` when so many bytes of headers and body are more than `limit`, or the broker keeps."""
     if headers > MAX_HEADERS:
-        raise OversizeEvent(
+        raise OversizeEventError(
             f"the headers of {subject} take {headers} bytes; the broker keeps at most {MAX_HEADERS}; shorten them"
         )
     if headers + body > limit:
-        raise OversizeEvent(
+        raise OversizeEventError(
             f"{subject} takes {headers + body} bytes, headers included; {limit} are accepted; "
             "send less, or a reference to where it is"
         )
@@ -141,4 +143,4 @@ def _is_brokers(name: str) -> bool:
 
 def _refuse(subject: str, expected: str) -> None:
     shown = subject if len(subject) <= _SHOWN else subject[:_SHOWN] + "..."
-    raise InvalidToken(f"subject is {shown!r}; expected 1 to {_MAX_SUBJECT} characters, {expected}")
+    raise InvalidTokenError(f"subject is {shown!r}; expected 1 to {_MAX_SUBJECT} characters, {expected}")

@@ -23,7 +23,7 @@ from pointsman.core.views import trace
 from pointsman.engine.log.reader import closeable, commit_of, entries_of, newest_commit, side_by_side, started_of
 from pointsman.engine.operations.approvals import Answer, answer
 from pointsman.engine.process.retrying import publish
-from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEvent
+from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEventError
 from pointsman.ports.bus import Bus, QueueDepth, Stored
 from pointsman.settings import Settings
 from pointsman.telemetry.bus_metrics import watcher
@@ -32,7 +32,7 @@ from pointsman.telemetry.traces import span, tracing
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Budget, Progress, Request
-from pointsman_schemas.ids import digest_of, workflow_id_for
+from pointsman_schemas.ids import stable_digest, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
@@ -122,7 +122,7 @@ class Client:
         Raises:
             ContractError: the input is empty, not strict JSON, or a value is out of range; or another request has begun
                 a workflow under the `request_id`. Nothing was sent.
-            OversizeEvent: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
+            OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
             UnknownOutcome: the broker was silent, repeatedly. Submit again with the same `request_id`.
         """
         chosen_id = request_id or uuid4().hex
@@ -140,7 +140,7 @@ class Client:
         except ValidationError as error:
             raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
         workflow, body = workflow_id_for(subject, chosen_id, self.source), dump(request)
-        digest = digest_of(body)
+        digest = stable_digest(body)
         if request_id is not None:
             await self._see_that_free(team, workflow, request_id, digest)
         name, attributes = (
@@ -173,8 +173,8 @@ class Client:
                 # The broker drops repetitions over the whole stream, and in silence: under the caller's id alone, two
                 # teams that are asked under the same id would be one message, and so would two requests.
                 await publish(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
-            except OversizeEvent as error:
-                raise OversizeEvent(f"the request is too large: {error}") from None
+            except OversizeEventError as error:
+                raise OversizeEventError(f"the request is too large: {error}") from None
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
 
     async def _see_that_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
@@ -223,7 +223,7 @@ class Client:
         Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
         """
         unadmitted = await self.unadmitted(team, limit=limit)
-        newest = await self._newest_of_each(self.subjects.logs_of(team), limit)
+        newest = await self._newest_of_each(self.subjects.team_logs(team), limit)
         summaries = await side_by_side(self._summary(stored) for stored in newest)
         found = list(zip((stored.at for stored in newest), summaries, strict=True))
         admitted = {summary.id for _, summary in found}
@@ -244,7 +244,7 @@ class Client:
 
         No subject can be asked for by its beginning, so this reads back as `list` does.
         """
-        logs = await self._newest_of_each(self.subjects.logs_of(), _LATELY)
+        logs = await self._newest_of_each(self.subjects.team_logs(), _LATELY)
         ids = [stored.subject.rpartition(".")[2] for stored in logs] + [each.id for each in await self.unadmitted()]
         return [each for each in dict.fromkeys(ids) if each.startswith(text)]
 
@@ -254,13 +254,13 @@ class Client:
 
     async def progress(self, workflow: str) -> Sequence[Progress]:
         """What the agents of a workflow reported so far, in order; empty for an unknown workflow."""
-        found = [progress_of(stored) async for stored in self.bus.read("log", self.subjects.events_of(workflow))]
+        found = [progress_of(stored) async for stored in self.bus.read("log", self.subjects.workflow_events(workflow))]
         return [report for report in found if report is not None]
 
     async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
         """What `workflow`, or any of the namespace, waits for a person to allow, oldest first."""
         now, asked = _now(), dict[str, Approval]()
-        async for stored in self.bus.read("log", self.subjects.approvals_of(workflow)):
+        async for stored in self.bus.read("log", self.subjects.workflow_approvals(workflow)):
             with suppress(ContractError):  # an agent may name a domain event anything
                 approval = parse(Approval, decode(stored.headers, stored.body)[1])
                 if approval.expires_at > now:
@@ -268,7 +268,7 @@ class Client:
         waiting: set[str] = set()
         for name in {approval.workflow_id for approval in asked.values()}:
             with suppress(NotFound):
-                waiting.update((await newest_commit(self.bus, self.subjects, name))[1].waiting)
+                waiting.update((await newest_commit(self.bus, self.subjects, name))[1].pending_approvals)
         return [approval for approval in asked.values() if approval.id in waiting]
 
     async def approve(
@@ -292,10 +292,10 @@ class Client:
         """The trace of a workflow and of those its teams started for it, built from their logs. Raises `NotFound`."""
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
         children: dict[str, trace.TraceNode] = {}
-        for child in trace.children_of(entries):
+        for child in trace.child_workflows(entries):
             with suppress(NotFound):  # its team has not taken it yet
                 children[child] = await self.trace(child)
-        return trace.build(entries, progress, children)
+        return trace.build_trace(entries, progress, children)
 
     async def agents(self) -> Sequence[AgentCard]:
         """The card of every live agent instance, sorted by name and instance. `teams` has those of the teams."""
@@ -349,7 +349,7 @@ class Client:
         return WorkflowSummary(
             id=started.workflow_id,
             team=started.team,
-            status=ended.outcome.status if ended else "waiting for approval" if newest.waiting else "running",
+            status=ended.outcome.status if ended else "waiting for approval" if newest.pending_approvals else "running",
             started_at=started.at,
             ended_at=ended.at if ended else None,
             input=started.input,

@@ -56,7 +56,7 @@ class Workflow:
         """What happened and what happens, in order: the log's entries and the agents' reports. Ends after
         `WorkflowEnded`. Waits for the first as long as it takes."""
         subjects = self._subjects
-        wanted = (subjects.log(self.team, self.id), subjects.events_of(self.id))
+        wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
         async with aclosing(closeable(self._bus.follow("log", wanted))) as messages:
             async for stored in messages:
                 if stored.subject.startswith(f"{subjects.namespace}.event."):

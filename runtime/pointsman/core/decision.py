@@ -6,18 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pointsman.core.budget.reservation import Shortage
+from pointsman.core.budget.reservation import BudgetExhausted
 from pointsman.core.evolve import evolve
-from pointsman.core.model.inputs import Circumstances
+from pointsman.core.model.inputs import DecisionContext
 from pointsman.core.model.state import State
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import (
     Entry,
 )
 
-__all__ = ["LAST_WORD", "Draft", "Probe"]
+__all__ = ["SYNTHESIS_GRACE", "Decision", "Probe"]
 
-LAST_WORD = timedelta(seconds=30)
+SYNTHESIS_GRACE = timedelta(seconds=30)
 """What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
 
 
@@ -30,38 +30,39 @@ class Probe:
 
 
 @dataclass(slots=True)
-class Draft:
+class Decision:
     """The entries decided so far and the state they lead to."""
 
-    state: State | None
-    around: Circumstances
+    current: State | None
+    context: DecisionContext
     entries: list[Entry] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
-    """Tasks of the plan that may now start or be skipped, to be looked at by `_advance`."""
-    fired: set[str] = field(default_factory=set)
+    ready: list[str] = field(default_factory=list)
+    """Tasks of the plan that may now start or be skipped, to be looked at by `_advance_plan`."""
+    fired_timers: set[str] = field(default_factory=set)
     probes: dict[str, Probe] = field(default_factory=dict)
     """By agent, the attempts that are to show whether it is well again."""
-    sent: Counter[str] = field(default_factory=Counter)
+    dispatched: Counter[str] = field(default_factory=Counter)
     """By agent, the attempts it gets."""
-    compared: set[str] = field(default_factory=set)
+    loads_consulted: set[str] = field(default_factory=set)
     """The agents that were chosen among by how busy they are."""
-    short: dict[str, Shortage] = field(default_factory=dict)
+    shortages: dict[str, BudgetExhausted] = field(default_factory=dict)
     """By task, what it lacked when it was last to start."""
 
     @property
     def now(self) -> datetime:
-        return self.around.now
+        return self.context.now
 
-    def open(self) -> State:
+    @property
+    def state(self) -> State:
         """The state of a workflow that has begun."""
-        assert self.state is not None
-        return self.state
+        assert self.current is not None
+        return self.current
 
     def add(self, entry: Entry) -> State:
         self.entries.append(entry)
-        self.state = evolve(self.state, entry)
-        return self.state
+        self.current = evolve(self.current, entry)
+        return self.current
 
-    def horizon(self, role: Role) -> datetime:
+    def latest_start(self, role: Role) -> datetime:
         """From when on a new attempt at a task of `role` is pointless."""
-        return self.open().deadline + (LAST_WORD if role is Role.SYNTHESIZE else timedelta())
+        return self.state.deadline + (SYNTHESIS_GRACE if role is Role.SYNTHESIZE else timedelta())

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Set
 
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.messages import Message
-from pointsman.core.model.state import Pending, State, Task, reviewed_by
-from pointsman.core.tasks.child_workflow import cancellation, result_for
-from pointsman.core.tasks.handoff_input import asked_about, input_of, report
+from pointsman.core.model.state import PendingApproval, State, Task, reviewed_stage
+from pointsman.core.tasks.child_workflow import child_cancellation, child_result
+from pointsman.core.tasks.handoff_input import approval_subject, handoff_input, task_report
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
-from pointsman_schemas.ids import dead_letter_id, derived_id
+from pointsman_schemas.ids import dead_letter_id, derive_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Message", "earlier_retry_schedule", "handoff_of", "outbox", "retry_schedule"]
+__all__ = ["Message", "build_handoff", "legacy_retry_schedule", "outbox", "retry_schedule"]
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -31,19 +31,19 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
     tasks = state.tasks.values() if only is None else (state.tasks[name] for name in only if name in state.tasks)
     for task in tasks:
         if task.status is TaskStatus.FAILED:
-            yield _dead_letter(state, task, subjects)
-        elif task.live and not state.ended:
-            yield _handoff(state, task, subjects)
+            yield _dead_letter_message(state, task, subjects)
+        elif task.active and not state.ended:
+            yield _handoff_message(state, task, subjects)
         elif task.team and task.status is TaskStatus.ABANDONED:
-            yield cancellation(state, task, subjects)
-        if _given_up_at_a_limit(state, task):
-            yield _dead_letter(state, task, subjects)
+            yield child_cancellation(state, task, subjects)
+        if _ended_by_limit(state, task):
+            yield _dead_letter_message(state, task, subjects)
     for pending in state.approvals.values():
         if only is None or pending.id in only:
-            yield _approval(state, pending, subjects)
+            yield _approval_message(state, pending, subjects)
     if state.outcome is not None:
         if state.parent is not None:
-            yield result_for(state, state.parent, state.outcome)
+            yield child_result(state, state.parent, state.outcome)
         yield Message(
             subject=subjects.outcome(state.team, state.workflow_id),
             event=state.outcome,
@@ -65,11 +65,11 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
         )
 
 
-def _handoff(state: State, task: Task, subjects: Subjects) -> Message:
+def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
     waits = task.status is TaskStatus.BACKING_OFF and task.not_before is not None
     return Message(
         subject=subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt),
-        event=handoff_of(state, task, subjects),
+        event=build_handoff(state, task, subjects),
         id=_handoff_id(state, task),
         at=task.since or state.started_at,
         commit=task.commit,
@@ -81,22 +81,22 @@ def _handoff(state: State, task: Task, subjects: Subjects) -> Message:
 
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
     """Where the handoff of an attempt waits that backs off."""
-    return subjects.retry(state.workflow_id, f"{derived_id(task.id)}-{task.attempt}")
+    return subjects.retry(state.workflow_id, f"{derive_id(task.id)}-{task.attempt}")
 
 
-def earlier_retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
+def legacy_retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
     """Where it waits if the release before scheduled it, which outlives the upgrade."""
-    return subjects.schedule(state.workflow_id, f"try-{derived_id(task.id)}-{task.attempt}")
+    return subjects.schedule(state.workflow_id, f"try-{derive_id(task.id)}-{task.attempt}")
 
 
-def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
+def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
     """The handoff of the current attempt at `task`, with what came of the tasks it builds on."""
-    if (stage := reviewed_by(state, task)) is not None:
-        context = tuple(report(state.tasks[name]) for name in (*stage.depends_on, stage.id))
+    if (stage := reviewed_stage(state, task)) is not None:
+        context = tuple(task_report(state.tasks[name]) for name in (*stage.depends_on, stage.id))
     elif task.role in (Role.SYNTHESIZE, Role.JUDGE):
-        context = tuple(report(done) for done in state.work())
+        context = tuple(task_report(done) for done in state.plan_tasks())
     else:
-        context = tuple(report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
+        context = tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
     return Handoff(
         workflow_id=state.workflow_id,
         task_id=task.id,
@@ -105,21 +105,21 @@ def handoff_of(state: State, task: Task, subjects: Subjects) -> Handoff:
         to_agent=task.agent,
         role=task.role,
         intent=task.intent,
-        input=input_of(state, task),
+        input=handoff_input(state, task),
         context=context,
         return_to=subjects.result(state.team, state.workflow_id, task.agent, task.id, task.attempt),
         deadline=task.deadline or state.deadline,
         idempotency_key=f"{state.workflow_id}.{task.id}",
-        budget=task.allowance,
+        budget=task.budget,
         depth=state.depth,
         event=task.event,
         verdicts=task.verdicts,
-        continues=task.asked_in,
+        continued_attempts=task.approval_attempts,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",
     )
 
 
-def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
+def _approval_message(state: State, pending: PendingApproval, subjects: Subjects) -> Message:
     """What a person is asked, for whoever shows it to one."""
     task = state.tasks[pending.task_id] if pending.task_id is not None else None
     return Message(
@@ -133,10 +133,10 @@ def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
             agent=task.agent if task else None,
             intent=task.intent if task else (pending.plan.goal if pending.plan else ""),
             tool=pending.tool,
-            input=asked_about(state, pending),
+            input=approval_subject(state, pending),
             asked_at=pending.asked_at,
             expires_at=pending.expires_at,
-            answer_to=subjects.control(state.team, state.workflow_id, f"answer-{pending.id}"),
+            reply_to=subjects.control(state.team, state.workflow_id, f"answer-{pending.id}"),
         ),
         id=pending.id,
         at=pending.asked_at,
@@ -145,20 +145,20 @@ def _approval(state: State, pending: Pending, subjects: Subjects) -> Message:
     )
 
 
-def _given_up_at_a_limit(state: State, task: Task) -> bool:
+def _ended_by_limit(state: State, task: Task) -> bool:
     """Whether a limit ended it after it was handed over, and not who cancelled the workflow while it was answered."""
-    if task.status is not TaskStatus.ABANDONED or not task.attempt or not state.limit:
+    if task.status is not TaskStatus.ABANDONED or not task.attempt or not state.reached_limit:
         return False
-    return not (state.phase is Phase.CANCELLED and state.outcome is not None and task.cause == state.outcome.reason)
+    return not (state.phase is Phase.CANCELLED and state.outcome is not None and task.reason == state.outcome.reason)
 
 
-def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:
+def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Message:
     name = dead_letter_id(state.workflow_id, task.id, task.attempt)
-    handoff = handoff_of(state, task, subjects)
+    handoff = build_handoff(state, task, subjects)
     at = task.ended_at or state.started_at
     cause = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
     if task.status is TaskStatus.ABANDONED:  # an earlier attempt's error is not what ended this one
-        cause = AttemptError(kind=ErrorKind.LIMIT, message=task.cause or state.limit)
+        cause = AttemptError(kind=ErrorKind.LIMIT, message=task.reason or state.reached_limit)
     letter = DeadLetter(
         id=name,
         origin=task.agent,
@@ -173,7 +173,7 @@ def _dead_letter(state: State, task: Task, subjects: Subjects) -> Message:
         at=at,
     )
     return Message(
-        subject=subjects.dead(task.agent, state.workflow_id, name),
+        subject=subjects.dead_letter(task.agent, state.workflow_id, name),
         event=letter,
         id=name,
         at=at,

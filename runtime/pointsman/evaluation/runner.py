@@ -22,7 +22,7 @@ from pointsman.evaluation.suite import Case, Check, Suite, load_suite
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Handoff, Outcome, Result, Usage
-from pointsman_schemas.strict_json import as_json_value, compact, dump, parse
+from pointsman_schemas.strict_json import as_json_value, compact_json, dump, parse
 
 __all__ = ["NOBODY", "Case", "Report", "Scored", "Suite", "evaluate", "load_suite"]
 
@@ -123,7 +123,7 @@ class Report:
             )
             if each.problems:
                 failure = ElementTree.SubElement(case, "failure", message=_xml(each.problems[0]))
-                failure.text = _xml("\n".join((*each.problems, f"answer: {compact(each.answer).decode()}")))
+                failure.text = _xml("\n".join((*each.problems, f"answer: {compact_json(each.answer).decode()}")))
         text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
         return text
 
@@ -156,7 +156,9 @@ async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> Report
 
 async def _scored(suite: Suite, place: int, case: Case, client: Client) -> Scored:
     began = asyncio.get_running_loop().time()
-    name = case.name or f"{place}: {case.input if isinstance(case.input, str) else compact(case.input).decode()}"[:80]
+    name = (
+        case.name or f"{place}: {case.input if isinstance(case.input, str) else compact_json(case.input).decode()}"[:80]
+    )
     came: Outcome | Result | None = None
     problems: list[str] = []
     workflow = ""
@@ -280,12 +282,12 @@ def _name(check: str | Check | None) -> str:
 
 
 def _plain(value: JsonValue) -> str:
-    text = value if isinstance(value, str) else compact(value).decode()
+    text = value if isinstance(value, str) else compact_json(value).decode()
     return " ".join(text.split()).casefold()
 
 
 def _shown(value: JsonValue) -> str:
-    return compact(value).decode()[:200]
+    return compact_json(value).decode()[:200]
 
 
 def _xml(text: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from pointsman.engine.process.discovery import load
 from pointsman.errors import ConfigurationError, ContractError, describe_error
-from pointsman_schemas.base import no_such
+from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.ids import AgentName, TeamName
 from pointsman_schemas.strict_json import describe, parse_json
 
@@ -130,7 +130,7 @@ def _unknown(value: object) -> str:
     for place, model, part in parts:
         for name in part if isinstance(part, dict) else ():
             if name not in model.model_fields:
-                return f"{place} {no_such(name, model.model_fields)}"
+                return f"{place} {unknown_name_message(name, model.model_fields)}"
     return ""
 
 

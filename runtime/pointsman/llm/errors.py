@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from pointsman.errors import ModelError
-from pointsman_schemas.events import LONGEST_WAIT, ErrorKind, Usage
+from pointsman_schemas.events import MAX_RETRY_AFTER_S, ErrorKind, Usage
 
 __all__ = ["from_connection", "from_event", "from_status", "from_unreadable", "retry_after", "said_in"]
 
@@ -121,7 +121,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return None
     if seconds is None:
         return None
-    return min(max(seconds, 0.0), LONGEST_WAIT)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
 def _number(text: str | None) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from pointsman_schemas.errors import UndecodableEvent
+from pointsman_schemas.errors import UndecodableEventError
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["find_json", "strict_json"]
@@ -21,7 +21,7 @@ def strict_json(text: str) -> JsonValue:
     """`text` as one strict JSON value, None when it is not."""
     try:
         return parse_json(text.encode("utf-8", "replace"))
-    except UndecodableEvent:
+    except UndecodableEventError:
         return None
 
 

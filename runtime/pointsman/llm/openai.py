@@ -16,7 +16,7 @@ from pointsman.llm.prices import load_sdk, priced
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.util.environment import variable
 from pointsman_schemas.events import Usage
-from pointsman_schemas.ids import derived_id
+from pointsman_schemas.ids import derive_id
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -47,7 +47,7 @@ class OpenAIServer:
         self._base_url = server_of("openai", base_url)
         self._key = api_key or variable("OPENAI_API_KEY") or ""
         self._timeout = timeout
-        self.account = derived_id("account", self._base_url or "", self._key)[:12]
+        self.account = derive_id("account", self._base_url or "", self._key)[:12]
         self._sdk: ModuleType | None = None
         self._client: AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

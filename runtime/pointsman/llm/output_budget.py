@@ -14,7 +14,7 @@ from pointsman.llm.prices import priced
 from pointsman.ports.model import ModelRequest
 from pointsman.util.threads import in_thread
 from pointsman_schemas.events import Usage
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["LEAST_ANSWER", "LEAST_CALL", "affordable", "broken_off", "estimated_input", "least_answer"]
 
@@ -40,11 +40,11 @@ _RATED: Final = 1_000  # tokens whose price is asked for to know that of one
 
 def estimated_input(request: ModelRequest) -> int:
     """Tokens that the input of `request` takes at most, unless its text is of an unusual kind."""
-    tools = [(tool.name, tool.description, compact(dict(tool.parameters)).decode()) for tool in request.tools]
+    tools = [(tool.name, tool.description, compact_json(dict(tool.parameters)).decode()) for tool in request.tools]
     texts = [request.instructions, *(turn.text for turn in request.turns), *(text for tool in tools for text in tool)]
     texts += [part for turn in request.turns for call in turn.calls for part in (call.name, call.arguments)]
     if request.output_schema is not None:
-        texts.append(compact(dict(request.output_schema)).decode())
+        texts.append(compact_json(dict(request.output_schema)).decode())
     parts = 1 + len(tools) + sum(1 + len(turn.calls) for turn in request.turns)
     added = _TOOLS if tools or request.output_schema is not None else 0
     return sum(map(_tokens, texts)) + parts * _TURN + added

@@ -177,7 +177,7 @@ class Bus(Protocol):
 
     What is published is what is read, whether it fits into one message or not: a body that does not is kept in the
     object store `{ns}_ARTIFACTS`, stored before the message that refers to it. Should it not be there any more when the
-    message is read, that has its `ce-dataref` and no body, which `decode` refuses as `LostBody`.
+    message is read, that has its `ce-dataref` and no body, which `decode` refuses as `BodyLostError`.
 
     Every method raises `BusUnavailable` when the broker does not answer within the configured time.
     """
@@ -255,8 +255,8 @@ class Bus(Protocol):
 
         Raises:
             Conflict: the subject does not end at `expect`. Nothing was stored.
-            OversizeEvent: headers and body exceed `max_body`. Nothing was sent.
-            InvalidToken: the subject holds white space, control characters, wildcards or an empty token.
+            OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
+            InvalidTokenError: the subject holds white space, control characters, wildcards or an empty token.
             UnknownOutcome: no answer in time; it may have been stored.
         """
         ...
@@ -366,7 +366,7 @@ class Bus(Protocol):
 @dataclass(slots=True)
 class Service:
     """What the NATS micro protocol says of an agent. The counters are read when somebody asks; times are in seconds.
-    `left_running` counts the threads and handlers that were told to stop and still run."""
+    `orphaned_handlers` counts the threads and handlers that were told to stop and still run."""
 
     name: str
     id: str
@@ -378,4 +378,4 @@ class Service:
     errors: int = 0
     last_error: str = ""
     processing_time: float = 0.0
-    left_running: Callable[[], int] = int
+    orphaned_handlers: Callable[[], int] = int

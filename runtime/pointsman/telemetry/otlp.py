@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from pointsman.core.views.trace import TraceNode
 from pointsman.telemetry import semconv
 from pointsman.telemetry.semconv import Attributes
-from pointsman_schemas.ids import derived_id
+from pointsman_schemas.ids import derive_id
 
 __all__ = ["to_otlp"]
 
@@ -73,7 +73,7 @@ class _Writer:
         wanted, number = node.span_id, 0
         while len(wanted) != 16 or wanted in self.used:
             number += 1
-            wanted = derived_id(self.trace_id, parent, node.name, str(number), length=16)
+            wanted = derive_id(self.trace_id, parent, node.name, str(number), length=16)
         self.used.add(wanted)
         return wanted
 

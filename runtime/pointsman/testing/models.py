@@ -8,7 +8,7 @@ from typing import TypeAlias
 from pointsman.errors import ConfigurationError
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
-from pointsman_schemas.strict_json import as_json_value, compact
+from pointsman_schemas.strict_json import as_json_value, compact_json
 
 __all__ = ["Script", "ScriptedModel", "calling", "saying"]
 
@@ -51,14 +51,16 @@ def saying(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (1
     if isinstance(answer, str):
         return ModelReply(text=answer, usage=usage, finish=finish, model="scripted")
     data = as_json_value(answer)
-    return ModelReply(text=compact(data).decode(), data=data, usage=usage, finish=finish, model="scripted")
+    return ModelReply(text=compact_json(data).decode(), data=data, usage=usage, finish=finish, model="scripted")
 
 
 def calling(*calls: tuple[str, object], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
     """A reply that asks for tools: their names, and their arguments as JSON data, or as text to be sent as it is."""
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
     wanted = tuple(
-        ToolCall(f"call_{number}", name, given if isinstance(given, str) else compact(as_json_value(given)).decode())
+        ToolCall(
+            f"call_{number}", name, given if isinstance(given, str) else compact_json(as_json_value(given)).decode()
+        )
         for number, (name, given) in enumerate(calls, 1)
     )
     return ModelReply(text="", calls=wanted, usage=usage, finish="tool_calls", model="scripted")

@@ -63,7 +63,7 @@ async def running_team(
 def _check_cast(team: Team, cast: Sequence[AgentCard | Team]) -> None:
     """Whom the team asks for must be there: without them a request waits for its deadline. `ANY` asks for nobody."""
     there = {each.name for each in cast}
-    missing = {name: does for name, does in team.needs().items() if name not in there}
+    missing = {name: does for name, does in team.required_agents().items() if name not in there}
     if roles := [name for name, does in missing.items() if does != "works"]:
         shipped = installed_agents()
         places = [shipped[name].value.replace(":", ".") if name in shipped else name for name in roles]
@@ -73,7 +73,7 @@ def _check_cast(team: Team, cast: Sequence[AgentCard | Team]) -> None:
         )
     had = {skill for each in cast for skill in each.skills}
     wanted = [f"an agent called {name}" for name in missing]
-    wanted += [f"an agent with the skill {skill}" for skill in team.needs_skills() if skill not in had]
+    wanted += [f"an agent with the skill {skill}" for skill in team.required_skills() if skill not in had]
     if wanted or not any(isinstance(each, AgentCard) for each in cast):
         lacking = " and ".join(wanted) or "an agent"
         raise ConfigurationError(f"the team {team.name} needs {lacking}, and got none: pass it among the agents")

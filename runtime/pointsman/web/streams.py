@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 
 from pointsman.client.client import Client
-from pointsman.core.model.agent_health import unwell
+from pointsman.core.model.agent_health import open_circuits
 from pointsman.engine.log.reader import closeable, commit_of
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.ports.bus import QueueDepth, Stored
@@ -136,7 +136,7 @@ class Streams:
         otherwise than before without one: agents come and go, and retries become due."""
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
-        if await bus.last("log", subjects.log_anywhere(name)) is None:
+        if await bus.last("log", subjects.workflow_log(name)) is None:
             waits = await self._client.waiting(name)
             told = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
             yield sse("absent", {"id": name, **told, **await self._status()})
@@ -144,7 +144,7 @@ class Streams:
         entries: list[Entry] = []
         reports: list[Progress] = []
         known = None
-        followed = closeable(bus.follow("log", [subjects.log_anywhere(name), subjects.events_of(name)]))
+        followed = closeable(bus.follow("log", [subjects.workflow_log(name), subjects.workflow_events(name)]))
         async with aclosing(batches(followed, lambda: pause, lambda: quiet)) as grouped:
             async for batch in grouped:
                 lines = []
@@ -240,7 +240,7 @@ class Streams:
         cards = await self._client.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
         depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue(name) for name in names))
-        circuits = unwell(await self._client.circuits(), {card.name for card in cards}, datetime.now(UTC))
+        circuits = open_circuits(await self._client.circuits(), {card.name for card in cards}, datetime.now(UTC))
         return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
     async def _look_at_approvals(self) -> list[dict[str, Any]]:

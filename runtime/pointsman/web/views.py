@@ -9,7 +9,7 @@ from typing import Any
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.views import trace
 from pointsman.core.views.formatting import request_text
-from pointsman.core.views.trace_status import as_of
+from pointsman.core.views.trace_status import at_time
 from pointsman.engine.operations.dead_letters import Letter
 from pointsman.errors import ContractError
 from pointsman.ports.bus import QueueDepth
@@ -39,7 +39,7 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Colle
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
     now = datetime.now(UTC)
-    root = as_of(trace.build(entries, reports), now, alive)
+    root = at_time(trace.build_trace(entries, reports), now, alive)
     (top,) = root.children
     started, last = entries[0], entries[-1]
     assert isinstance(started, WorkflowStarted)

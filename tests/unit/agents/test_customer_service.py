@@ -26,7 +26,7 @@ from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.plan import Plan, Selection
-from pointsman_schemas.role_io import ClassifierInput, MenuItem, PlannerInput, SynthesizerInput
+from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput, SynthesizerInput
 from pointsman_schemas.strict_json import as_json_value
 
 AGENTS = {agent._card.name: agent for agent in (billing, technical, account)}
@@ -61,10 +61,10 @@ def data(model: BaseModel) -> JsonValue:
     return as_json_value(model)
 
 
-def menu() -> tuple[MenuItem, ...]:
+def menu() -> tuple[AvailableAgent, ...]:
     cards = [AGENTS[name].card for name in team.agents]
     return tuple(
-        MenuItem.model_validate(card.model_dump(include=set(MenuItem.model_fields) - {"input_schema"}))
+        AvailableAgent.model_validate(card.model_dump(include=set(AvailableAgent.model_fields) - {"input_schema"}))
         for card in cards
     )
 

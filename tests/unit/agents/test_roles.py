@@ -27,14 +27,14 @@ from pointsman_schemas.events import Gap, TaskReport
 from pointsman_schemas.plan import Plan, Selection
 from pointsman_schemas.role_io import (
     ClassifierInput,
+    ConflictRuling,
     JudgeInput,
-    LimitsLeft,
     PlannerInput,
     Refinement,
     RefinerInput,
+    RemainingLimits,
     Review,
     ReviewInput,
-    Ruling,
     Synthesis,
     SynthesizerInput,
 )
@@ -57,7 +57,7 @@ async def run(agent: LLMAgent, data: BaseModel, model: ScriptedModel) -> JsonVal
         (classifier, "classifier", Role.CLASSIFY, ClassifierInput, Selection),
         (synthesizer, "synthesizer", Role.SYNTHESIZE, SynthesizerInput, Synthesis),
         (refiner, "refiner", Role.REFINE, RefinerInput, Refinement),
-        (judge, "judge", Role.JUDGE, JudgeInput, Ruling),
+        (judge, "judge", Role.JUDGE, JudgeInput, ConflictRuling),
         (reviewer, "reviewer", Role.JUDGE, ReviewInput, Review),
     ],
 )
@@ -82,18 +82,21 @@ async def test_a_role_is_found_by_its_name_and_has_its_own_prompt_and_contract(
 def _some(takes: type[BaseModel]) -> BaseModel:
     """An input of that type with what it must have."""
     given = {"request": "x", "task_id": "t1", "agent": "a", "intent": "x", "attempts": 2, "error": "x"}
-    given["disagreements"] = ["due: a says Monday; b says Friday"]
+    given["conflicts"] = ["due: a says Monday; b says Friday"]
     return takes.model_validate({field: value for field, value in given.items() if field in takes.model_fields})
 
 
 async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_plans() -> None:
-    left, model = LimitsLeft(seconds=41.5, replans=1, calls=7, cost=0.25), ScriptedModel(saying('{"cannot": "nobody"}'))
+    left, model = (
+        RemainingLimits(seconds=41.5, replans=1, calls=7, cost=0.25),
+        ScriptedModel(saying('{"cannot": "nobody"}')),
+    )
 
-    await run(planner, PlannerInput(request="help", limits_left=left), model)
+    await run(planner, PlannerInput(request="help", remaining_limits=left), model)
 
     (asked,) = model.requests
-    assert '"limits_left": {"seconds": 41.5, "replans": 1, "calls": 7' in asked.turns[0].text
-    assert "`limits_left` is what all the work may still" in " ".join(asked.instructions.split())
+    assert '"remaining_limits": {"seconds": 41.5, "replans": 1, "calls": 7' in asked.turns[0].text
+    assert "`remaining_limits` is what all the work may still" in " ".join(asked.instructions.split())
     examples = [
         read_plan(parse_json(text.encode())) for text in re.findall(r"```json\n(.*?)```", asked.instructions, re.DOTALL)
     ]
@@ -168,7 +171,7 @@ async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
 
 
 async def test_offline_a_failed_task_is_told_its_error_and_a_contradiction_goes_by_the_most() -> None:
-    judge_input = {"request": "when?", "disagreements": ["due: a says Friday; b says Monday; c says Monday"]}
+    judge_input = {"request": "when?", "conflicts": ["due: a says Friday; b says Monday; c says Monday"]}
     refiner_input = {"request": "when?", "intent": "say when", "agent": "a", "attempts": 2, "error": "timeout: slow"}
 
     ruled = await _answer(judge, judge_input)
@@ -186,7 +189,7 @@ async def test_offline_a_reviewer_finds_figures_that_stand_nowhere_and_says_that
     passed = await _review(asked, "Paid back on 1 May.")
     grounded = await _review({**asked, "criteria": criteria}, "We pay back ch-7, $49.00, on 2026-01-05.")
     invented = await _review({**asked, "criteria": criteria}, "We pay back $94.00 by 2026-01-05.")
-    empty = await _review({**asked, "last": True}, " ")
+    empty = await _review({**asked, "is_last_attempt": True}, " ")
 
     assert passed == grounded
     assert passed["verdict"] == "pass"

@@ -78,7 +78,7 @@ def _walk(node: TraceNode) -> Iterator[TraceNode]:
 def test_a_team_defines_whom_it_needs(module: Any) -> None:
     there = {agent.card.name for agent in agents_of(module)} | {team.name for team in teams_of(module)}
 
-    assert all(set(team.needs()) <= there for team in teams_of(module))
+    assert all(set(team.required_agents()) <= there for team in teams_of(module))
     assert importlib.import_module(module.__name__).team.name.replace("-", "_") == module.__name__.rpartition(".")[2]
 
 

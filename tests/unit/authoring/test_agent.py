@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.ports import RecordingReporter
-from pointsman.errors import ConfigurationError, InvalidToken, NotJson, TaskError
+from pointsman.errors import ConfigurationError, InvalidTokenError, NotJsonError, TaskError
 from pointsman_schemas.events import Handoff, TaskReport, Usage
 
 
@@ -113,9 +113,9 @@ async def test_input_that_does_not_fit_names_the_fields_and_not_the_content() ->
 
 
 def _cycle() -> list[Any]:
-    around: list[Any] = ["secret"]
-    around.append(around)
-    return around
+    context: list[Any] = ["secret"]
+    context.append(context)
+    return context
 
 
 def _deep(levels: int) -> list[Any]:
@@ -346,10 +346,10 @@ async def test_domain_events_have_ids_that_a_second_attempt_gives_again() -> Non
 
     assert first.ids == second.ids
     assert len(set(first.ids)) == 2
-    for name, problem in (("a.b", InvalidToken), ("tool", InvalidToken)):
+    for name, problem in (("a.b", InvalidTokenError), ("tool", InvalidTokenError)):
         with pytest.raises(problem):
             await context.emit(name)
-    with pytest.raises(NotJson, match=r"data\.x"):
+    with pytest.raises(NotJsonError, match=r"data\.x"):
         await context.progress("m", x=float("nan"))
 
 

@@ -20,7 +20,7 @@ from pointsman.ports.model import Model
 from pointsman.testing import ScriptedModel, calling, run_team, saying
 from pointsman_agents.planner import planner
 from pointsman_schemas.events import Budget, ErrorKind
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import PlanAndExecute, Team
 
 
 @tool(idempotent=True)
@@ -242,7 +242,7 @@ def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:
     )
     planning = ScriptedModel(saying(plan))
     maker = factory().with_model(ScriptedModel(calling(("double", {"number": 4})), saying('{"sum": 8}')))
-    team = Team(name="team", agents=("maker",), strategy=Supervisor(synthesizer=None))
+    team = Team(name="team", agents=("maker",), strategy=PlanAndExecute(synthesizer=None))
 
     outcome = asyncio.run(run_team(team, [planner.with_model(planning), maker], "Double 4"))
 

@@ -13,18 +13,18 @@ from pointsman.authoring.ports import Ledger
 from pointsman.errors import ERROR_LENGTH
 from pointsman.ports.model import ModelReply
 from pointsman.testing.models import calling
-from pointsman_schemas.events import Emitted, Usage, Verdict
+from pointsman_schemas.events import ApprovalVerdict, EmittedEvent, Usage
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def kept(journal: MemoryJournal | None = None, *verdicts: Verdict) -> Kept:
+def kept(journal: MemoryJournal | None = None, *verdicts: ApprovalVerdict) -> Kept:
     handoff = Context.for_test().handoff.model_copy(update={"verdicts": verdicts})
     return Kept(handoff, "clerk", journal, lambda: NOW, Ledger())
 
 
 def test_a_yes_is_for_the_tool_and_the_arguments_it_was_asked_for() -> None:
-    yes = Verdict(tool="pay", arguments={"amount": 1}, verdict="approved")
+    yes = ApprovalVerdict(tool="pay", arguments={"amount": 1}, verdict="approved")
     there = kept(None, yes)
 
     assert there.verdict("pay", {"amount": 1}) is yes
@@ -56,7 +56,7 @@ async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_lengt
 
 async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() -> None:
     journal = MemoryJournal()
-    paid, event = kept(journal), Emitted(name="paid", data={"amount": 1})
+    paid, event = kept(journal), EmittedEvent(name="paid", data={"amount": 1})
     await paid.keep_event("k", event, lasting=True)
     await paid.keep_event("j", event, lasting=False)
     other = kept(journal)

@@ -13,7 +13,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import ConfigurationError, TaskError
-from pointsman_schemas.events import ApprovalWanted, Progress
+from pointsman_schemas.events import Progress, ToolApprovalRequest
 
 
 async def test_each_call_has_retries_and_a_key_of_its_own() -> None:
@@ -103,7 +103,7 @@ async def test_equal_calls_of_two_tools_or_of_two_tasks_have_keys_of_their_own()
 
     assert len(set(keys)) == 4
     asked = tool(approval=True)(note).verdict('{"share": "1/2"}', context)
-    assert isinstance(asked, ApprovalWanted)
+    assert isinstance(asked, ToolApprovalRequest)
     assert asked.arguments == {"share": "share of 1/2"}
 
 

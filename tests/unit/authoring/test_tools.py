@@ -13,11 +13,11 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tools import Tool, ToolResult, tool
-from pointsman.errors import ConfigurationError, InvalidToken, ModelError, PointsmanError, TaskError
+from pointsman.errors import ConfigurationError, InvalidTokenError, ModelError, PointsmanError, TaskError
 from pointsman.ports.model import ModelReply
 from pointsman.testing import run_team
 from pointsman.testing.models import ScriptedModel, calling, saying
-from pointsman_schemas.events import ErrorKind, Verdict
+from pointsman_schemas.events import ApprovalVerdict, ErrorKind
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 
@@ -210,7 +210,7 @@ async def test_pauses_between_tries_double_unless_the_other_side_says_how_long_a
 async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_not_who_and_only_a_model_does_without(
     said: dict[str, str], told: str
 ) -> None:
-    verdict = Verdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
+    verdict = ApprovalVerdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
     handoff = Context.for_test().handoff.model_copy(update={"verdicts": (verdict,)})
     context = Context(handoff, RecordingReporter())
 
@@ -229,7 +229,7 @@ async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_
 
 @pytest.mark.parametrize(
     "error",
-    [TaskError("never"), ModelError("never", retryable=False), InvalidToken("never")],
+    [TaskError("never"), ModelError("never", retryable=False), InvalidTokenError("never")],
     ids=["of the tool's", "of a model", "of the contract"],
 )
 async def test_what_will_not_get_better_is_not_retried(error: PointsmanError) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pointsman.bus.validation import check_filter, check_subject, header_size, matches, own_headers, wire_headers
-from pointsman.errors import InvalidToken
+from pointsman.errors import InvalidTokenError
 
 
 @pytest.mark.parametrize(
@@ -29,18 +29,18 @@ def test_plain_subjects_pass(subject: str) -> None:
 @pytest.mark.parametrize("subject", ["*", ">", "a.*", "a.>", "*.b.>"])
 def test_wildcards_pass_as_filters_only(subject: str) -> None:
     check_filter(subject)
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         check_subject(subject)
 
 
 @pytest.mark.parametrize("subject", ["", ".", "a.", ".a", "a..b", "a.>.b", "a*", "a.b>", "a b", "a\nb", "a\x00"])
 def test_broken_filters_are_refused(subject: str) -> None:
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         check_filter(subject)
 
 
 def test_an_error_repeats_only_the_beginning_of_a_long_subject() -> None:
-    with pytest.raises(InvalidToken) as refused:
+    with pytest.raises(InvalidTokenError) as refused:
         check_subject("x" * 100_000)
 
     assert len(str(refused.value)) < 300

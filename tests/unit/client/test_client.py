@@ -15,10 +15,10 @@ from pointsman.client.client import Client, Workflow
 from pointsman.errors import (
     BusUnavailable,
     ContractError,
-    InvalidToken,
+    InvalidTokenError,
     NotFound,
-    OversizeEvent,
-    UnknownEventType,
+    OversizeEventError,
+    UnknownEventTypeError,
     UnknownOutcome,
 )
 from pointsman.ports.bus import Stored, StreamKind
@@ -154,7 +154,7 @@ async def test_a_broker_that_stays_silent_is_an_unknown_outcome() -> None:
 async def test_a_request_larger_than_an_event_may_be_is_refused_before_it_is_sent() -> None:
     bus = MemoryBus(max_body=2_000)
 
-    with pytest.raises(OversizeEvent, match="too large"):
+    with pytest.raises(OversizeEventError, match="too large"):
         await Client(bus).submit("crew", "x" * 3_000)
 
     assert await requests(bus) == []
@@ -167,8 +167,8 @@ async def test_a_request_larger_than_an_event_may_be_is_refused_before_it_is_sen
         ({"input": {"n": float("nan")}}, ContractError),
         ({"input": {"n": object()}}, ContractError),
         ({"input": "x", "deadline": -1}, ContractError),
-        ({"input": "x", "team": "a.b"}, InvalidToken),
-        ({"input": "x", "team": "a b\r\nPUB evil"}, InvalidToken),
+        ({"input": "x", "team": "a.b"}, InvalidTokenError),
+        ({"input": "x", "team": "a b\r\nPUB evil"}, InvalidTokenError),
     ],
 )
 async def test_what_does_not_fit_the_contract_is_never_sent(
@@ -233,7 +233,7 @@ async def test_a_log_of_an_unknown_version_is_not_half_understood(bus: MemoryBus
     headers = encode(Envelope(id="x", type="io.pointsman.log.v9", source="test", time=START))
     await bus.publish(f"pointsman.log.{TEAM}.{WORKFLOW}", b"{}", headers)
 
-    with pytest.raises(UnknownEventType, match="v9"):
+    with pytest.raises(UnknownEventTypeError, match="v9"):
         await client.entries(WORKFLOW)
 
 
@@ -286,9 +286,9 @@ DECIDED = ApprovalDecided(at=at(2), event_id="e", approval=TOKEN, verdict="rejec
 async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
     """A workflow that asks about its plan, and what came after that; the newest commit still waits for an answer."""
     question = ApprovalRequested(at=at(1), approval=TOKEN, about="plan", expires_at=expires_at)
-    await store(bus, started(), question, *more, waiting=(TOKEN,))
+    await store(bus, started(), question, *more, pending_approvals=(TOKEN,))
     asked = Approval(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,
-                     answer_to="x")  # fmt: skip
+                     reply_to="x")  # fmt: skip
     await publish(bus, f"pointsman.event.{WORKFLOW}.approval.{TOKEN}", asked)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.core import WORKFLOW, Story, failure, messages, plan, task
 
-from pointsman.core.completion.caller_messages import NOT_SERVED, not_served
+from pointsman.core.completion.caller_messages import NOT_SERVED_MESSAGE, generic_failure
 from pointsman_schemas.events import DeadLetter, Usage
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
 from pointsman_schemas.team import Limits, Pipeline, Stage
@@ -114,7 +114,7 @@ def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain()
         "T4": "succeeded",
         "T5": "skipped",
     }
-    assert [(skip.task_id, skip.cause) for skip in story.of(TaskSkipped)] == [("T3", "T1"), ("T5", "T3")]
+    assert [(skip.task_id, skip.unmet_dependency) for skip in story.of(TaskSkipped)] == [("T3", "T1"), ("T5", "T3")]
     assert (story.outcome.status, story.outcome.answer) == ("partial", "half of it")
     assert {gap.task_id for gap in story.outcome.gaps} == {"T1", "T3", "T5"}
     assert all("handler_error was seen" in gap.reason for gap in story.outcome.gaps)
@@ -183,7 +183,7 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
             ("no_worker", "no_worker"),
             "Could not help, because no_worker was seen. Ask again once it runs; `pointsman agents` shows who does.",
         ),
-        (("refused", "invalid_output"), not_served(WORKFLOW)),
+        (("refused", "invalid_output"), generic_failure(WORKFLOW)),
     ],
 )
 def test_who_asked_is_told_what_is_wrong_where_all_of_it_is_for_him(kinds: tuple[str, str], answer: str) -> None:
@@ -201,8 +201,8 @@ def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> 
     story.fail("a", failure("invalid_output"))
 
     assert story.outcome.status == "failed"
-    assert story.outcome.answer == not_served(WORKFLOW)
-    assert f"`pointsman show {WORKFLOW}`" in not_served(WORKFLOW)
+    assert story.outcome.answer == generic_failure(WORKFLOW)
+    assert f"`pointsman show {WORKFLOW}`" in generic_failure(WORKFLOW)
     assert story.outcome.reason == "a: invalid_output was seen"
 
 
@@ -213,8 +213,8 @@ def test_who_asked_is_told_to_try_again_only_where_that_may_help() -> None:
     lasting = Story(limits=Limits(attempts=1)).planned(task("a"))
     lasting.fail("a", failure("provider_error"))
 
-    assert passing.outcome.answer == NOT_SERVED
-    assert "try again later" in NOT_SERVED
+    assert passing.outcome.answer == NOT_SERVED_MESSAGE
+    assert "try again later" in NOT_SERVED_MESSAGE
     assert "trying again is unlikely to help" in str(lasting.outcome.answer)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.core import Story, task
 
-from pointsman.core.decide import consider
-from pointsman.core.evolve import apply
-from pointsman.core.model.inputs import Circumstances
+from pointsman.core.decide import make_decision
+from pointsman.core.evolve import apply_commit
+from pointsman.core.model.inputs import DecisionContext
 from pointsman.core.model.lifecycle import Phase
-from pointsman.core.model.state import State, changed
+from pointsman.core.model.state import State, copy_with
 from pointsman_schemas.log import WorkflowStarted
 
 _COMMITS = 8
@@ -42,7 +42,7 @@ def test_folding_asks_of_no_entry_which_of_the_classes_it_is(monkeypatch: pytest
     monkeypatch.setattr(type(WorkflowStarted), "__instancecheck__", ask)
     assert not isinstance(task, WorkflowStarted)
     for commit in story.commits:
-        state = apply(state, commit)
+        state = apply_commit(state, commit)
 
     assert asked == ["WorkflowStarted"]
     assert state == story.state
@@ -52,13 +52,13 @@ def lines_for_each_of(width: int) -> float:
     """Lines of the core for each of so many parallel tasks, which one task then needs all of."""
     names = [f"t{number}" for number in range(width - 1)]
     story = Story().planned(*map(task, names), task("join", needs=names))
-    state, around = story.state, Circumstances(story.now, story.cards)
+    state, context = story.state, DecisionContext(story.now, story.cards)
     with lines_of_core() as lines:
         for together in _parts(names, _COMMITS):
-            draft = consider(state, [story.result(name, "done") for name in together], around)
-            state = changed(draft.open(), commits=state.commits + 1)
+            decision = make_decision(state, [story.result(name, "done") for name in together], context)
+            state = copy_with(decision.state, commits=state.commits + 1)
     assert state.phase is Phase.RUNNING
-    assert state.tasks["join"].live
+    assert state.tasks["join"].active
     return len(lines) / width
 
 

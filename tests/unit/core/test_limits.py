@@ -12,7 +12,7 @@ from pointsman.core.model.inputs import TimerFired
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Timer
 from pointsman_schemas.log import AttemptFailed, LimitReached, TimerArmed
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute
 
 SHORT = Limits(deadline=60, task_timeout=600)
 
@@ -118,7 +118,7 @@ def test_a_limit_that_is_passed_ends_the_work_and_names_itself(limits: Limits, d
 
 @pytest.mark.parametrize("limits", [Limits(calls=3), Limits(tokens=330), Limits(cost=0.75)])
 def test_a_limit_that_is_met_exactly_ends_nothing(limits: Limits) -> None:
-    story = Story(limits=limits, strategy=Supervisor(synthesizer=None)).planned(task("a"), task("b"))
+    story = Story(limits=limits, strategy=PlanAndExecute(synthesizer=None)).planned(task("a"), task("b"))
 
     story.succeed("a")
     story.succeed("b")
@@ -147,7 +147,7 @@ def test_the_use_of_failed_attempts_counts() -> None:
 
 
 def test_without_a_synthesizer_the_bare_results_are_the_answer() -> None:
-    story = Story(limits=SHORT, strategy=Supervisor(synthesizer=None)).planned(task("a"), task("b"))
+    story = Story(limits=SHORT, strategy=PlanAndExecute(synthesizer=None)).planned(task("a"), task("b"))
     story.succeed("a", "found")
 
     story.fire()

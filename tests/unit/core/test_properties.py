@@ -11,9 +11,9 @@ from support.core import Story, messages
 from support.world import AGENTS, World, a_plan, audit, some_limits, some_strategy
 
 from pointsman.core.decide import decide
-from pointsman.core.model.inputs import Circumstances, Input
+from pointsman.core.model.inputs import DecisionContext, Input
 from pointsman_schemas.events import Handoff
-from pointsman_schemas.team import Limits, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute
 
 # Derandomized and without a database: the same examples on every machine, so that no run is red by chance.
 steady = settings(
@@ -52,7 +52,7 @@ def test_whatever_happens_a_workflow_ends_once_and_its_log_holds_together(seed: 
 @given(st.integers(0, 2**64))
 def test_when_everything_succeeds_the_answer_does_not_depend_on_how_results_arrive(seed: int) -> None:
     chance = Random(seed)
-    strategy = Supervisor(synthesizer=chance.choice(["synthesizer", None]))
+    strategy = PlanAndExecute(synthesizer=chance.choice(["synthesizer", None]))
     the_plan = a_plan(chance)
 
     def told(shuffled: bool) -> Story:
@@ -94,6 +94,6 @@ def test_deciding_again_on_the_same_inputs_decides_the_same(seed: int) -> None:
     for _ in range(chance.randint(0, 15)):
         world.turn()
     inputs = (*world.coming, *world.delivered)
-    around = Circumstances(story.now, story.cards)
+    context = DecisionContext(story.now, story.cards)
 
-    assert decide(story.current, inputs, around) == decide(story.current, inputs, around)
+    assert decide(story.current, inputs, context) == decide(story.current, inputs, context)

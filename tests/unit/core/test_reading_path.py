@@ -24,4 +24,4 @@ def test_each_path_leads_from_decide_through_evolve_to_outbox(path: ReadingPath)
 
     assert modules[0] == "decide"
     assert modules.index("evolve") < modules.index("outbox")
-    assert {"decide", "handoff_of"} <= {*path.functions["decide"], *path.functions["outbox"]}
+    assert {"decide", "build_handoff"} <= {*path.functions["decide"], *path.functions["outbox"]}

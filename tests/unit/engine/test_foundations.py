@@ -13,7 +13,7 @@ from pointsman.engine.log.workflow_log import WorkflowLog
 from pointsman.engine.supervisor.outbox_publisher import Sender
 from pointsman.errors import Conflict
 from pointsman.ports.bus import Stored, StreamKind
-from pointsman_schemas.log import Commit, Grounds
+from pointsman_schemas.log import Commit, RecordedContext
 from pointsman_schemas.strict_json import dump
 
 SUBJECT = SUBJECTS.log("team", WORKFLOW)
@@ -83,10 +83,10 @@ async def test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive
     log = log_on(bus)
     (story := Story().planned(task("a"))).succeed("a")
     first, *_, last = story.commits
-    named = Grounds(agents=({"name": "worker"},))
-    await stored(bus, first.model_copy(update={"grounds": named}))
+    named = RecordedContext(agents=({"name": "worker"},))
+    await stored(bus, first.model_copy(update={"decision_context": named}))
     before = await log.load(WORKFLOW)
-    whole = last.model_copy(update={"snapshot": to_snapshot(story.state), "grounds": None})
+    whole = last.model_copy(update={"snapshot": to_snapshot(story.state), "decision_context": None})
     await stored(bus, whole)  # what lies between has aged out
 
     after = await log.load(WORKFLOW, before)

@@ -12,7 +12,7 @@ from support.system import echo, planner_of, synthesizer
 
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.bus.memory.consumers import MemoryDelivery
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
 from pointsman.engine.log.reader import commit_of
@@ -51,7 +51,7 @@ def log_of(broker: MemoryBroker) -> list[Commit]:
 def state_of(broker: MemoryBroker) -> State | None:
     state: State | None = None
     for commit in log_of(broker):
-        state = apply(state, commit)
+        state = apply_commit(state, commit)
     return state
 
 

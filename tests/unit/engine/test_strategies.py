@@ -27,7 +27,7 @@ from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import TaskDispatched
 from pointsman_schemas.plan import SelectedAgent, Selection
 from pointsman_schemas.role_io import ClassifierInput
-from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, PlanAndExecute, Router, Stage, Team
 
 
 async def test_a_stage_that_is_told_what_is_missing_mends_it() -> None:
@@ -64,7 +64,10 @@ async def test_members_work_side_by_side_and_are_merged() -> None:
 
 
 DESK = Team(
-    name="desk", agents=("refunds", "one"), strategy=FanOut(synthesizer=None, minimum=0.1), limits=Limits(deadline=20)
+    name="desk",
+    agents=("refunds", "one"),
+    strategy=FanOut(synthesizer=None, min_success_ratio=0.1),
+    limits=Limits(deadline=20),
 )
 
 
@@ -212,7 +215,7 @@ async def test_a_router_a_supervisor_and_a_pipeline_are_one_workflow_to_its_call
         return f"Found: {context.results['look'].output}"
 
     front = Team(name="front", agents=("support",), strategy=Router())
-    support = Team(name="support", agents=("refunds",), strategy=Supervisor(synthesizer=None))
+    support = Team(name="support", agents=("refunds",), strategy=PlanAndExecute(synthesizer=None))
     refunds = Team(
         name="refunds", strategy=Pipeline(stages=(Stage(agent="look"), Stage(agent="write", check=Check(min_length=5))))
     )

@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.errors import ConfigurationError, OversizeEvent, TaskError
+from pointsman.errors import ConfigurationError, OversizeEventError, TaskError
 from pointsman.evaluation.runner import NOBODY, Case, Report, Scored, Suite, evaluate, load_suite
 from pointsman.settings import Settings
 from pointsman.testing import ScriptedModel, running_team, saying
@@ -24,9 +24,9 @@ from pointsman_schemas.events import Handoff, Outcome, Result, Usage
 from pointsman_schemas.log import WorkflowStarted
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import ANY, Limits, Supervisor, Team
+from pointsman_schemas.team import ANY, Limits, PlanAndExecute, Team
 
-TEAM = Team(name="shop", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=20))
+TEAM = Team(name="shop", agents=ANY, strategy=PlanAndExecute(), limits=Limits(deadline=20))
 
 
 @agent(name="planner", description="Hands the request to the agents it names", role=Role.PLAN)
@@ -224,7 +224,7 @@ async def test_cases_that_cannot_be_sent_end_the_evaluation_by_the_first_one_s_e
     cases = (Case(input="tea " * 1000), Case(input="cake " * 1000))
     settings = Settings(max_body=2000, grace=0.0)
     async with running_team(TEAM, [planner, synthesizer, tea], settings=settings) as client:
-        with pytest.raises(OversizeEvent, match="the request is too large"):
+        with pytest.raises(OversizeEventError, match="the request is too large"):
             await evaluate(Suite(team="shop", cases=cases), client)
 
 

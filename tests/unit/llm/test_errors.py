@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pointsman.llm.errors import from_connection, from_event, from_status, from_unreadable, retry_after, said_in
-from pointsman_schemas.events import LONGEST_WAIT, Usage
+from pointsman_schemas.events import MAX_RETRY_AFTER_S, Usage
 
 KEY = "a-key-of-no-known-form"
 BAD = "the request itself was refused: check the model's name, the tools' schemas and the length of the input"
@@ -142,7 +142,7 @@ def test_an_error_s_words_are_found_wherever_they_stand(body: object, said: str)
         ({"Retry-After-Ms": "1500", "Retry-After": "9"}, 1.5),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
         ({"retry-after": "-3"}, 0.0),
-        ({"retry-after": "1e12"}, LONGEST_WAIT),
+        ({"retry-after": "1e12"}, MAX_RETRY_AFTER_S),
     ],
 )
 def test_a_pause_is_read_whatever_its_form(headers: dict[str, str], seconds: float) -> None:
@@ -151,7 +151,7 @@ def test_a_pause_is_read_whatever_its_form(headers: dict[str, str], seconds: flo
 
 @pytest.mark.parametrize(
     ("apart", "seconds"),
-    [(timedelta(minutes=10), 600.0), (timedelta(hours=-1), 0.0), (timedelta(days=30), LONGEST_WAIT)],
+    [(timedelta(minutes=10), 600.0), (timedelta(hours=-1), 0.0), (timedelta(days=30), MAX_RETRY_AFTER_S)],
 )
 def test_a_pause_until_a_date_is_the_time_left_until_then(apart: timedelta, seconds: float) -> None:
     then = format_datetime(datetime.now(UTC) + apart, usegmt=True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pointsman.settings import Settings
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strict_json import describe
-from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, PlanAndExecute, Router, Stage, Team
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline
         (Limits, "atempts", "attempts"),
         (Limits, "tokns", "tokens"),
         (Team, "agent", "agents"),
-        (Supervisor, "planer", "planner"),
+        (PlanAndExecute, "planer", "planner"),
         (Router, "treshold", "threshold"),
         (Pipeline, "stage", "stages"),
-        (FanOut, "minumum", "minimum"),
-        (Choreography, "end", "ends"),
+        (FanOut, "min_succes_ratio", "min_success_ratio"),
+        (Choreography, "end_event", "end_events"),
         (Check, "feilds", "fields"),
         (Stage, "inten", "intent"),
         (Budget, "tokns", "tokens"),
@@ -61,7 +61,7 @@ def test_options_are_copied_as_any_value_is() -> None:
     ("given", "said"),
     [
         ({"strategy": "supervisor"}, "strategy: a strategy is expected, such as Supervisor()"),
-        ({"strategy": Supervisor}, "strategy: a strategy is expected, such as Supervisor()"),
+        ({"strategy": PlanAndExecute}, "strategy: a strategy is expected, such as Supervisor()"),
         ({"agents": ("a b",)}, "agents: a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"),
         ({"agents": "a"}, "agents: a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"),
         ({"name": "a b"}, "name: a name is expected, of 1 to 64 letters, digits, - and _"),

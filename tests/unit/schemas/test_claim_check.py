@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman_schemas.claim_check import DATAREF, Claim
+from pointsman_schemas.claim_check import DATAREF_HEADER, Claim
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.errors import LostBody, UndecodableEvent
+from pointsman_schemas.errors import BodyLostError, UndecodableEventError
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -43,13 +43,13 @@ def test_a_claim_is_read_as_it_was_written(bucket: str, name: str, size: int) ->
     ],
 )
 def test_another_reference_is_refused(text: str) -> None:
-    with pytest.raises(UndecodableEvent, match="expected nats-object://"):
+    with pytest.raises(UndecodableEventError, match="expected nats-object://"):
         Claim.decode(text)
 
 
 def test_an_event_without_its_body_is_refused_whatever_else_it_has() -> None:
     headers = {"CE-DataRef": Claim("NS_ARTIFACTS", "x", 1, DIGEST).encode(), "ce-id": "1"}
 
-    with pytest.raises(LostBody, match="NS_ARTIFACTS"):
+    with pytest.raises(BodyLostError, match="NS_ARTIFACTS"):
         decode(headers, b"")
-    assert DATAREF == "ce-dataref"
+    assert DATAREF_HEADER == "ce-dataref"

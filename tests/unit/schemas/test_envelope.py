@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pointsman_schemas.asyncapi import EVENTS
 from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
-from pointsman_schemas.errors import ContractError, UndecodableEvent
+from pointsman_schemas.errors import ContractError, UndecodableEventError
 from pointsman_schemas.events import Event
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -153,7 +153,7 @@ def test_the_time_is_carried_over_to_utc() -> None:
     ids=str,
 )
 def test_broken_attributes_are_a_typed_error(change: dict[str, str]) -> None:
-    with pytest.raises(UndecodableEvent):
+    with pytest.raises(UndecodableEventError):
         decode({**HEADERS, **change}, b"{}")
 
 
@@ -176,7 +176,7 @@ def test_broken_attributes_are_a_typed_error(change: dict[str, str]) -> None:
     ],
 )
 def test_a_broken_structured_event_is_a_typed_error(body: bytes) -> None:
-    with pytest.raises(UndecodableEvent):
+    with pytest.raises(UndecodableEventError):
         decode({"content-type": "Application/CloudEvents+JSON; charset=utf-8"}, body)
 
 

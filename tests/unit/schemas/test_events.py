@@ -10,7 +10,7 @@ from support.examples import EVENTS
 
 from pointsman_schemas import events, log
 from pointsman_schemas.asyncapi import EVENTS as CLASSES
-from pointsman_schemas.errors import UndecodableEvent
+from pointsman_schemas.errors import UndecodableEventError
 from pointsman_schemas.events import Event, Request
 from pointsman_schemas.strict_json import dump, parse
 
@@ -55,7 +55,7 @@ def test_every_required_field_is_missed_by_its_name(event: Event) -> None:
     for name in required:
         body = json.loads(dump(event))
         del body[name]
-        with pytest.raises(UndecodableEvent, match=f"not a valid {type(event).__name__}: .*{name}"):
+        with pytest.raises(UndecodableEventError, match=f"not a valid {type(event).__name__}: .*{name}"):
             parse(type(event), json.dumps(body).encode())
 
 
@@ -70,7 +70,7 @@ def test_an_event_does_not_change_once_made(event: Event) -> None:
 @by_name
 def test_a_body_that_is_no_object_is_refused(event: Event) -> None:
     for body in (b"null", b"[]", b'"text"', b"1"):
-        with pytest.raises(UndecodableEvent):
+        with pytest.raises(UndecodableEventError):
             parse(type(event), body)
 
 
@@ -96,14 +96,14 @@ def test_one_line_of_json_is_a_request() -> None:
     ids=str,
 )
 def test_a_request_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(UndecodableEvent):
+    with pytest.raises(UndecodableEventError):
         parse(Request, json.dumps({"input": "x"} | change).encode())
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
     body = json.loads(dump(EVENTS["timer"])) | {"due": "2026-03-29T01:30:00"}
 
-    with pytest.raises(UndecodableEvent, match="due"):
+    with pytest.raises(UndecodableEventError, match="due"):
         parse(type(EVENTS["timer"]), json.dumps(body).encode())
 
 
@@ -116,7 +116,7 @@ def test_null_inside_data_is_kept_and_a_field_of_none_is_not_sent() -> None:
 
 @pytest.mark.parametrize("body", [b'{"input": 5}', b'{"input": ""}', b'{"input": null}'])
 def test_a_request_that_is_neither_text_nor_an_object_is_told_so_once(body: bytes) -> None:
-    with pytest.raises(UndecodableEvent) as caught:
+    with pytest.raises(UndecodableEventError) as caught:
         parse(Request, body)
 
     assert str(caught.value) == "not a valid Request: input: text that is not empty, or an object, is expected"

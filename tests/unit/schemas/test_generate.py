@@ -120,7 +120,7 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
     assert made["request"] == subjects.request("t")
     assert made["handoff"] == subjects.handoff("a", "w", "k", 3)
     assert made["result"] == subjects.result("t", "w", "a", "k", 3)
-    assert made["deadLetter"] == subjects.dead("o", "w", "i")
+    assert made["deadLetter"] == subjects.dead_letter("o", "w", "i")
     assert made["outcome"] == subjects.outcome("t", "w")
 
 

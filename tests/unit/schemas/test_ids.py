@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from pointsman_schemas.errors import InvalidToken
-from pointsman_schemas.ids import Token, derived_id, span_id_for, token, workflow_id_for
+from pointsman_schemas.errors import InvalidTokenError
+from pointsman_schemas.ids import Token, derive_id, span_id_for, token, workflow_id_for
 
 REFUSED = {
     "empty": "",
@@ -30,7 +30,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
 def test_a_name_that_may_not_stand_in_a_subject_is_refused(value: str) -> None:
-    with pytest.raises(InvalidToken, match="expected 1 to 64 of") as refused:
+    with pytest.raises(InvalidTokenError, match="expected 1 to 64 of") as refused:
         token(value, "agent")
 
     assert str(refused.value).startswith("agent is ")
@@ -58,8 +58,8 @@ def test_every_request_id_gives_a_workflow_id_that_may_stand_in_a_subject(subjec
 
 
 def test_where_one_part_ends_matters() -> None:
-    assert derived_id("ab", "c") != derived_id("a", "bc")
-    assert derived_id("1:a") != derived_id("1", "a")
+    assert derive_id("ab", "c") != derive_id("a", "bc")
+    assert derive_id("1:a") != derive_id("1", "a")
 
 
 def test_span_ids_have_the_length_w3c_asks_for() -> None:

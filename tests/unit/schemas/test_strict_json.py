@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, JsonValue
 from support.mutations import at_most
 
-from pointsman_schemas.errors import NotJson, UndecodableEvent
+from pointsman_schemas.errors import NotJsonError, UndecodableEventError
 from pointsman_schemas.events import Event, Request, Result
-from pointsman_schemas.strict_json import MAX_DEPTH, as_json_value, compact, dump, parse, parse_json
+from pointsman_schemas.strict_json import MAX_DEPTH, as_json_value, compact_json, dump, parse, parse_json
 
 
 class Box(BaseModel):
@@ -70,7 +70,7 @@ NOT_JSON = {
     "a class": Box,
     "an instance": object(),
     "an exception": ValueError("secret"),
-    "a function": compact,
+    "a function": compact_json,
     "a decimal": Decimal(1),
     "200 levels": nested(200),
     "10,000 levels": nested(10_000),
@@ -92,7 +92,7 @@ NOT_JSON = {
 
 @pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
 def test_what_json_cannot_carry_is_refused_by_its_path_and_without_its_content(value: Any) -> None:
-    with at_most(0.2), pytest.raises(NotJson) as refused:
+    with at_most(0.2), pytest.raises(NotJsonError) as refused:
         as_json_value({"answer": [value]})
 
     assert "$.answer[0]" in str(refused.value)
@@ -124,7 +124,7 @@ def test_what_json_can_carry_comes_back_whole(value: Any, expected: JsonValue) -
     carried = as_json_value(value)
 
     assert carried == expected
-    assert parse_json(compact(carried)) == expected
+    assert parse_json(compact_json(carried)) == expected
 
 
 def test_one_list_in_two_places_is_no_cycle() -> None:
@@ -143,7 +143,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_json_data_survives_a_round_trip_with_every_digit(value: JsonValue) -> None:
     assert as_json_value(value) == value
-    assert parse_json(compact(value)) == value
+    assert parse_json(compact_json(value)) == value
     assert parse(Box, dump(Box(value=value))).value == value
 
 
@@ -176,9 +176,9 @@ NOT_STRICT = {
 
 @pytest.mark.parametrize("body", NOT_STRICT.values(), ids=NOT_STRICT)
 def test_a_body_that_is_not_strict_json_is_refused(body: bytes) -> None:
-    with at_most(0.2), pytest.raises(UndecodableEvent) as refused:
+    with at_most(0.2), pytest.raises(UndecodableEventError) as refused:
         parse(Box, body)
-    with at_most(0.2), pytest.raises(UndecodableEvent):
+    with at_most(0.2), pytest.raises(UndecodableEventError):
         parse_json(body)
 
     assert len(str(refused.value)) < 600
@@ -203,12 +203,12 @@ def test_data_that_others_must_wrap_may_not_use_up_the_parsers_depth(depth: int,
     if taken:
         assert parse(Request, body)
     else:
-        with pytest.raises(UndecodableEvent, match="deeper than"):
+        with pytest.raises(UndecodableEventError, match="deeper than"):
             parse(Request, body)
 
 
 def test_wide_data_is_not_deep() -> None:
-    wide = compact({"input": {"rows": [[number] for number in range(10_000)]}})
+    wide = compact_json({"input": {"rows": [[number] for number in range(10_000)]}})
 
     with at_most(0.2):
         assert parse(Request, wide)
@@ -237,7 +237,7 @@ def test_a_refusal_names_at_most_three_problems_and_no_content() -> None:
         c: int
         d: int
 
-    with pytest.raises(UndecodableEvent, match=r"a: .*b: .*c: .*and 1 more") as refused:
+    with pytest.raises(UndecodableEventError, match=r"a: .*b: .*c: .*and 1 more") as refused:
         parse(Wide, json.dumps(dict.fromkeys("abcd", "secret")).encode())
 
     assert "secret" not in str(refused.value)

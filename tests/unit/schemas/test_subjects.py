@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman_schemas.errors import ContractError, InvalidToken
+from pointsman_schemas.errors import ContractError, InvalidTokenError
 from pointsman_schemas.subjects import HandoffAddress, InboxAddress, Subjects
 
 tokens = st.text(alphabet="abcXYZ0189_-", min_size=1, max_size=64)
@@ -57,13 +57,13 @@ def test_no_builder_lets_a_hostile_name_into_a_subject(build: Callable[..., str]
 
     for word in words:
         arguments = {p.name: 1 if p.name == "attempt" else (hostile if p.name == word else "good") for p in parameters}
-        with pytest.raises(InvalidToken):
+        with pytest.raises(InvalidTokenError):
             build(Subjects(), **arguments)
 
 
 @pytest.mark.parametrize("namespace", ["", "a.b", "a b", "*", "a" * 65])
 def test_a_namespace_is_one_token(namespace: str) -> None:
-    with pytest.raises(InvalidToken, match="namespace"):
+    with pytest.raises(InvalidTokenError, match="namespace"):
         Subjects(namespace)
 
 
@@ -119,14 +119,14 @@ def test_no_text_breaks_reading(subject: str) -> None:
 
 def test_a_source_is_a_path_of_names_that_may_stand_in_a_subject() -> None:
     assert Subjects("acme").source("team", "helpdesk") == "/acme/team/helpdesk"
-    with pytest.raises(InvalidToken):
+    with pytest.raises(InvalidTokenError):
         Subjects("acme").source("team", "help/desk")
 
 
 def test_streams_and_buckets_are_the_namespace_in_capitals() -> None:
     subjects = Subjects("acme-eu")
 
-    assert (subjects.work_stream, subjects.log_stream, subjects.dead_stream) == (
+    assert (subjects.work_stream, subjects.log_stream, subjects.dead_letter_stream) == (
         "ACME-EU_WORK",
         "ACME-EU_LOG",
         "ACME-EU_DEAD",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pointsman_schemas.team import Check, Pipeline, Router, Stage, Supervisor, Team
+from pointsman_schemas.team import Check, Pipeline, PlanAndExecute, Router, Stage, Team
 
 
 def test_a_supervised_team_needs_its_planner_its_synthesizer_and_the_workers_it_names() -> None:
     team = Team(name="t", agents=("billing", "technical"))
 
-    assert team.needs() == {
+    assert team.required_agents() == {
         "billing": "works",
         "technical": "works",
         "planner": "plans",
@@ -19,28 +19,28 @@ def test_a_supervised_team_needs_its_planner_its_synthesizer_and_the_workers_it_
 
 
 def test_a_router_needs_everybody_it_may_turn_to() -> None:
-    strategy = Router(synthesizer=None, fallback="desk", escalate=Supervisor(planner="strategist"))
+    strategy = Router(synthesizer=None, fallback="desk", escalate=PlanAndExecute(planner="strategist"))
 
-    assert Team(name="t", strategy=strategy).needs() == {
+    assert Team(name="t", strategy=strategy).required_agents() == {
         "classifier": "classifies",
         "desk": "works",
         "strategist": "plans",
     }
 
 
-@pytest.mark.parametrize("ignored", [Supervisor(synthesizer="writer"), Supervisor(fallback="desk")])
-def test_what_a_router_would_not_heed_of_its_planner_is_refused(ignored: Supervisor) -> None:
+@pytest.mark.parametrize("ignored", [PlanAndExecute(synthesizer="writer"), PlanAndExecute(fallback="desk")])
+def test_what_a_router_would_not_heed_of_its_planner_is_refused(ignored: PlanAndExecute) -> None:
     with pytest.raises(ValueError, match="sets a synthesizer or a fallback, which the router does not use"):
         Router(escalate=ignored)
 
-    assert Router(synthesizer="writer", escalate=Supervisor(synthesizer="writer")).escalate is not None
-    assert Router(synthesizer="writer", escalate=Supervisor()).synthesizer == "writer"
+    assert Router(synthesizer="writer", escalate=PlanAndExecute(synthesizer="writer")).escalate is not None
+    assert Router(synthesizer="writer", escalate=PlanAndExecute()).synthesizer == "writer"
 
 
 def test_a_pipeline_needs_the_agents_of_its_stages_and_their_judges() -> None:
     stages = (Stage(agent="find"), Stage(agent="write", check=Check(judge="reviewer")))
 
-    assert Team(name="t", strategy=Pipeline(stages=stages)).needs() == {
+    assert Team(name="t", strategy=Pipeline(stages=stages)).required_agents() == {
         "find": "works",
         "write": "works",
         "reviewer": "judges",

@@ -11,7 +11,7 @@ from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import LLMAgent
 from pointsman import tool as a_tool
-from pointsman.core.views.trace import build
+from pointsman.core.views.trace import build_trace
 from pointsman.telemetry.otlp import to_otlp
 from pointsman.testing import ScriptedModel, calling, saying
 from pointsman_schemas.log import Entry
@@ -27,7 +27,7 @@ def look_up(word: str) -> str:
 
 
 def written(*entries: Entry, reports: Any = ()) -> list[dict[str, Any]]:
-    made: Any = to_otlp(build(entries, reports), namespace="ns", workflow_id="wf_1", now=at(9))
+    made: Any = to_otlp(build_trace(entries, reports), namespace="ns", workflow_id="wf_1", now=at(9))
     spans: list[dict[str, Any]] = made["resourceSpans"][0]["scopeSpans"][0]["spans"]
     return spans
 

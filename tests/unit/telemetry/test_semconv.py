@@ -127,9 +127,9 @@ def test_no_destination_holds_an_id() -> None:
         subjects.live("WORKFLOW", "NAME"),
         subjects.limit("NAME"),
         subjects.outcome("crew", "WORKFLOW"),
-        subjects.dead("writer", "WORKFLOW", "NAME"),
-        subjects.handoffs_of("writer"),
-        subjects.inbox_of("crew"),
+        subjects.dead_letter("writer", "WORKFLOW", "NAME"),
+        subjects.agent_handoffs("writer"),
+        subjects.team_inbox("crew"),
     )
 
     assert [semconv.destination(subject) for subject in made] == [

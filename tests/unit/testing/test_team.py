@@ -17,7 +17,7 @@ from pointsman.authoring.agent import agent
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.errors import BusUnavailable, ConfigurationError, OversizeEvent, PointsmanError
+from pointsman.errors import BusUnavailable, ConfigurationError, OversizeEventError, PointsmanError
 from pointsman.llm import network_guard
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
@@ -26,9 +26,9 @@ from pointsman.settings import Settings
 from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_team, running_team, saying
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
-from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, Stage, Strategy, Supervisor, Team
+from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, PlanAndExecute, Stage, Strategy, Team
 
-TEAM = Team(name="shop", agents=ANY, strategy=Supervisor(), limits=Limits(deadline=20))
+TEAM = Team(name="shop", agents=ANY, strategy=PlanAndExecute(), limits=Limits(deadline=20))
 REQUEST = ModelRequest(model="", instructions="", turns=(Turn("user", "hello"),))
 
 
@@ -114,13 +114,13 @@ async def test_a_role_that_the_strategy_needs_and_nobody_plays_is_told_before_an
         await run_team(TEAM, [seller(ScriptedModel())], "hello")
 
     assert str(caught.value) == (
-        "the strategy Supervisor of shop needs planner and synthesizer: pass pointsman_agents.planner.planner and "
+        "the strategy PlanAndExecute of shop needs planner and synthesizer: pass pointsman_agents.planner.planner and "
         "pointsman_agents.synthesizer.synthesizer, or agents of your own with those names"
     )
 
 
 async def test_a_role_of_another_name_is_told_by_it_whichever_of_several_teams_needs_it() -> None:
-    team = TEAM.model_copy(update={"strategy": Supervisor(planner="dispatcher")})
+    team = TEAM.model_copy(update={"strategy": PlanAndExecute(planner="dispatcher")})
     first = Team(name="first", agents=("shop",), strategy=FanOut(synthesizer=None))
 
     with pytest.raises(ConfigurationError, match="of shop needs dispatcher: pass dispatcher, or agents of your own"):
@@ -147,7 +147,7 @@ async def test_the_settings_given_are_those_of_every_part() -> None:
 
     assert outcome.status == "completed"
     assert (client.subjects.namespace, client.bus.max_body) == ("other", 4096)
-    with pytest.raises(OversizeEvent):
+    with pytest.raises(OversizeEventError):
         await run_team(TEAM, [planner, synthesizer, seller(ScriptedModel())], "x" * 5000, settings=settings)
 
 
@@ -304,7 +304,7 @@ async def test_an_agent_that_the_team_asks_for_and_nobody_is_is_told_before_anyt
     ("strategy", "said"),
     [
         (FanOut(synthesizer=None), "the team shop needs an agent, and got none"),
-        (Supervisor(), "the strategy Supervisor of shop needs planner and synthesizer"),
+        (PlanAndExecute(), "the strategy PlanAndExecute of shop needs planner and synthesizer"),
     ],
 )
 async def test_a_team_without_agents_is_told_whom_it_lacks_in_the_words_of_the_kit(

@@ -12,9 +12,9 @@ from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.web.dashboard import Dashboard
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import PlanAndExecute, Team
 
-TEAM = Team(name="bank", strategy=Supervisor(synthesizer=None))
+TEAM = Team(name="bank", strategy=PlanAndExecute(synthesizer=None))
 
 
 def payer(paid: list[Any]) -> Agent:

@@ -178,7 +178,7 @@ class JetStreamBus:
 
     def _broker_left(self) -> None:
         # there only where the broker need not sync it
-        self._client.drop_deliveries_of(self._subjects.handoffs_stream)
+        self._client.drop_deliveries_of(self._subjects.handoff_stream)
         self._registry.broker_left()
 
     def _broker_came_back(self) -> None:

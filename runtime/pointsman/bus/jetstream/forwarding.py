@@ -41,7 +41,7 @@ class Handing:
         self._namespace = namespace
         self._absence = absence
         self._whole = whole
-        self._forgetful = f".{Subjects(namespace).handoffs_stream}."  # there only where the broker need not sync it
+        self._forgetful = f".{Subjects(namespace).handoff_stream}."  # there only where the broker need not sync it
         self._inbox = bus.new_inbox()
         self._listening: Inbox | None = None
         self._absent: dict[str, float] = {}  # until when, by name

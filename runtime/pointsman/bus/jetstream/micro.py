@@ -44,7 +44,7 @@ def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
                     "last_error": service.last_error,
                     "processing_time": spent,
                     "average_processing_time": spent // service.requests if service.requests else 0,
-                    "data": {"left_running": service.left_running()},
+                    "data": {"orphaned_handlers": service.orphaned_handlers()},
                 }
             ],
         }

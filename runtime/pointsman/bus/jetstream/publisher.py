@@ -22,7 +22,7 @@ from pointsman.bus.jetstream.protocol import (
 )
 from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.bus.validation import EXPECTED_OF, EXPECTED_SEQUENCE, MAX_HEADERS, check_size, header_size
-from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
+from pointsman.errors import BusUnavailable, Conflict, OversizeEventError, PeerError, PointsmanError, UnknownOutcome
 from pointsman.ports.bus import Server, Watcher
 from pointsman.ports.clock import Clock
 
@@ -110,7 +110,7 @@ class StreamWriter:
                 f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE)}: {said(answer)}; read it again, then decide"
             )
         if code in TOO_BIG:
-            raise OversizeEvent(f"the broker refuses {subject}: {said(answer)}")
+            raise OversizeEventError(f"the broker refuses {subject}: {said(answer)}")
         kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
         todo = "; raise what bounds its stream, with `nats stream edit`, or free the disk" if code == NO_ROOM else ""
         raise kind(f"the broker refuses {subject}: {said(answer)}{todo}")

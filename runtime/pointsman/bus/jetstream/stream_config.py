@@ -98,7 +98,7 @@ async def ensure_streams(
     if settings.unsynced_handoffs and several:
         raise ConfigurationError(_ONE_NODE)
     # Whoever made the streams has decided where handoffs are; either of the two may have been lost since.
-    apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoffs_stream}"))
+    apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoff_stream}"))
     first, *_ = stream_configs(subjects, settings, apart=apart)
     work = await found(first)
     apart = f"{subjects.namespace}.handoff.>" not in work["subjects"]
@@ -152,7 +152,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         # What a schedule produces is stored where the schedule was: the two kinds of them go different ways.
         work["subjects"] = [subjects.requests, f"{ns}.step.>", f"{ns}.inbox.>", timers]
         theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
-        working.append({**work, "name": subjects.handoffs_stream, "subjects": theirs, "persist_mode": _ASYNC})
+        working.append({**work, "name": subjects.handoff_stream, "subjects": theirs, "persist_mode": _ASYNC})
     return [
         *working,
         {
@@ -162,7 +162,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         },
         {
             **common,
-            "name": subjects.dead_stream,
+            "name": subjects.dead_letter_stream,
             "max_age": kept,
             "subjects": [
                 f"{ns}.dead.>",
@@ -208,7 +208,7 @@ def _former_ages(subjects: Subjects, settings: Settings) -> Mapping[str, int]:
     work, kept = nanoseconds(7 * _DAY), nanoseconds(settings.retention_days * _DAY)
     return {
         subjects.work_stream: work,
-        subjects.handoffs_stream: work,
+        subjects.handoff_stream: work,
         subjects.log_stream: kept,
         f"OBJ_{subjects.artifacts_bucket}": max(kept, work) + nanoseconds(_DAY),
     }
@@ -218,7 +218,7 @@ def unattended(subjects: Subjects) -> dict[str, str]:
     """The streams that nobody has a consumer on, so that who writes or reads there is the first to miss one; each with
     what its subjects begin with."""
     return {
-        subjects.dead_stream: subjects.dead_letters.removesuffix(">"),
+        subjects.dead_letter_stream: subjects.dead_letters.removesuffix(">"),
         subjects.limits_stream: f"{subjects.namespace}.limit.",
         f"OBJ_{subjects.artifacts_bucket}": f"$O.{subjects.artifacts_bucket}.",
         f"KV_{subjects.agents_bucket}": f"$KV.{subjects.agents_bucket}.",

@@ -20,7 +20,7 @@ from pointsman.clock import SystemClock
 from pointsman.errors import BusUnavailable, Conflict
 from pointsman.ports.bus import Service, StreamKind
 from pointsman.ports.clock import Clock
-from pointsman_schemas.claim_check import MAX_BODY
+from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 
@@ -52,7 +52,7 @@ class Broker:
         clock: Clock | None = None,
         max_payload: int = MAX_PAYLOAD,
         heartbeat: float = 5.0,
-        max_body: int = MAX_BODY,
+        max_body: int = MAX_BODY_BYTES,
         unsynced_handoffs: bool = False,
     ) -> None:
         self.namespace = token(namespace, "namespace")

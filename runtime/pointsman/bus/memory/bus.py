@@ -26,7 +26,7 @@ from pointsman.bus.validation import (
 from pointsman.errors import BusUnavailable
 from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, Stored, StreamKind
 from pointsman.ports.clock import Clock
-from pointsman_schemas.claim_check import MAX_BODY
+from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 
@@ -50,7 +50,7 @@ class MemoryBus:
         clock: Clock | None = None,
         max_payload: int = MAX_PAYLOAD,
         *,
-        max_body: int = MAX_BODY,
+        max_body: int = MAX_BODY_BYTES,
         broker: MemoryBroker | None = None,
     ) -> None:
         self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)

@@ -45,9 +45,9 @@ def agents(
         if json:
             for (name, cards), queue in zip(grouped.items(), queues, strict=True):
                 circuit = circuits.get(name)
-                left = sum(card.left_running for card in cards)
+                left = sum(card.orphaned_handlers for card in cards)
                 emit({"name": name, "instances": len(cards), "queue": queue, "circuit": circuit,
-                      "left_running": left, "card": cards[0]})  # fmt: skip
+                      "orphaned_handlers": left, "card": cards[0]})  # fmt: skip
             for (name, cards), queue in zip(teams.items(), requests, strict=True):
                 emit({"team": name, "supervisors": len(cards), "queue": queue, "card": cards[0]})
             return Code.OK
@@ -90,7 +90,7 @@ def by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
 
 def left_running(cards: Sequence[AgentCard]) -> str:
     """How much was told to stop and has not, where there is any; else nothing."""
-    left = sum(card.left_running for card in cards)
+    left = sum(card.orphaned_handlers for card in cards)
     return f"{left} told to stop still run{'s' if left == 1 else ''}" if left else ""
 
 
@@ -98,8 +98,8 @@ def difference(cards: Sequence[AgentCard]) -> str:
     """How many kinds of input and output agents of one name have, where that is more than one; else nothing."""
     different: list[object] = []
     for card in cards:
-        if card.schemas not in different:
-            different.append(card.schemas)
+        if card.input_output_schemas not in different:
+            different.append(card.input_output_schemas)
     return f"{len(different)} versions with different schemas" if len(different) > 1 else ""
 
 

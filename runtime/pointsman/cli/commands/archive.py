@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from pointsman.cli.render.output import Code, emit, one_line, write
 from pointsman.cli.support.ids import the_workflow
 from pointsman.cli.support.session import session
-from pointsman.core.replay.replayer import Difference, rehearse
+from pointsman.core.replay.replayer import Difference, replay_log
 from pointsman.engine.operations.archive import Archive, commits_of, export_workflow, import_workflow, read, tree
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.log import Commit, Entry
@@ -70,15 +70,15 @@ def replay(file: str, *, json: bool) -> Code:
     commits = [commit for _, log in logs for commit in log]
     if not logs[0][1]:
         raise ConfigurationError(f"{file} holds no log; export the workflow again, before its log has aged out")
-    differences = [(workflow, each) for workflow, log in logs for each in rehearse(log)]
-    if (unjudged := sum(commit.grounds is None for commit in commits)) == len(commits):
+    differences = [(workflow, each) for workflow, log in logs for each in replay_log(log)]
+    if (unjudged := sum(commit.decision_context is None for commit in commits)) == len(commits):
         raise ConfigurationError(f"{file} does not say what its commits were decided upon: it was written by an "
                                  "earlier version, replay it with that one")  # fmt: skip
     entries = sum(len(commit.entries) for commit in commits)
     if json:
         for workflow, each in differences:
             emit({"workflow_id": workflow or None, "entry": each.entry, "commit": each.commit,
-                  "expected": each.expected, "got": each.got})  # fmt: skip
+                  "expected": each.expected, "got": each.actual})  # fmt: skip
         emit({"workflows": len(logs), "entries": entries, "commits": len(commits),
               "not_judged": unjudged, "differences": len(differences)})  # fmt: skip
     else:
@@ -95,7 +95,7 @@ def replay(file: str, *, json: bool) -> Code:
 
 
 def _told(difference: Difference, workflow: str) -> str:
-    expected, got = difference.expected, difference.got
+    expected, got = difference.expected, difference.actual
     where = f"{workflow + ', ' if workflow else ''}entry {difference.entry}, in commit {difference.commit}"
     if expected is None or got is None or expected.kind != got.kind:
         return f"{where}: expected {_short(expected)}\n    got {_short(got)}"

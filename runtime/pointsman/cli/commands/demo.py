@@ -24,7 +24,7 @@ from pointsman.cli.support.session import session, settings_for
 from pointsman.cli.support.topology import SHIPPED_TEAM, SHIPPED_WORKERS, shipped_cast
 from pointsman.client.client import Client, Workflow
 from pointsman.settings import Settings
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["demo"]
 
@@ -68,7 +68,7 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
         workflow = await _ask(client, cast.team.name, request)
         if not json:
             subject = client.subjects.request(cast.team.name)
-            body = shlex.quote(compact({"input": request}).decode())
+            body = shlex.quote(compact_json({"input": request}).decode())
             said = f"\nAsking, as any NATS client can:\n  nats pub {subject} {clean(body)}\n"
             terminal.print(Text(said), soft_wrap=True)  # unbroken, so that it can be copied
         outcome = await local_system.unless_one_ends(children, follow(workflow, json=json))
@@ -89,5 +89,5 @@ async def _demo(text: str | None, settings: Settings, home: Path, *, json: bool)
 
 async def _ask(client: Client, team: str, request: str) -> Workflow:
     """Publish the request as any NATS client would: bare JSON, no header. Its place in the stream is then its id."""
-    sequence = await client.bus.publish(client.subjects.request(team), compact({"input": request}), {})
+    sequence = await client.bus.publish(client.subjects.request(team), compact_json({"input": request}), {})
     return await client.requested(sequence)

@@ -21,10 +21,10 @@ from pointsman.cli.render.output import Code, console, emit, hint, one_line, say
 from pointsman.cli.support.session import session, settings_for
 from pointsman.client.client import WAITING, Client
 from pointsman.clock import SystemClock
-from pointsman.core.model.agent_health import unwell
-from pointsman.core.views.formatting import seconds
-from pointsman.core.views.trace import build
-from pointsman.core.views.trace_status import as_of, awaited
+from pointsman.core.model.agent_health import open_circuits
+from pointsman.core.views.formatting import format_seconds
+from pointsman.core.views.trace import build_trace
+from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.engine.log.reader import side_by_side
 from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.process.discovery import installed_agents
@@ -131,7 +131,7 @@ async def _broker(client: Client, settings: Settings) -> Check:
         began = clock.monotonic()
         await client.bus.time()
         took.append(clock.monotonic() - began)
-    seen = f"{settings.servers} answers in {seconds(min(took))}; streams of {settings.namespace!r} fit"
+    seen = f"{settings.servers} answers in {format_seconds(min(took))}; streams of {settings.namespace!r} fit"
     advice = "every step waits for several such answers: look at its node's disk and CPU, then at the network from here"
     return Check("broker", min(took) < _SLOW, seen, advice)
 
@@ -207,7 +207,7 @@ async def _dead(client: Client) -> Check:
     shown = "none" if not count else f"{count}{' or more' if count == _COUNTED else ''}; `pointsman dead list`"
     if full := await client.bus.lacks_room("dead"):
         shown += f"; {full}"
-    advice = f"raise the bound, and what waits goes on: `nats stream edit {client.subjects.dead_stream}`"
+    advice = f"raise the bound, and what waits goes on: `nats stream edit {client.subjects.dead_letter_stream}`"
     return Check("dead letters", not full, shown, advice)
 
 
@@ -258,7 +258,7 @@ async def _tasks(client: Client, team: Team | str | None) -> Check:
     running = [each.id for each in summaries if each.status == "running"]
     logs, alive = await side_by_side(client.entries(each) for each in running), await client.alive()
     now = datetime.now(UTC)
-    waiting = Counter(task.agent for log in logs for task in awaited(as_of(build(log), now, alive)))
+    waiting = Counter(task.agent for log in logs for task in tasks_without_agent(at_time(build_trace(log), now, alive)))
     seen = "; ".join(
         f"{count} wait{'s' if count == 1 else ''} for an agent named {name}: none is alive"
         for name, count in sorted((str(name), count) for name, count in waiting.items())
@@ -288,7 +288,7 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
                   "`pointsman worker module:name` starts one; `pointsman up` starts a team"),
         ]  # fmt: skip
     shipped, teams = installed_agents(), by_name(await client.teams())
-    for name, why in team.needs().items():
+    for name, why in team.required_agents().items():
         if name in teams:
             checks.append(Check("team", True, f"{name} ({why}): {len(teams[name])} alive"))
             continue
@@ -298,7 +298,7 @@ async def _team(client: Client, team: Team | str | None) -> Sequence[Check]:
         checks.append(Check("agent", bool(found), f"{name} ({why}): {len(found) or 'none'} alive", advice))
     everybody = team.agents == ANY
     used = alive if everybody else {name: cards for name, cards in {**alive, **teams}.items() if name in team.agents}
-    for skill in team.needs_skills():
+    for skill in team.required_skills():
         able = [name for name, cards in used.items() if any(skill in card.skills for card in cards)]
         advice = "start an agent that has it: `pointsman worker module:name`"
         checks.append(Check("skill", bool(able), f"{skill}: {', '.join(able) or 'nobody who has it is alive'}", advice))
@@ -351,4 +351,4 @@ async def _circuits(client: Client) -> Check:
     circuits = {name: each for name, each in sorted((await client.circuits()).items()) if name in alive}
     seen = ", ".join(f"{name}: {circuit_state(each, now)}" for name, each in circuits.items())
     advice = "its errors: `pointsman dead list`; mend it, and the next task that it does well after that time ends this"
-    return Check("circuits", not unwell(circuits, alive, now), seen or "every agent is sent work", advice)
+    return Check("circuits", not open_circuits(circuits, alive, now), seen or "every agent is sent work", advice)

@@ -16,7 +16,7 @@ from pointsman.cli.render.output import Code, complain, console, emit, hint, one
 from pointsman.cli.support import local_system
 from pointsman.cli.support.session import session, settings_for
 from pointsman.client.client import Client
-from pointsman.core.views.formatting import dollars, seconds
+from pointsman.core.views.formatting import format_dollars, format_seconds
 from pointsman.engine.process.discovery import load_agents
 from pointsman.errors import ConfigurationError, NotFound
 from pointsman.evaluation.runner import NOBODY, Report, Suite, evaluate, load_suite
@@ -115,7 +115,7 @@ def _tell(report: Report, *, kept: bool) -> None:
     for each in report.scored:
         mark, style = ("✗", "red") if each.problems else ("✓", "green")
         line = Text(f"{mark} {one_line(each.name, limit=100)}", style=style)
-        terminal.print(line.append(f"  {seconds(each.elapsed)}", style="dim"))
+        terminal.print(line.append(f"  {format_seconds(each.elapsed)}", style="dim"))
         for problem in each.problems:
             prose(terminal, f"    {one_line(problem, limit=400)}")
         if each.problems and each.answer is not None:
@@ -133,8 +133,8 @@ def _tell(report: Report, *, kept: bool) -> None:
         Text(f"{right} of {len(report.scored)} right: accuracy {report.accuracy:.0%} (at least "
              f"{report.threshold:.0%}){routing}", style="green" if report.passed else "red")
     )  # fmt: skip
-    cost = f"{used.calls} model calls, {used.tokens} tokens, {dollars(used.cost)}"
-    terminal.print(Text(f"{seconds(report.elapsed)}, {cost}", style="dim"))
+    cost = f"{used.calls} model calls, {used.tokens} tokens, {format_dollars(used.cost)}"
+    terminal.print(Text(f"{format_seconds(report.elapsed)}, {cost}", style="dim"))
     if not report.passed:
         complain(f"{report.name} is below the threshold of {report.threshold:.0%}")
 

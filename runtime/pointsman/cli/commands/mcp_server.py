@@ -10,7 +10,7 @@ from pointsman.cli.support.session import session
 from pointsman.client.client import Client
 from pointsman.errors import BusUnavailable, ConfigurationError, NotFound, PeerError, PointsmanError, describe_error
 from pointsman_schemas.ids import token
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["answer", "run"]
 
@@ -57,7 +57,7 @@ async def answer(client: Client, team: str, request: str, timeout: float) -> str
         raise PeerError(
             f"workflow {workflow.id} of {team} has not ended; is its supervisor running? `pointsman doctor {team}`"
         ) from None
-    text = outcome.answer if isinstance(outcome.answer, str) else compact(outcome.answer).decode()
+    text = outcome.answer if isinstance(outcome.answer, str) else compact_json(outcome.answer).decode()
     gaps = "".join(f"\n- {gap.task_id} ({gap.agent}): {gap.reason}" for gap in outcome.gaps)
     if outcome.status == "completed":
         return text

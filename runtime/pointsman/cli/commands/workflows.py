@@ -22,9 +22,9 @@ from pointsman.cli.render.wait_notices import tell_of_outages, tell_who_is_await
 from pointsman.cli.support.ids import the_workflow
 from pointsman.cli.support.session import session, who
 from pointsman.client.client import Client, Workflow
-from pointsman.core.evolve import unanswered
-from pointsman.core.views.trace import build
-from pointsman.core.views.trace_status import as_of, awaited
+from pointsman.core.evolve import pending_approvals
+from pointsman.core.views.trace import build_trace
+from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.errors import BusUnavailable, NotFound
 from pointsman.telemetry.otlp import to_otlp
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
@@ -105,15 +105,15 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
             reports, alive, now = await client.progress(workflow), await client.alive(), datetime.now(UTC)
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
-            root = as_of(build(entries, reports), now, alive) if started else None
+            root = at_time(build_trace(entries, reports), now, alive) if started else None
             ended = next((entry for entry in entries if isinstance(entry, WorkflowEnded)), None)
             plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
             emit({
                 "workflow_id": workflow,
                 "team": started.team if started else None,
                 "status": root.status if root else "running",
-                "waiting_for": sorted(unanswered(entries)) if not ended else [],
-                "waiting_for_agents": sorted({str(task.agent) for task in awaited(root)}) if root else [],
+                "waiting_for": sorted(pending_approvals(entries)) if not ended else [],
+                "waiting_for_agents": sorted({str(task.agent) for task in tasks_without_agent(root)}) if root else [],
                 "request": started.input if started else None,
                 "plan": plans[-1] if plans else None,
                 "plans": plans,
@@ -136,7 +136,7 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
                 async with telling(tell_of_outages(client.bus)):
                     await _draw_while_it_runs(client, await client.workflow(workflow), terminal)
             now = datetime.now(UTC)
-            root = as_of(await client.trace(workflow), now, await client.alive())
+            root = at_time(await client.trace(workflow), now, await client.alive())
             where = client.subjects.namespace
         if otlp is not None:
             request = to_otlp(root, namespace=where, workflow_id=workflow, now=now)
@@ -163,7 +163,7 @@ async def _draw_while_it_runs(client: Client, workflow: Workflow, terminal: Cons
             if (root := growing.trace()) is not None:
                 now = datetime.now(UTC)
                 with suppress(BusUnavailable):  # it is drawn when the broker is back
-                    shown = within(as_of(root, now, await client.alive()), terminal.height - _AROUND)
+                    shown = within(at_time(root, now, await client.alive()), terminal.height - _AROUND)
                     live.update(tree(shown, now, terminal.width), refresh=True)
             await asyncio.sleep(max(_FRAME, _REST * (monotonic() - began)))
 

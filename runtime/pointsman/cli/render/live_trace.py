@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from pointsman.client.client import Client, Workflow
-from pointsman.core.views.trace import TraceNode, build, children_of
+from pointsman.core.views.trace import TraceNode, build_trace, child_workflows
 from pointsman_schemas.events import Progress
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import Entry, RetryScheduled, TaskDispatched
@@ -64,5 +64,7 @@ class Growing:
         told = self._told.get(workflow)
         if told is None or not told.entries:
             return None
-        children = {child: node for child in children_of(told.entries) if (node := self._trace_of(child)) is not None}
-        return build(told.entries, told.reports, children)
+        children = {
+            child: node for child in child_workflows(told.entries) if (node := self._trace_of(child)) is not None
+        }
+        return build_trace(told.entries, told.reports, children)

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from pointsman.cli.render.output import clean, one_line
 from pointsman.client.client import WorkflowEvent, WorkflowSummary
-from pointsman.core.evolve import fold, unanswered
-from pointsman.core.tasks.handoff_input import asked_about
+from pointsman.core.evolve import fold_entries, pending_approvals
+from pointsman.core.tasks.handoff_input import approval_subject
 from pointsman.core.views import timeline
-from pointsman.core.views.formatting import dollars, request_text, seconds, used
-from pointsman.core.views.trace import TraceNode, build
-from pointsman.core.views.trace_status import AGENT, RETRY, as_of
+from pointsman.core.views.formatting import format_dollars, format_seconds, format_usage, request_text
+from pointsman.core.views.trace import TraceNode, build_trace
+from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY, at_time
 from pointsman.engine.operations.dead_letters import Letter
 from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome, Progress
 from pointsman_schemas.log import (
@@ -83,7 +83,7 @@ class Story:
 
     def __init__(self) -> None:
         self._start: datetime | None = None
-        self._story = timeline.Story()
+        self._story = timeline.Timeline()
         self._written: dict[str, str] = {}
 
     def heard(self, delta: Delta) -> Iterator[Text]:
@@ -98,10 +98,10 @@ class Story:
 
     def lines(self, event: WorkflowEvent) -> Iterator[Text]:
         """What there is to say about `event`: no line, one, or one per task of a plan."""
-        line = self._story.tell(event)
+        line = self._story.render(event)
         if not line.mark:
             return
-        what = line.what
+        what = line.detail
         match event:
             case WorkflowStarted():
                 self._start = event.at
@@ -110,7 +110,7 @@ class Story:
                 what = f"waits for approval of {what}: `pointsman approve {event.approval}` or `reject`"
         colour = _TONE[line.tone]
         style = f"bold {colour}".strip() if line.mark in _LOUD else colour or "dim"
-        told = self._line(line.at, line.mark, line.who, what, style)
+        told = self._line(line.at, line.mark, line.actor, what, style)
         told.no_wrap = line.mark not in _WHOLE
         yield told
         if isinstance(event, PlanAccepted):
@@ -146,10 +146,10 @@ def outcome(of: Outcome) -> RenderableType:
     line = Text(of.status, style=STYLE[of.status])
     if of.reason and of.reason not in answer(of) and not _is_told(of.reason, of.gaps):
         line.append(f" ({one_line(of.reason, limit=400)})")
-    line.append(f" in {seconds(of.elapsed)}")
+    line.append(f" in {format_seconds(of.elapsed)}")
     if of.sequential > of.elapsed:  # otherwise nothing was saved, and it would look like a loss
-        line.append(f"; one after another: {seconds(of.sequential)}")
-    if tokens := used(of.usage):
+        line.append(f"; one after another: {format_seconds(of.sequential)}")
+    if tokens := format_usage(of.usage):
         line.append(f"; {tokens}")
     parts.append(line)
     return Group(*parts)
@@ -186,7 +186,7 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
             "team": workflow.team,
             "status": Text(workflow.status, style=STYLE.get(workflow.status, "")),
             "started": workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            "took": seconds(took),
+            "took": format_seconds(took),
             "request": Text(one_line(asked, limit=400), no_wrap=True, overflow="ellipsis"),
         }
         table.add_row(*(cells[column] for column in columns))
@@ -204,7 +204,7 @@ def show(
     asked: dict[str, str] = {}
     own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
     begins = isinstance(entries[0], WorkflowStarted)
-    top = as_of(build(entries, reports), now, alive).children[0] if begins else None
+    top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
     status = top.status if top else ""
     for entry in entries:
         match entry:
@@ -214,7 +214,8 @@ def show(
                 began = entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
                 parts += [
                     line.append(
-                        f" {'after' if top and top.ended_at else 'for'} {seconds(took.total_seconds())}", "not bold"
+                        f" {'after' if top and top.ended_at else 'for'} {format_seconds(took.total_seconds())}",
+                        "not bold",
                     ),
                     Text(f"team {entry.team}, since {began}"),
                     Text(f"correlation {clean(entry.correlation_id)}", style="dim"),
@@ -233,7 +234,7 @@ def show(
             case PlanRejected():
                 parts.append(Text(f"\nPlan {entry.revision} refused: {one_line('; '.join(entry.problems))}", "red"))
             case ApprovalRequested():
-                about = timeline.called(entry, entry.task_id or "")
+                about = timeline.label(entry, entry.task_id or "")
                 asked[entry.approval] = about[0].upper() + about[1:]
             case ApprovalDecided():
                 by, why = f" by {entry.by}" if entry.by else "", f": {entry.reason}" if entry.reason else ""
@@ -251,22 +252,24 @@ def show(
     if isinstance(last, WorkflowEnded):
         parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
     else:
-        waiting = unanswered(entries)
+        waiting = pending_approvals(entries)
         stands, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
         parts.append(Text(f"\nIt is {stands}.", style))
         parts += _questions(entries) if waiting else ()
-        waits = [task for task in (top.children if top else ()) if task.status in (AGENT, RETRY)]
+        waits = [
+            task for task in (top.children if top else ()) if task.status in (WAITING_FOR_AGENT, WAITING_FOR_RETRY)
+        ]
         parts += [Text(f"{task.task_id} is {task.detail}", style="yellow") for task in waits]
     return Group(*parts)
 
 
 def _questions(log: Sequence[Entry]) -> Iterator[Text]:
     """What a person is asked, about what, and the commands that answer."""
-    if (state := fold(log)) is None:
+    if (state := fold_entries(log)) is None:
         return
     for it in state.approvals.values():
         yield Text(f"\n{it.id}: the {it.about} {it.tool or it.task_id or ''}".rstrip())
-        yield Text(body_of(asked_about(state, it)))
+        yield Text(body_of(approval_subject(state, it)))
         yield Text(f"`pointsman approve {it.id}` allows it, `pointsman reject {it.id}` does not.", "dim")
 
 
@@ -277,9 +280,9 @@ def _tasks(top: TraceNode, now: datetime) -> Table:
         column.justify = "right"
     for task in top.children:
         begun = task.started_at if task.attempt else None  # a task that was skipped took no time
-        took = seconds(((task.ended_at or now) - begun).total_seconds()) if begun else ""
+        took = format_seconds(((task.ended_at or now) - begun).total_seconds()) if begun else ""
         used = [f"{task.usage.tokens:,}" if task.usage.tokens else ""]
-        used += [dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
+        used += [format_dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
         status = Text(task.status, style=STYLE.get(task.status, ""))
         table.add_row(task.task_id, task.agent, status, str(task.attempt or ""), took, *used)
     return table
@@ -291,7 +294,7 @@ def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
     for it in of:
         about = f"{it.about} {it.tool or it.task_id or ''}".rstrip()
         what = one_line(": ".join(filter(None, (it.intent, text_of(it.input)))), limit=400)
-        left = seconds(max(0.0, (it.expires_at - now).total_seconds()))
+        left = format_seconds(max(0.0, (it.expires_at - now).total_seconds()))
         table.add_row(it.id, it.team, about, it.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
     keep_whole(table, 0)
     return table

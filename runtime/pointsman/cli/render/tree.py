@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pointsman.cli.render.outcome import NARROW, STYLE
 from pointsman.cli.render.output import one_line
-from pointsman.core.views.formatting import dollars, seconds
+from pointsman.core.views.formatting import format_dollars, format_seconds
 from pointsman.core.views.trace import TraceNode
 from pointsman_schemas.card import Role
 
@@ -57,7 +57,7 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
     table.add_column(f"trace {root.trace_id[:16]}", no_wrap=True, overflow="ellipsis", width=names)
-    until = seconds((end - start).total_seconds())
+    until = format_seconds((end - start).total_seconds())
     table.add_column(f"0 to {until}" if len(until) + 5 <= bars else f"to {until}", no_wrap=True, width=bars)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right", no_wrap=True)
@@ -69,7 +69,7 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
         counted = node.kind != "publish"  # the workflow below it is the same
         took = _took(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
-        paid = (dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
+        paid = (format_dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
         style = STYLE[node.status] if node.status in _UNDONE else "dim"
         said = () if narrow else (Text(one_line(_detail(node), limit=_NOTE), style=style),)
         table.add_row(
@@ -113,8 +113,8 @@ def _took(node: TraceNode, now: datetime) -> Text | str:
     if node.started_at is None or node.status == "skipped":
         return ""
     if node.ended_at is None:
-        return Text(seconds(max(0.0, (now - node.started_at).total_seconds())), style=STYLE.get(node.status, ""))
-    return seconds((node.ended_at - node.started_at).total_seconds())
+        return Text(format_seconds(max(0.0, (now - node.started_at).total_seconds())), style=STYLE.get(node.status, ""))
+    return format_seconds((node.ended_at - node.started_at).total_seconds())
 
 
 def _detail(node: TraceNode) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from pointsman.cli.render.tree import lines_of
 from pointsman.core.views.trace import TraceNode
-from pointsman.core.views.trace_status import AGENT, RETRY
+from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY
 from pointsman_schemas.events import Usage
 
 __all__ = ["within"]
 
 _TOGETHER = {
     "succeeded": "done",
-    RETRY: RETRY,
-    AGENT: AGENT,
+    WAITING_FOR_RETRY: WAITING_FOR_RETRY,
+    WAITING_FOR_AGENT: WAITING_FOR_AGENT,
     "handed over": "handed over",
     "waiting": "that wait",
 }

@@ -10,8 +10,8 @@ from typing import Any
 
 from pointsman.cli.render.output import complain
 from pointsman.client.client import Client, Workflow
-from pointsman.core.views.trace import build
-from pointsman.core.views.trace_status import as_of, awaited
+from pointsman.core.views.trace import build_trace
+from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.errors import BusUnavailable, NotFound
 from pointsman.ports.bus import Bus
 
@@ -50,8 +50,8 @@ async def tell_who_is_awaited(client: Client, workflow: Workflow) -> None:
         await asyncio.sleep(patience)
         patience = min(2 * patience, _LOOK)
         with suppress(BusUnavailable, NotFound):  # nobody has taken it yet; or the broker is away, which others tell
-            root = build(await client.entries(workflow.id))
-            for task in awaited(as_of(root, datetime.now(UTC), await client.alive())):
+            root = build_trace(await client.entries(workflow.id))
+            for task in tasks_without_agent(at_time(root, datetime.now(UTC), await client.alive())):
                 if task.detail not in told:
                     complain(f"{task.task_id} is {task.detail}; `pointsman worker module:name` starts one")
                 told.add(task.detail)

@@ -17,7 +17,7 @@ from pointsman.cli.render.output import console, emit
 from pointsman.cli.support.session import session
 from pointsman.cli.support.topology import cast_of
 from pointsman.client.client import Client
-from pointsman.core.views.formatting import seconds
+from pointsman.core.views.formatting import format_seconds
 from pointsman.errors import BusUnavailable, ConfigurationError
 from pointsman.llm.factory import chosen_model
 from pointsman.settings import Settings
@@ -146,7 +146,7 @@ def came_up(name: str, began: float, *, json: bool) -> None:
     if json:
         emit({"event": "started", "name": name, "after": round(after, 3)})
     else:
-        console().print(Text(f"  ✓ {name:<14} after {seconds(after)}", style="dim"))
+        console().print(Text(f"  ✓ {name:<14} after {format_seconds(after)}", style="dim"))
 
 
 async def _supervised(client: Client, team: str) -> bool:

@@ -48,7 +48,7 @@ def cast_of(target: str | None) -> Cast:
     except ConfigurationError:
         own = set()
     workers: dict[str, Sequence[str]] = {"agents": [place]} if own else {}
-    needed = {name for each in teams for name in each.needs()} - {each.name for each in teams}
+    needed = {name for each in teams for name in each.required_agents()} - {each.name for each in teams}
     for name in sorted(needed - own):
         if name in installed_agents():
             workers[name] = [name]

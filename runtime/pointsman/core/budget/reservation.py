@@ -1,73 +1,77 @@
 """What an attempt may use: a share of what is left of the workflow's limits, set aside until its result is there.
 
-What was used and what is set aside never exceed a limit, whatever runs side by side. The rule is in `allot`: those that
-may start now share equally; one share is kept where more is to come, and one call's worth for the answer. An attempt
-for which there is nothing waits until a result brings back what it did not use. What a team may plan is in `tree`.
-"""
+What was used and what is set aside never exceed a limit, whatever runs side by side. The rule is in `reserve`: those
+that may start now share equally; one share is kept where more is to come, and one call's worth for the answer. An
+attempt for which there is nothing waits until a result brings back what it did not use. What a team may plan is in
+`tree`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from pointsman.core.budget.team_quota import allowances, may_plan, planned_so_far, share, sharing
-from pointsman.core.model.inputs import Circumstances
-from pointsman.core.model.state import State, Task, bounds
+from pointsman.core.budget.team_quota import plan_usage, quota, reserved_budgets, share_count, team_share
+from pointsman.core.model.inputs import DecisionContext
+from pointsman.core.model.state import State, Task, usage_bounds
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strategies import Pipeline, Router
 
-__all__ = ["Shortage", "allot", "set_aside"]
+__all__ = ["BudgetExhausted", "reserve", "reserved"]
 
-_LEAST = {"calls": 1, "tokens": 1_000, "cost": 0.01}
+_MIN_ATTEMPT_BUDGET = {"calls": 1, "tokens": 1_000, "cost": 0.01}
 """What an attempt gets at least, as one modest model call uses: with less it is better to wait for more. Of a limit
 below twenty times that it is a twentieth."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
+class BudgetExhausted:
     """Why an attempt gets nothing: the limit, and how it stands."""
 
     limit: str
     detail: str
 
 
-def allot(state: State, task: Task, agent: str, around: Circumstances) -> Budget | Shortage | None:
+def reserve(state: State, task: Task, agent: str, context: DecisionContext) -> Budget | BudgetExhausted | None:
     """What the next attempt at `task`, by `agent`, may use; None where nothing is bounded. Of the tasks
     and re-plans a team has a share, and whoever nobody knows, who may be one."""
-    limits = bounds(state)
-    card = around.card(agent)
+    limits = usage_bounds(state)
+    card = context.card(agent)
     may_be_team = card.team if card is not None else task.role is Role.WORK
     if not (limits or may_be_team):
         return None
     shares: dict[str, float] = {}
     if may_be_team:
-        planning = share(state, task, {each.name for each in around.cards if each.team})
+        planning = team_share(state, task, {each.name for each in context.cards if each.team})
         if not planning.tasks and card is not None:
-            detail = f"the limit of {may_plan(state).tasks} tasks is used up: {planned_so_far(state).tasks} planned"
-            return Shortage("tasks", detail)
+            detail = f"the limit of {quota(state).tasks} tasks is used up: {plan_usage(state).tasks} planned"
+            return BudgetExhausted("tasks", detail)
         shares = {"tasks": planning.tasks, "replans": planning.replans}
-    aside = set_aside(state, task)
+    aside = reserved(state, task)
     rooms: dict[str, tuple[float, float]] = {}
     for name, (used, bound) in limits.items():
-        least = min(_LEAST[name], bound / 20) if name == "cost" else min(_LEAST[name], math.ceil(bound / 20))
-        kept = least if task.role is not Role.SYNTHESIZE and _is_to_be_written(state) else 0
+        least = (
+            min(_MIN_ATTEMPT_BUDGET[name], bound / 20)
+            if name == "cost"
+            else min(_MIN_ATTEMPT_BUDGET[name], math.ceil(bound / 20))
+        )
+        kept = least if task.role is not Role.SYNTHESIZE and _needs_synthesizer(state) else 0
         room = bound - used - aside[name] - kept
         if room <= 0 or (room < least and task.role is not Role.SYNTHESIZE):
             rest = "; the rest is for the answer" if kept and bound - used - aside[name] > 0 else ""
-            return Shortage(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
+            return BudgetExhausted(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:
         later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task that is refined waits itself, for what comes after
         enough = max(room / least for room, least in rooms.values())
-        among = sharing(state, task, later=later, enough=enough)
+        among = share_count(state, task, later=later, enough=enough)
         shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
     return Budget.model_validate({name: part if name == "cost" else int(part) for name, part in shares.items()})
 
 
-def set_aside(state: State, asking: Task | None = None) -> dict[str, float]:
+def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
     """What the attempts that are under way may use between them. The last one of who is `asking` is over."""
-    given = allowances(state, asking)
+    given = reserved_budgets(state, asking)
     return {
         "calls": sum(each.calls or 0 for each in given),
         "tokens": sum(each.tokens or 0 for each in given),
@@ -75,7 +79,7 @@ def set_aside(state: State, asking: Task | None = None) -> dict[str, float]:
     }
 
 
-def _is_to_be_written(state: State) -> bool:
+def _needs_synthesizer(state: State) -> bool:
     """Whether a synthesizer will write the answer, as far as is known."""
     if isinstance(state.strategy, Pipeline) or state.strategy.synthesizer is None:
         return False

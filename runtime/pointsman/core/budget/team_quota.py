@@ -13,79 +13,79 @@ from collections.abc import Container, Sequence
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Budget, Planned
-from pointsman_schemas.strategies import Adaptive, Choreography, Router, Supervisor
+from pointsman_schemas.events import Budget, PlanUsage
+from pointsman_schemas.strategies import Adaptive, Choreography, PlanAndExecute, Router
 
 __all__ = [
-    "allowances",
-    "may_plan",
-    "planned_so_far",
-    "replans_left",
-    "share",
-    "sharing",
-    "taken",
-    "tasks_left",
-    "used_up",
+    "committed",
+    "exhausted_quota",
+    "plan_usage",
+    "quota",
+    "remaining_replans",
+    "remaining_tasks",
+    "reserved_budgets",
+    "share_count",
+    "team_share",
 ]
 
 
-def may_plan(state: State) -> Planned:
+def quota(state: State) -> PlanUsage:
     """What the workflow and the teams below it may plan: the tighter of the team's limits and of what it was given."""
     limits, given = state.limits, state.budget
     if given is None:
-        return Planned(tasks=limits.tasks, replans=limits.replans)
-    return Planned(
+        return PlanUsage(tasks=limits.tasks, replans=limits.replans)
+    return PlanUsage(
         tasks=limits.tasks if given.tasks is None else min(limits.tasks, given.tasks),
         replans=limits.replans if given.replans is None else min(limits.replans, given.replans),
     )
 
 
-def planned_so_far(state: State) -> Planned:
+def plan_usage(state: State) -> PlanUsage:
     """What the workflow and the teams below it have planned, as far as is known. The steps of an adaptive planner are
     no re-plans: each has tasks, which are counted."""
     replans = 0 if isinstance(state.strategy, Adaptive) else state.replans
     tasks = sum(task.role is Role.WORK for task in state.tasks.values())
-    return Planned(tasks=state.below.tasks + tasks, replans=state.below.replans + replans)
+    return PlanUsage(tasks=state.child_plan_usage.tasks + tasks, replans=state.child_plan_usage.replans + replans)
 
 
-def taken(state: State, asking: Task | None = None) -> Planned:
+def committed(state: State, asking: Task | None = None) -> PlanUsage:
     """What is planned, asked about, and set aside for teams at work. The last attempt of who is `asking` is over."""
-    planned, given = planned_so_far(state), allowances(state, asking)
-    return Planned(
-        tasks=planned.tasks + sum(each.tasks or 0 for each in given) + _asked_about(state),
+    planned, given = plan_usage(state), reserved_budgets(state, asking)
+    return PlanUsage(
+        tasks=planned.tasks + sum(each.tasks or 0 for each in given) + _tasks_awaiting_approval(state),
         replans=planned.replans + sum(each.replans or 0 for each in given),
     )
 
 
-def allowances(state: State, asking: Task | None = None) -> Sequence[Budget]:
+def reserved_budgets(state: State, asking: Task | None = None) -> Sequence[Budget]:
     """What the attempts that are under way were given. The last one of who is `asking` is over."""
     own = asking.id if asking else ""
-    return [each.allowance for each in state.tasks.values() if each.allowance and each.live and each.id != own]
+    return [each.budget for each in state.tasks.values() if each.budget and each.active and each.id != own]
 
 
-def tasks_left(state: State) -> int:
+def remaining_tasks(state: State) -> int:
     """How many tasks a new plan may have. What has not started of the present one gives way to it, but what a person
     is asked about counts: it may be allowed, and start, before there is a new plan."""
     staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)
-    giving_way = sum(1 for task in state.work() if not (task.attempt or task.event or task.status in staying))
-    return max(may_plan(state).tasks - taken(state).tasks + giving_way + _asked_about(state), 0)
+    giving_way = sum(1 for task in state.plan_tasks() if not (task.attempt or task.event or task.status in staying))
+    return max(quota(state).tasks - committed(state).tasks + giving_way + _tasks_awaiting_approval(state), 0)
 
 
-def replans_left(state: State) -> int:
+def remaining_replans(state: State) -> int:
     """How often the workflow may still be planned again."""
-    return max(may_plan(state).replans - taken(state).replans, 0)
+    return max(quota(state).replans - committed(state).replans, 0)
 
 
-def share(state: State, task: Task, teams: Container[str]) -> Planned:
+def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
     """What the next attempt at `task`, which may go to a team, may plan: an equal part of what is left, where there is
     any. One part is kept where other `teams` come later or more is planned here."""
-    bound, gone = may_plan(state), taken(state, task)
+    bound, gone = quota(state), committed(state, task)
     tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
-    among = sharing(state, task, later=task.role is not Role.WORK or _plans_more(state, replans), agents=teams)
-    return Planned(tasks=max(tasks // among, min(tasks, 1)), replans=replans // among)
+    among = share_count(state, task, later=task.role is not Role.WORK or _may_plan_more(state, replans), agents=teams)
+    return PlanUsage(tasks=max(tasks // among, min(tasks, 1)), replans=replans // among)
 
 
-def sharing(
+def share_count(
     state: State, asking: Task, *, later: bool, agents: Container[str] | None = None, enough: float = math.inf
 ) -> int:
     """Among how many something is shared: `asking`, the others that could start now, and one for all that comes
@@ -95,43 +95,43 @@ def sharing(
     for task in state.tasks.values():
         if ready >= enough:
             break
-        if task.id == asking.id or task.settled or task.live or (agents is not None and task.agent not in agents):
+        if task.id == asking.id or task.settled or task.active or (agents is not None and task.agent not in agents):
             continue
-        if task.status is TaskStatus.AWAITING_BUDGET or state.may_start(task):
+        if task.status is TaskStatus.AWAITING_BUDGET or state.can_start(task):
             ready += 1
         else:
             later = True
     return ready + later
 
 
-def used_up(state: State) -> str:
+def exhausted_quota(state: State) -> str:
     """The limit that kept the workflow from being planned again after a failure; nothing where none did."""
-    if not (_replanned(state) and state.limits.replans):
+    if not (_can_replan(state) and state.limits.replans):
         return ""
-    if all(task.status is not TaskStatus.FAILED for task in state.work()):
+    if all(task.status is not TaskStatus.FAILED for task in state.plan_tasks()):
         return ""
-    if not replans_left(state):
-        return f"the limit of {may_plan(state).replans} re-plans is used up"
-    return "" if tasks_left(state) else f"the limit of {may_plan(state).tasks} tasks is used up"
+    if not remaining_replans(state):
+        return f"the limit of {quota(state).replans} re-plans is used up"
+    return "" if remaining_tasks(state) else f"the limit of {quota(state).tasks} tasks is used up"
 
 
-def _asked_about(state: State) -> int:
+def _tasks_awaiting_approval(state: State) -> int:
     """The tasks of a plan that waits for a person's yes."""
     return sum(len(each.plan.tasks) for each in state.approvals.values() if each.plan is not None)
 
 
-def _replanned(state: State) -> bool:
+def _can_replan(state: State) -> bool:
     """Whether another plan is asked for when one has failed: a planner wrote it, and not step by step."""
     if isinstance(state.strategy, Adaptive):
         return False
     return any(task.role is Role.PLAN for task in state.tasks.values())
 
 
-def _plans_more(state: State, replans: int) -> bool:
+def _may_plan_more(state: State, replans: int) -> bool:
     match state.strategy:
         case Adaptive():
             return not (state.plan is not None and state.plan.done)
-        case Supervisor() | Router():
-            return replans > 0 and _replanned(state)
+        case PlanAndExecute() | Router():
+            return replans > 0 and _can_replan(state)
         case strategy:
             return isinstance(strategy, Choreography)

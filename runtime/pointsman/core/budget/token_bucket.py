@@ -12,11 +12,11 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-__all__ = ["Allowance", "ModelLimits", "give", "take"]
+__all__ = ["BucketState", "ModelLimits", "acquire", "release"]
 
-_MINUTE = 60.0
-_BURST = 1 / 6  # of a minute's worth that may be used at once
-_POLL = 0.1  # seconds between two looks for the end of somebody else's call
+_MINUTE_S = 60.0
+_BURST_SHARE = 1 / 6  # of a minute's worth that may be used at once
+_POLL_INTERVAL_S = 0.1  # seconds between two looks for the end of somebody else's call
 
 
 class ModelLimits(BaseModel):
@@ -29,7 +29,7 @@ class ModelLimits(BaseModel):
     concurrency: Annotated[int, Field(ge=1)] | None = None
 
 
-class Allowance(BaseModel):
+class BucketState(BaseModel):
     """What is left at `at`. None is a bucket nobody has used yet. `calls` are those under way, and until when each can
     be. Nothing is taken before `closed_until`: the provider said so."""
 
@@ -42,24 +42,23 @@ class Allowance(BaseModel):
     closed_until: AwareDatetime | None = None
 
 
-def take(
-    allowance: Allowance | None, limits: ModelLimits, now: datetime, call: str, tokens: int, until: datetime
-) -> Allowance | float:
+def acquire(
+    allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, until: datetime
+) -> BucketState | float:
     """What is left once `call`, over by `until`, has its share; or the seconds before it is worth asking again.
 
-    `tokens` is a guess, which `give` sets right. A call that needs more than there can ever be waits for a full bucket.
-    One that has its share already, as nobody could be sure of, gets no second one.
-    """
-    there = _filled(allowance or Allowance(at=now), limits, now)
+    `tokens` is a guess, which `release` sets right. A call that needs more than there can ever be waits for a full
+    bucket. One that has its share already, as nobody could be sure of, gets no second one."""
+    there = _refill(allowance or BucketState(at=now), limits, now)
     if call in there.calls:
         return there
     if there.closed_until is not None and there.closed_until > now:
         return (there.closed_until - now).total_seconds()
     if limits.concurrency is not None and len(there.calls) >= limits.concurrency:
-        return _POLL
+        return _POLL_INTERVAL_S
     wait = max(
-        _wait(there.requests, 1.0, limits.requests),
-        _wait(there.tokens, float(tokens), limits.tokens),
+        _seconds_until(there.requests, 1.0, limits.requests),
+        _seconds_until(there.tokens, float(tokens), limits.tokens),
     )
     if wait > 0:
         return wait
@@ -72,12 +71,12 @@ def take(
     )
 
 
-def give(
-    allowance: Allowance | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
-) -> Allowance:
+def release(
+    allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
+) -> BucketState:
     """What is left once `call` is over: it used `tokens` fewer than was guessed (or more, below 0), and the provider
     asked everybody to wait `closed` seconds, or nobody. A call gives back once: what is said again changes nothing."""
-    there = _filled(allowance or Allowance(at=now), limits, now)
+    there = _refill(allowance or BucketState(at=now), limits, now)
     update: dict[str, object] = {"calls": {name: until for name, until in there.calls.items() if name != call}}
     if there.tokens is not None and call in there.calls:
         update["tokens"] = there.tokens + tokens
@@ -86,29 +85,29 @@ def give(
     return there.model_copy(update=update)
 
 
-def _filled(there: Allowance, limits: ModelLimits, now: datetime) -> Allowance:
+def _refill(there: BucketState, limits: ModelLimits, now: datetime) -> BucketState:
     apart = (now - there.at).total_seconds()
     passed = max(apart, 0.0)
     return there.model_copy(
         update={
-            "at": there.at if -_MINUTE < apart < 0 else now,
-            "requests": _more(there.requests, passed, limits.requests),
-            "tokens": _more(there.tokens, passed, limits.tokens),
+            "at": there.at if -_MINUTE_S < apart < 0 else now,
+            "requests": _refill_bucket(there.requests, passed, limits.requests),
+            "tokens": _refill_bucket(there.tokens, passed, limits.tokens),
             "calls": {name: until for name, until in there.calls.items() if until > now},
             "closed_until": there.closed_until if there.closed_until and there.closed_until > now else None,
         }
     )
 
 
-def _more(left: float | None, passed: float, limit: float | None) -> float | None:
+def _refill_bucket(left: float | None, passed: float, limit: float | None) -> float | None:
     if limit is None:
         return None
-    full = max(1.0, limit * _BURST)
-    return full if left is None else min(full, left + passed * limit / _MINUTE)
+    full = max(1.0, limit * _BURST_SHARE)
+    return full if left is None else min(full, left + passed * limit / _MINUTE_S)
 
 
-def _wait(left: float | None, wanted: float, limit: float | None) -> float:
+def _seconds_until(left: float | None, wanted: float, limit: float | None) -> float:
     if left is None or limit is None:
         return 0.0
-    missing = min(wanted, max(1.0, limit * _BURST)) - left
-    return missing * _MINUTE / limit if missing > 1e-9 else 0.0
+    missing = min(wanted, max(1.0, limit * _BURST_SHARE)) - left
+    return missing * _MINUTE_S / limit if missing > 1e-9 else 0.0

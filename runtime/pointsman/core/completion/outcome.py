@@ -7,20 +7,20 @@ from datetime import datetime
 
 from pydantic import JsonValue, ValidationError
 
-from pointsman.core.budget.team_quota import used_up
-from pointsman.core.decision import Draft
+from pointsman.core.budget.team_quota import exhausted_quota
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
-from pointsman.core.tasks.dispatch import abandon
+from pointsman.core.tasks.dispatch import abandon_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Conflict, Gap, Outcome, TaskSummary
 from pointsman_schemas.log import WorkflowEnded
-from pointsman_schemas.role_io import Ruling
+from pointsman_schemas.role_io import ConflictRuling
 
-__all__ = ["decisions", "end", "gaps", "outcome_of"]
+__all__ = ["build_outcome", "conflict_decisions", "end_workflow", "find_gaps"]
 
 
-def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue = None, reason: str = "") -> Outcome:
+def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValue = None, reason: str = "") -> Outcome:
     """The outcome of `state` if it ended in `phase` at `now`.
 
     `elapsed` is from the request to `now`; `sequential` is what the same tasks took one after the other, in seconds.
@@ -31,37 +31,37 @@ def outcome_of(state: State, phase: Phase, now: datetime, *, answer: JsonValue =
             "team": state.team,
             "status": phase.value,
             "answer": answer,
-            "reason": reason or state.limit or (used_up(state) if phase is Phase.PARTIAL else ""),
-            "gaps": gaps(state),
-            "conflicts": decisions(state),
-            "tasks": tuple(_summary(task, now) for task in state.tasks.values()),
+            "reason": reason or state.reached_limit or (exhausted_quota(state) if phase is Phase.PARTIAL else ""),
+            "gaps": find_gaps(state),
+            "conflicts": conflict_decisions(state),
+            "tasks": tuple(_task_summary(task, now) for task in state.tasks.values()),
             "usage": state.usage,
             "correlation_id": state.correlation_id,
             "trace_id": state.trace.trace_id,
             "started_at": state.started_at,
             "ended_at": now,
             "elapsed": (now - state.started_at).total_seconds(),
-            "sequential": sum(task.busy for task in state.tasks.values()),
+            "sequential": sum(task.work_seconds for task in state.tasks.values()),
         }
     )
 
 
-def gaps(state: State) -> tuple[Gap, ...]:
+def find_gaps(state: State) -> tuple[Gap, ...]:
     """What is missing of the plan's tasks."""
-    return tuple(gap for task in state.work() for gap in _gaps(task))
+    return tuple(gap for task in state.plan_tasks() for gap in _task_gaps(task))
 
 
-def decisions(state: State) -> tuple[Conflict, ...]:
+def conflict_decisions(state: State) -> tuple[Conflict, ...]:
     """What a judge decided where results contradicted each other."""
     found: list[Conflict] = []
     for task in state.tasks.values():
         if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None:
             with suppress(ValidationError):  # it answered something else
-                found.extend(Ruling.model_validate(task.result.output).decisions)
+                found.extend(ConflictRuling.model_validate(task.result.output).decisions)
     return tuple(found)
 
 
-def _gaps(task: Task) -> tuple[Gap, ...]:
+def _task_gaps(task: Task) -> tuple[Gap, ...]:
     """What is missing of a task: all of it, or what a team could not do of it."""
     if task.status is TaskStatus.SUCCEEDED:
         missing = task.result.gaps if task.result else ()
@@ -69,11 +69,11 @@ def _gaps(task: Task) -> tuple[Gap, ...]:
             Gap(task_id=task.id, agent=gap.agent, reason=f"{gap.task_id} of {task.agent}: {gap.reason}")
             for gap in missing
         )
-    reason = task.cause or (task.error.message if task.error else f"it is {task.status.value}")
+    reason = task.reason or (task.error.message if task.error else f"it is {task.status.value}")
     return (Gap(task_id=task.id, agent=task.agent, reason=reason),)
 
 
-def _summary(task: Task, now: datetime) -> TaskSummary:
+def _task_summary(task: Task, now: datetime) -> TaskSummary:
     begun = task.started_at
     return TaskSummary(
         task_id=task.id,
@@ -87,10 +87,10 @@ def _summary(task: Task, now: datetime) -> TaskSummary:
     )
 
 
-def end(draft: Draft, phase: Phase, answer: JsonValue, reason: str = "") -> None:
+def end_workflow(decision: Decision, phase: Phase, answer: JsonValue, reason: str = "") -> None:
     """End the workflow in `phase`; what is still open is abandoned for `reason`."""
-    for task in draft.open().tasks.values():
+    for task in decision.state.tasks.values():
         if not task.settled:
-            abandon(draft, task, reason or f"the workflow is {phase}")
-    outcome = outcome_of(draft.open(), phase, draft.now, answer=answer, reason=reason)
-    draft.add(WorkflowEnded(at=draft.now, outcome=outcome))
+            abandon_task(decision, task, reason or f"the workflow is {phase}")
+    outcome = build_outcome(decision.state, phase, decision.now, answer=answer, reason=reason)
+    decision.add(WorkflowEnded(at=decision.now, outcome=outcome))

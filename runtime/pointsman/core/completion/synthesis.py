@@ -4,133 +4,153 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from pointsman.core.budget.team_quota import used_up
-from pointsman.core.completion.caller_messages import ASK_FOR_LESS, GONE, START_IT, could_not, not_served
-from pointsman.core.completion.conflicts import disagreements
-from pointsman.core.completion.outcome import decisions, end, gaps
-from pointsman.core.decision import Draft
+from pointsman.core.budget.team_quota import exhausted_quota
+from pointsman.core.completion.caller_messages import (
+    AGENT_GONE_PREFIX,
+    RAISE_LIMIT_ADVICE,
+    START_AGENT_ADVICE,
+    explain_failure,
+    generic_failure,
+)
+from pointsman.core.completion.conflicts import find_conflicts
+from pointsman.core.completion.outcome import conflict_decisions, end_workflow, find_gaps
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State
-from pointsman.core.tasks.dispatch import add_role_task, free_id
+from pointsman.core.tasks.dispatch import add_role_task, unused_id
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import JudgeInput, SynthesizerInput
-from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, PlanAndExecute, Router
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = [
-    "answer_or_give_up",
-    "ask_judge",
-    "ask_synthesizer",
-    "bare_results",
-    "failures",
-    "no_answer",
-    "synthesized",
-    "verdict",
-    "write_answer",
+    "apply_synthesis",
+    "complete_workflow",
+    "dispatch_synthesizer",
+    "failure_answer",
+    "failure_summary",
+    "final_phase",
+    "raw_results",
+    "request_ruling",
+    "request_synthesis",
 ]
 
-_BARE_PART = 2
+_RAW_RESULT_SHARE = 2
 """Of what one event may have, the part that results may take which an answer repeats as they are: the last of them may
 come in the commit that ends the workflow, which then has it twice."""
 
 
-def answer_or_give_up(draft: Draft, strategy: Supervisor | Adaptive | Router | Choreography) -> None:
+def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | Router | Choreography) -> None:
     """Have the answer written from what was done, or say why there is none."""
-    state = draft.open()
-    done = [task for task in state.work() if task.status is TaskStatus.SUCCEEDED]
+    state = decision.state
+    done = [task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED]
     if not done:
-        reason = state.limit or "; ".join([*failures(state), used_up(state)]).strip("; ") or "no task was finished"
-        return end(draft, Phase.FAILED, no_answer(state), reason)
+        reason = (
+            state.reached_limit
+            or "; ".join([*failure_summary(state), exhausted_quota(state)]).strip("; ")
+            or "no task was finished"
+        )
+        return end_workflow(decision, Phase.FAILED, failure_answer(state), reason)
     told = state.plan.final_instruction if state.plan else ""
-    alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.work())) == 1
+    alone = isinstance(strategy, Router) and len(done) == 1 and len(list(state.plan_tasks())) == 1
     if alone and not told:
-        return end(draft, verdict(state), bare_results(draft))
-    if ask_judge(draft):
+        return end_workflow(decision, final_phase(state), raw_results(decision))
+    if request_ruling(decision):
         return None
-    return write_answer(draft)
+    return request_synthesis(decision)
 
 
-def no_answer(state: State) -> str:
+def failure_answer(state: State) -> str:
     """What who asked is told where the work came to nothing."""
-    if state.limit:
-        return could_not(state.limit, START_IT if GONE in state.limit else ASK_FOR_LESS)
-    errors = [task.error for task in state.work() if task.error and task.status is TaskStatus.FAILED]
-    return not_served(state.workflow_id, errors)
+    if state.reached_limit:
+        return explain_failure(
+            state.reached_limit, START_AGENT_ADVICE if AGENT_GONE_PREFIX in state.reached_limit else RAISE_LIMIT_ADVICE
+        )
+    errors = [task.error for task in state.plan_tasks() if task.error and task.status is TaskStatus.FAILED]
+    return generic_failure(state.workflow_id, errors)
 
 
-def ask_judge(draft: Draft) -> bool:
+def request_ruling(decision: Decision) -> bool:
     """Have contradictions decided, if there are any, somebody lives who can, and there is time."""
-    state = draft.open()
-    if state.limit or state.judge is None or draft.around.card(state.judge) is None:
+    state = decision.state
+    if state.reached_limit or state.judge is None or decision.context.card(state.judge) is None:
         return False
-    if not (found := found_disagreements(state)):
+    if not (found := find_result_conflicts(state)):
         return False
-    asked = JudgeInput(request=state.input, disagreements=found)
-    add_role_task(draft, free_id(state, "judge"), Role.JUDGE, state.judge, "Decide what contradicts itself", asked)
+    asked = JudgeInput(request=state.input, conflicts=found)
+    add_role_task(decision, unused_id(state, "judge"), Role.JUDGE, state.judge, "Decide what contradicts itself", asked)
     return True
 
 
-def write_answer(draft: Draft) -> None:
+def request_synthesis(decision: Decision) -> None:
     """Have the answer written from what there is and what a judge has decided."""
-    state = draft.open()
+    state = decision.state
     strategy = state.strategy
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
-        return end(draft, verdict(state), bare_results(draft))
+        return end_workflow(decision, final_phase(state), raw_results(decision))
     # Where each was asked something else, one field may mean other things: whoever wants no judge says that it does.
     contradict = isinstance(strategy, FanOut) or state.judge is not None
-    return ask_synthesizer(draft, synthesizer, found_disagreements(state) if contradict else ())
+    return dispatch_synthesizer(decision, synthesizer, find_result_conflicts(state) if contradict else ())
 
 
-def found_disagreements(state: State) -> tuple[str, ...]:
+def find_result_conflicts(state: State) -> tuple[str, ...]:
     """Those between the tasks that succeeded."""
-    succeeded = (task for task in state.work() if task.status is TaskStatus.SUCCEEDED)
-    return disagreements({task.id: task.result.output for task in succeeded if task.result})
+    succeeded = (task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED)
+    return find_conflicts({task.id: task.result.output for task in succeeded if task.result})
 
 
-def ask_synthesizer(draft: Draft, synthesizer: str, contradictions: tuple[str, ...] = ()) -> None:
+def dispatch_synthesizer(decision: Decision, synthesizer: str, contradictions: tuple[str, ...] = ()) -> None:
     """Have the answer written, by an agent that is told what is missing and what contradicts itself."""
-    state = draft.open()
+    state = decision.state
     plan = state.plan or Plan()
     asked = SynthesizerInput(
         request=state.input,
         goal=plan.goal,
         final_instruction=plan.final_instruction,
-        gaps=gaps(state),
-        limit=state.limit,
-        disagreements=contradictions,
-        decisions=decisions(state),
+        gaps=find_gaps(state),
+        limit=state.reached_limit,
+        conflicts=contradictions,
+        decisions=conflict_decisions(state),
     )
-    add_role_task(draft, free_id(state, "synthesis"), Role.SYNTHESIZE, synthesizer, "Write the answer", asked)
+    add_role_task(decision, unused_id(state, "synthesis"), Role.SYNTHESIZE, synthesizer, "Write the answer", asked)
 
 
-def synthesized(draft: Draft, result: Result) -> None:
+def apply_synthesis(decision: Decision, result: Result) -> None:
     """End the workflow with the synthesizer's answer: the field `answer` of its output, or else all of it."""
     output = result.output
     answer = output["answer"] if isinstance(output, dict) and "answer" in output else output
-    end(draft, verdict(draft.open()), answer)
+    end_workflow(decision, final_phase(decision.state), answer)
 
 
-def bare_results(draft: Draft) -> JsonValue:
+def raw_results(decision: Decision) -> JsonValue:
     """The tasks' own outputs: the one there is, or each under its task's id."""
-    state = draft.open()
-    done = {task.id: task.result.output for task in state.work() if task.result and task.status is TaskStatus.SUCCEEDED}
+    state = decision.state
+    done = {
+        task.id: task.result.output
+        for task in state.plan_tasks()
+        if task.result and task.status is TaskStatus.SUCCEEDED
+    }
     bare: JsonValue = next(iter(done.values())) if len(done) == 1 else dict(done)
-    if len(compact(bare)) <= draft.around.max_body // _BARE_PART:
+    if len(compact_json(bare)) <= decision.context.max_body // _RAW_RESULT_SHARE:
         return bare
     return f"The results of {', '.join(done)} are too large for one event; read them with `pointsman show`."
 
 
-def verdict(state: State) -> Phase:
+def final_phase(state: State) -> Phase:
     """Whether every task succeeded, with nothing missing from it."""
-    whole = all(task.status is TaskStatus.SUCCEEDED and not (task.result and task.result.gaps) for task in state.work())
-    return Phase.COMPLETED if whole and not state.limit else Phase.PARTIAL
+    whole = all(
+        task.status is TaskStatus.SUCCEEDED and not (task.result and task.result.gaps) for task in state.plan_tasks()
+    )
+    return Phase.COMPLETED if whole and not state.reached_limit else Phase.PARTIAL
 
 
-def failures(state: State) -> list[str]:
+def failure_summary(state: State) -> list[str]:
     """Why each failed task did, a line each."""
     return [
-        f"{task.id}: {task.error.message}" for task in state.work() if task.error and task.status is TaskStatus.FAILED
+        f"{task.id}: {task.error.message}"
+        for task in state.plan_tasks()
+        if task.error and task.status is TaskStatus.FAILED
     ]

@@ -16,11 +16,22 @@ from pointsman_schemas.base import Frozen
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.ids import AgentName
 
-__all__ = ["Circuit", "Circuits", "Load", "blames", "closed", "opened", "probe_name", "probed", "released", "unwell"]
+__all__ = [
+    "Circuit",
+    "Circuits",
+    "Load",
+    "close_circuit",
+    "is_agent_fault",
+    "open_circuit",
+    "open_circuits",
+    "probe_id",
+    "release_probe",
+    "start_probe",
+]
 
-_LONGEST = 300.0  # seconds: an agent that was repaired is found out about within five minutes
+_MAX_OPEN_S = 300.0  # seconds: an agent that was repaired is found out about within five minutes
 
-_DIED = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
+_WORKER_LOST_KINDS = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
 """Nobody answered: it says nothing of the task, and much of the agent, whether or not another attempt is of use."""
 
 
@@ -30,7 +41,7 @@ class Circuit(Frozen):
 
     since: AwareDatetime
     until: AwareDatetime
-    opened: int = 1
+    open_count: int = 1
     probe: str = ""
 
 
@@ -40,33 +51,33 @@ class Circuits(Frozen):
     agents: Mapping[AgentName, Circuit] = {}
 
 
-def blames(error: AttemptError) -> bool:
+def is_agent_fault(error: AttemptError) -> bool:
     """Whether a failed attempt says that its agent is not well. It does not when the task is to blame, which another
     attempt would not help, or when the agent answered and somebody wanted more."""
-    return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _DIED
+    return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _WORKER_LOST_KINDS
 
 
-def unwell(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
+def open_circuits(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
     """What is an alarm `now`, of the agents that are `alive`. Whose time has come is none: it is idle, or a task is
     coming, and nothing but one that is done well ends it."""
     return {name: circuit for name, circuit in circuits.items() if name in alive and now < circuit.until}
 
 
-def probe_name(workflow_id: str, task_id: str, attempt: int) -> str:
+def probe_id(workflow_id: str, task_id: str, attempt: int) -> str:
     """What an attempt is called as a probe."""
     return f"{workflow_id}/{task_id}/{attempt}"
 
 
-def opened(circuits: Circuits, agent: str, now: datetime, seconds: float) -> Circuits:
+def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) -> Circuits:
     """`agent` gets no work for `seconds`, twice as long as the last time if its circuit was not closed since."""
     before = circuits.agents.get(agent)
-    times = before.opened + 1 if before else 1
-    pause = min(seconds * 2 ** (times - 1), max(_LONGEST, seconds))
-    circuit = Circuit(since=before.since if before else now, until=now + timedelta(seconds=pause), opened=times)
+    times = before.open_count + 1 if before else 1
+    pause = min(seconds * 2 ** (times - 1), max(_MAX_OPEN_S, seconds))
+    circuit = Circuit(since=before.since if before else now, until=now + timedelta(seconds=pause), open_count=times)
     return Circuits(agents={**circuits.agents, agent: circuit})
 
 
-def probed(circuits: Circuits, agent: str, now: datetime, probe: str, until: datetime) -> Circuits | None:
+def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until: datetime) -> Circuits | None:
     """`probe` is on its way to `agent`; None when it is too early for that, or another one is on its way."""
     circuit = circuits.agents.get(agent)
     if circuit is None or circuit.probe == probe:
@@ -76,7 +87,7 @@ def probed(circuits: Circuits, agent: str, now: datetime, probe: str, until: dat
     return Circuits(agents={**circuits.agents, agent: circuit.model_copy(update={"probe": probe, "until": until})})
 
 
-def released(circuits: Circuits, agent: str, now: datetime) -> Circuits:
+def release_probe(circuits: Circuits, agent: str, now: datetime) -> Circuits:
     """The probe has shown nothing: the next task is one."""
     circuit = circuits.agents.get(agent)
     if circuit is None:
@@ -84,20 +95,20 @@ def released(circuits: Circuits, agent: str, now: datetime) -> Circuits:
     return Circuits(agents={**circuits.agents, agent: circuit.model_copy(update={"probe": "", "until": now})})
 
 
-def closed(circuits: Circuits, agent: str) -> Circuits:
+def close_circuit(circuits: Circuits, agent: str) -> Circuits:
     """`agent` is well."""
     return Circuits(agents={name: circuit for name, circuit in circuits.agents.items() if name != agent})
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`ahead` are the handoffs in its queue and those it works on; `seconds` what one took lately, None when none
+    """`queued` are the handoffs in its queue and those it works on; `seconds` what one took lately, None when none
     did."""
 
-    ahead: int = 0
+    queued: int = 0
     seconds: float | None = None
 
-    def wait(self, more: int, slots: int, usual: float) -> float:
+    def estimated_wait(self, more: int, slots: int, usual: float) -> float:
         """Seconds until a task would be done that is handed over after `more` others, by an agent that works on `slots`
         at a time; `usual` where nobody knows what one takes."""
-        return (1 + (self.ahead + more) / slots) * (usual if self.seconds is None else self.seconds)
+        return (1 + (self.queued + more) / slots) * (usual if self.seconds is None else self.seconds)

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from pointsman.core.model.lifecycle import PHASE_MOVES, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
 
-__all__ = ["page"]
+__all__ = ["render_page"]
 
 StateT = TypeVar("StateT", bound=StrEnum)
 
-_PAGE = """\
+_PAGE_TEMPLATE = """\
 # The state machine
 
 <!-- Drawn from runtime/pointsman/core/model/lifecycle.py: run `make schemas`. -->
@@ -41,12 +41,14 @@ for good.
 {tasks}"""
 
 
-def page() -> str:
+def render_page() -> str:
     """The whole page, as Markdown with two Mermaid diagrams."""
-    return _PAGE.format(phases=_diagram(Phase, PHASE_MOVES, TERMINAL), tasks=_diagram(TaskStatus, TASK_MOVES, SETTLED))
+    return _PAGE_TEMPLATE.format(
+        phases=_render_diagram(Phase, PHASE_MOVES, TERMINAL), tasks=_render_diagram(TaskStatus, TASK_MOVES, SETTLED)
+    )
 
 
-def _diagram(states: type[StateT], moves: Mapping[StateT, frozenset[StateT]], last: frozenset[StateT]) -> str:
+def _render_diagram(states: type[StateT], moves: Mapping[StateT, frozenset[StateT]], last: frozenset[StateT]) -> str:
     """The moves in the order in which the states are declared, the first of which is where everything begins."""
     lines = [f"    [*] --> {next(iter(states))}"]
     for source in states:
@@ -57,4 +59,4 @@ def _diagram(states: type[StateT], moves: Mapping[StateT, frozenset[StateT]], la
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(render_page())

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from pointsman.core.model.agent_health import Circuit, Load
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.claim_check import MAX_BODY
+from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.events import AttemptError, Control, Request, Result
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.team import Team
 
 __all__ = [
-    "EARLY",
-    "Circumstances",
+    "CLOCK_SKEW",
     "ControlReceived",
+    "DecisionContext",
     "Input",
     "RequestReceived",
     "RequestRefused",
@@ -25,7 +25,7 @@ __all__ = [
     "TimerFired",
 ]
 
-EARLY = timedelta(seconds=2)
+CLOCK_SKEW = timedelta(seconds=2)
 """How far before its time, by the clock here, a timer is believed: no two clocks that are right differ by more."""
 
 
@@ -87,14 +87,14 @@ Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlRe
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class DecisionContext:
     """The time, the agents that are alive, those that keep failing, the bytes that one event may have, and how
     busy the agents are as far as anybody knows."""
 
     now: datetime
     cards: tuple[AgentCard, ...] = ()
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
-    max_body: int = MAX_BODY
+    max_body: int = MAX_BODY_BYTES
     loads: Mapping[str, Load] = field(default_factory=dict)
 
     def card(self, name: str) -> AgentCard | None:

@@ -12,20 +12,30 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, Outcome, Planned, Result, Usage, Verdict
+from pointsman_schemas.events import ApprovalVerdict, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
-__all__ = ["Pending", "State", "Task", "bounds", "changed", "from_snapshot", "in_review", "reviewed_by", "to_snapshot"]
+__all__ = [
+    "PendingApproval",
+    "State",
+    "Task",
+    "copy_with",
+    "from_snapshot",
+    "in_review",
+    "reviewed_stage",
+    "to_snapshot",
+    "usage_bounds",
+]
 
 ValueT = TypeVar("ValueT", "State", "Task")
 
-NONE_USED = Usage()
-NONE_PLANNED = Planned()
+NO_USAGE = Usage()
+NO_PLAN_USAGE = PlanUsage()
 
 
-Names: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
+NameSet: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
 """Written in order, so that the snapshot of a state is the same bytes whoever writes it."""
 
 
@@ -33,21 +43,20 @@ Names: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type
 class Task:
     """One piece of work of a workflow: a task of its plan, or the planner's, classifier's or synthesizer's own.
 
-    `attempt` counts from 1 once it was dispatched. `cap` is how many attempts it may have. `commit` is the number of
-    the commit that dispatched the current attempt. `since` is when that attempt was decided, `not_before` when it may
-    start.
-    """
+    `attempt` counts from 1 once it was dispatched. `max_attempts` is how many attempts it may have. `commit` is the
+    number of the commit that dispatched the current attempt. `since` is when that attempt was decided, `not_before`
+    when it may start."""
 
     id: str
     role: Role
     agent: str
     intent: str
     input: JsonValue
-    cap: int
+    max_attempts: int
     skill: str = ""
     """What its agent must have: who gets it is chosen for each attempt."""
     depends_on: tuple[str, ...] = ()
-    optional: Names = frozenset()
+    optional: NameSet = frozenset()
     status: TaskStatus = TaskStatus.WAITING
     attempt: int = 0
     commit: int = 0
@@ -58,30 +67,30 @@ class Task:
     ended_at: datetime | None = None
     span_id: str = ""
     fallback: str | None = None
-    allowance: Budget | None = None
-    """What the current attempt may use, set aside while it is `live`."""
+    budget: Budget | None = None
+    """What the current attempt may use, set aside while it is `active`."""
     event: str = ""
     """The domain event it reacts to."""
     needs_approval: bool = False
     approved: bool = False
     refined_by: str = ""
     """The task that was to find better words for it."""
-    sent_back: bool = False
+    returned_by_review: bool = False
     """A judge wanted it done again, which it may once."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[ApprovalVerdict, ...] = ()
     """What people said to the tool calls it asked about."""
-    asked_in: tuple[int, ...] = ()
+    approval_attempts: tuple[int, ...] = ()
     """The attempts that ended with such a question."""
     team: bool = False
     """The agent is a team, which works in a workflow of its own."""
-    detoured: bool = False
+    rerouted: bool = False
     """It was held, or went to who stands in for its agent."""
     result: Result | None = None
     event_id: str = ""
     error: AttemptError | None = None
-    cause: str = ""
-    usage: Usage = NONE_USED
-    busy: float = 0.0
+    reason: str = ""
+    usage: Usage = NO_USAGE
+    work_seconds: float = 0.0
     """Seconds that agents worked on it, over all attempts."""
 
     @property
@@ -94,13 +103,13 @@ class Task:
         return self.status is TaskStatus.HELD
 
     @property
-    def live(self) -> bool:
+    def active(self) -> bool:
         """An attempt at it is, or will be, with an agent."""
         return self.status in (TaskStatus.RUNNING, TaskStatus.BACKING_OFF)
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingApproval:
     """What a person is asked, and has not answered. `task_id` is None for a plan."""
 
     id: str
@@ -138,14 +147,14 @@ class State:
     approve_plan: bool = False
     refiner: str | None = None
     judge: str | None = None
-    approvals: Mapping[str, Pending] = field(default_factory=dict)
+    approvals: Mapping[str, PendingApproval] = field(default_factory=dict)
     """What people are asked, by id. The deadline does not run while they are."""
-    asked: int = 0
-    asking_since: datetime | None = None
+    approvals_requested: int = 0
+    approval_wait_since: datetime | None = None
     phase: Phase = Phase.PLANNING
     tasks: Mapping[str, Task] = field(default_factory=dict)
     dependants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    open_work: int = 0
+    open_tasks: int = 0
     """Tasks of the plan that are not settled."""
     plan: Plan | None = None
     revision: int = 0
@@ -154,16 +163,16 @@ class State:
     """Plans refused in a row."""
     replans: int = 0
     """Plans asked for while one was running; refused ones sent back do not count again."""
-    told: int = 0
+    results_seen_by_planner: int = 0
     """Settled tasks that the newest planner was told of."""
     timer: str = ""
     timer_due: datetime | None = None
     timers: int = 0
-    limit: str = ""
-    usage: Usage = NONE_USED
-    below: Planned = NONE_PLANNED
+    reached_limit: str = ""
+    usage: Usage = NO_USAGE
+    child_plan_usage: PlanUsage = NO_PLAN_USAGE
     """What the teams it handed tasks to have planned; of attempts that nobody told of, all they were given."""
-    ignored: Names = frozenset()
+    ignored_events: NameSet = frozenset()
     """Ids of events that were dealt with and must not count again: ignored results, replays."""
     outcome: Outcome | None = None
     commits: int = 0
@@ -173,22 +182,22 @@ class State:
         return self.phase in TERMINAL
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """There is something to do, or a person is asked whether there is: it waits for nobody to come any more."""
-        return bool(self.tasks) or self.asked > 0
+        return bool(self.tasks) or self.approvals_requested > 0
 
-    def work(self) -> Iterator[Task]:
+    def plan_tasks(self) -> Iterator[Task]:
         """The tasks of the plan, in its order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)
 
-    def may_start(self, task: Task) -> bool:
+    def can_start(self, task: Task) -> bool:
         """Whether a task that waits has nothing to wait for."""
         if task.status is not TaskStatus.WAITING:
             return False
         return not task.depends_on or all(self.tasks[name].settled for name in task.depends_on)
 
 
-def changed(value: ValueT, **changes: object) -> ValueT:
+def copy_with(value: ValueT, **changes: object) -> ValueT:
     """A copy of a state or a task with some fields changed: `dataclasses.replace` in a tenth of its time, which was a
     third of all that deciding costs. It needs the instance's `__dict__`, so these two have no slots.
 
@@ -203,7 +212,7 @@ def changed(value: ValueT, **changes: object) -> ValueT:
     return made
 
 
-def bounds(state: State) -> Mapping[str, tuple[float, float]]:
+def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
     """What was used of calls, tokens and cost, each with its bound: the tighter of the team's and the request's. Only
     what has a bound is listed."""
     limits = state.limits
@@ -226,7 +235,7 @@ def in_review(state: State | None, task_id: str) -> bool:
     return task is not None and task.status is TaskStatus.IN_REVIEW
 
 
-def reviewed_by(state: State, judge: Task) -> Task | None:
+def reviewed_stage(state: State, judge: Task) -> Task | None:
     """The stage whose result the task `judge` is to look at; None when it decides between results, or is no judge's."""
     asked = judge.input if judge.role is Role.JUDGE and isinstance(judge.input, dict) else {}
     name = asked.get("task_id")
@@ -234,16 +243,16 @@ def reviewed_by(state: State, judge: Task) -> Task | None:
 
 
 @cache  # building it takes some 50 ms, which a process that meets no snapshot, as a worker, need not wait for
-def _adapter() -> TypeAdapter[State]:
+def _state_adapter() -> TypeAdapter[State]:
     return TypeAdapter(State)
 
 
 def to_snapshot(state: State) -> JsonValue:
     """`state` as JSON data, for a log commit."""
-    snapshot: JsonValue = _adapter().dump_python(state, mode="json")
+    snapshot: JsonValue = _state_adapter().dump_python(state, mode="json")
     return snapshot
 
 
 def from_snapshot(snapshot: JsonValue) -> State:
     """The state that `to_snapshot` wrote. Raises pydantic's `ValidationError` when it is not one."""
-    return _adapter().validate_python(snapshot)
+    return _state_adapter().validate_python(snapshot)

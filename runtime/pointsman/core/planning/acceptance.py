@@ -4,97 +4,107 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pointsman.core.budget.team_quota import may_plan, replans_left, tasks_left
-from pointsman.core.completion.caller_messages import ASK_FOR_LESS, could_not, not_served
-from pointsman.core.completion.outcome import end
-from pointsman.core.decision import Draft
+from pointsman.core.budget.team_quota import quota, remaining_replans, remaining_tasks
+from pointsman.core.completion.caller_messages import RAISE_LIMIT_ADVICE, explain_failure, generic_failure
+from pointsman.core.completion.outcome import end_workflow
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
-from pointsman.core.planning.role_tasks import ask_classifier, ask_planner, menu
-from pointsman.core.tasks.agent_selection import addressed
-from pointsman.core.tasks.approval_requests import ask_about_plan
-from pointsman.core.tasks.dispatch import free_ids
-from pointsman.core.tasks.handoff_input import input_of
+from pointsman.core.planning.role_tasks import available_agents, request_classification, request_plan
+from pointsman.core.tasks.agent_selection import resolve_skills
+from pointsman.core.tasks.approval_requests import request_plan_approval
+from pointsman.core.tasks.dispatch import unused_ids
+from pointsman.core.tasks.handoff_input import handoff_input
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.ids import as_token
 from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected, TaskFailed
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent
 from pointsman_schemas.role_io import PlannerInput
-from pointsman_schemas.strategies import Adaptive, Router, Supervisor
+from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router
 
-__all__ = ["accept_plan", "keep_plan", "last_planner", "plan_again", "reject_plan", "route_to_fallback", "too_many"]
+__all__ = [
+    "accept_plan",
+    "end_over_task_quota",
+    "keep_current_plan",
+    "newest_planner",
+    "reject_plan",
+    "request_replan",
+    "route_to_fallback",
+]
 
 
-_SAID = 500  # characters of a request that are an intent, too: longer ones would be in the log twice
+_MAX_REQUEST_INTENT_CHARS = (
+    500  # characters of a request that are an intent, too: longer ones would be in the log twice
+)
 
 
-def accept_plan(draft: Draft, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
+def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
     """The plan is right: once it is `approved`, where the team wants that, its tasks are the workflow's, and those that
     wait for nothing start. One that is no planner's may have more tasks than there may be, which ends the workflow."""
-    state = draft.open()
+    state = decision.state
     if not plan.tasks:
         if isinstance(state.strategy, Adaptive) and state.plan is not None:
             done = plan.model_copy(update={"done": True})
-            draft.add(PlanAccepted(at=draft.now, revision=state.revision, plan=done))
+            decision.add(PlanAccepted(at=decision.now, revision=state.revision, plan=done))
             return None
         if state.plan is not None:
-            return keep_plan(draft)
-        if route_to_fallback(draft):
+            return keep_current_plan(decision)
+        if route_to_fallback(decision):
             return None
-        return end(
-            draft,
+        return end_workflow(
+            decision,
             Phase.FAILED,
-            could_not(plan.cannot, "Please ask for something else."),
+            explain_failure(plan.cannot, "Please ask for something else."),
             plan.cannot,
         )
     number = revision or max(state.revision, 1)
     if not approved:
-        if len(plan.tasks) > (left := tasks_left(state)):
-            return too_many(draft, len(plan.tasks), left)
-        plan = addressed(draft, plan)
+        if len(plan.tasks) > (left := remaining_tasks(state)):
+            return end_over_task_quota(decision, len(plan.tasks), left)
+        plan = resolve_skills(decision, plan)
         if state.approve_plan:
-            return ask_about_plan(draft, plan, number)
-    draft.add(PlanAccepted(at=draft.now, revision=number, plan=plan))
-    draft.moved.extend(task.id for task in plan.tasks)
+            return request_plan_approval(decision, plan, number)
+    decision.add(PlanAccepted(at=decision.now, revision=number, plan=plan))
+    decision.ready.extend(task.id for task in plan.tasks)
     return None
 
 
-def too_many(draft: Draft, wanted: int, left: int) -> None:
+def end_over_task_quota(decision: Decision, wanted: int, left: int) -> None:
     """End the workflow: nothing can be left out of what is to be done, and there may not be as many tasks."""
-    detail = f"the limit of {may_plan(draft.open()).tasks} tasks leaves {left}, and serving the request takes {wanted}"
-    draft.add(LimitReached(at=draft.now, limit="tasks", detail=detail))
-    end(draft, Phase.FAILED, could_not(detail, ASK_FOR_LESS), detail)
+    detail = f"the limit of {quota(decision.state).tasks} tasks leaves {left}, and serving the request takes {wanted}"
+    decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
+    end_workflow(decision, Phase.FAILED, explain_failure(detail, RAISE_LIMIT_ADVICE), detail)
 
 
-def reject_plan(draft: Draft, task: Task, problems: tuple[str, ...], raw: str) -> None:
+def reject_plan(decision: Decision, task: Task, problems: tuple[str, ...], raw: str) -> None:
     """Send the plan back to whoever wrote it, unless that was done often enough."""
-    number = max(draft.open().revision, 1)
-    state = draft.add(PlanRejected(at=draft.now, revision=number, problems=problems, raw=raw))
+    number = max(decision.state.revision, 1)
+    state = decision.add(PlanRejected(at=decision.now, revision=number, problems=problems, raw=raw))
     if state.rejections <= state.limits.plan_repairs:
         match state.strategy:
-            case Supervisor() | Adaptive() as strategy:
-                return ask_planner(draft, strategy, problems=problems)
-            case Router(escalate=Supervisor() as strategy) if task.role is Role.PLAN:
-                return ask_planner(draft, strategy, problems=problems, only=_shown(state, task))
+            case PlanAndExecute() | Adaptive() as strategy:
+                return request_plan(decision, strategy, problems=problems)
+            case Router(escalate=PlanAndExecute() as strategy) if task.role is Role.PLAN:
+                return request_plan(decision, strategy, problems=problems, only=_offered_agents(state, task))
             case Router() as strategy:
-                return ask_classifier(draft, strategy, state.rejections + 1)
+                return request_classification(decision, strategy, state.rejections + 1)
     reason = f"no valid plan after {state.rejections} tries: {'; '.join(problems)}"
     if state.plan is not None:
-        return keep_plan(draft, reason)
-    if state.rejections == state.limits.plan_repairs + 1 and route_to_fallback(draft):
+        return keep_current_plan(decision, reason)
+    if state.rejections == state.limits.plan_repairs + 1 and route_to_fallback(decision):
         return None
     error = AttemptError(kind=ErrorKind.BAD_PLAN, message=reason)
-    draft.add(TaskFailed(at=draft.now, task_id=task.id, error=error, attempts=task.attempt))
-    return end(draft, Phase.FAILED, not_served(state.workflow_id, [error]), reason)
+    decision.add(TaskFailed(at=decision.now, task_id=task.id, error=error, attempts=task.attempt))
+    return end_workflow(decision, Phase.FAILED, generic_failure(state.workflow_id, [error]), reason)
 
 
-def keep_plan(draft: Draft, reason: str = "") -> None:
+def keep_current_plan(decision: Decision, reason: str = "") -> None:
     """No better plan could be had: what has not started of the present one goes on, and is skipped if it must be. An
     adaptive workflow ends after that, for `reason`: nobody says what would come next."""
-    state = draft.open()
-    if isinstance(state.strategy, Adaptive) and not state.limit:
-        state = draft.add(LimitReached(at=draft.now, limit="planning", detail=reason))
+    state = decision.state
+    if isinstance(state.strategy, Adaptive) and not state.reached_limit:
+        state = decision.add(LimitReached(at=decision.now, limit="planning", detail=reason))
     left = tuple(
         PlannedTask(
             id=task.id,
@@ -106,62 +116,64 @@ def keep_plan(draft: Draft, reason: str = "") -> None:
             optional_dependencies=tuple(name for name in task.depends_on if name in task.optional),
             approval="required" if task.needs_approval and not task.approved else None,
         )
-        for task in state.work()
+        for task in state.plan_tasks()
         if not task.attempt and task.status is not TaskStatus.FAILED
     )
     plan = (state.plan or Plan()).model_copy(update={"tasks": left})
-    draft.add(PlanAccepted(at=draft.now, revision=state.revision, plan=plan))
-    draft.moved.extend(task.id for task in left)
+    decision.add(PlanAccepted(at=decision.now, revision=state.revision, plan=plan))
+    decision.ready.extend(task.id for task in left)
 
 
-def plan_again(draft: Draft, reason: str) -> bool:
+def request_replan(decision: Decision, reason: str) -> bool:
     """Ask for another plan, if the limits allow one and none is being made."""
-    state = draft.open()
-    if not (state.phase is Phase.RUNNING and replans_left(state) and tasks_left(state)):
+    state = decision.state
+    if not (state.phase is Phase.RUNNING and remaining_replans(state) and remaining_tasks(state)):
         return False
     match state.strategy:
-        case Supervisor() as strategy:
-            ask_planner(draft, strategy, reason=reason)
-        case Router(escalate=Supervisor() as strategy) if (planner := last_planner(state)) is not None:
-            ask_planner(draft, strategy, reason=reason, only=_shown(state, planner))
+        case PlanAndExecute() as strategy:
+            request_plan(decision, strategy, reason=reason)
+        case Router(escalate=PlanAndExecute() as strategy) if (planner := newest_planner(state)) is not None:
+            request_plan(decision, strategy, reason=reason, only=_offered_agents(state, planner))
         case _:
             return False
     return True
 
 
-def last_planner(state: State) -> Task | None:
+def newest_planner(state: State) -> Task | None:
     """The task of whoever was asked last for a plan."""
     return next((task for task in reversed(tuple(state.tasks.values())) if task.role is Role.PLAN), None)
 
 
-def _shown(state: State, planner: Task) -> list[str]:
+def _offered_agents(state: State, planner: Task) -> list[str]:
     """The agents that a planner was told of."""
-    return [item.name for item in PlannerInput.model_validate(input_of(state, planner)).agents]
+    return [item.name for item in PlannerInput.model_validate(handoff_input(state, planner)).agents]
 
 
-def route_to_fallback(draft: Draft) -> bool:
+def route_to_fallback(decision: Decision) -> bool:
     """Hand the request to the strategy's fallback, if it has one that is alive."""
-    strategy = draft.open().strategy
-    fallback = strategy.fallback if isinstance(strategy, Router | Supervisor) else None
-    if fallback is None or not menu(draft, [fallback]):
+    strategy = decision.state.strategy
+    fallback = strategy.fallback if isinstance(strategy, Router | PlanAndExecute) else None
+    if fallback is None or not available_agents(decision, [fallback]):
         return False
-    _route(draft, [SelectedAgent(agent=fallback, confidence=0.0)])
+    _route_request(decision, [SelectedAgent(agent=fallback, confidence=0.0)])
     return True
 
 
-def _route(draft: Draft, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
-    state = draft.open()
+def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
+    state = decision.state
     chosen = list({(each.agent or None, each.agent or each.skill): each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:
         agents, skills = {each.agent for each in chosen}, {each.skill for each in chosen if not each.agent}
-        able = [item.name for item in menu(draft) if item.name in agents or skills.intersection(item.skills)]
-        return ask_planner(draft, state.strategy.escalate, only=able)
-    ids = free_ids(state, (each.agent or as_token(each.skill) for each in chosen))
+        able = [
+            item.name for item in available_agents(decision) if item.name in agents or skills.intersection(item.skills)
+        ]
+        return request_plan(decision, state.strategy.escalate, only=able)
+    ids = unused_ids(state, (each.agent or as_token(each.skill) for each in chosen))
     said = state.input.strip() if isinstance(state.input, str) else ""
-    whole = said if 0 < len(said) <= _SAID else "Serve the request"
+    whole = said if 0 < len(said) <= _MAX_REQUEST_INTENT_CHARS else "Serve the request"
     tasks = tuple(
         PlannedTask(id=task_id, agent=each.agent, skill=each.skill, intent=each.intent or whole)
         for task_id, each in zip(ids, chosen, strict=True)
     )
     told = f'Tell the caller that nobody here can help with: "{unserved}".' if unserved else ""
-    return accept_plan(draft, Plan(goal="Serve the request", tasks=tasks, final_instruction=told), revision=1)
+    return accept_plan(decision, Plan(goal="Serve the request", tasks=tasks, final_instruction=told), revision=1)

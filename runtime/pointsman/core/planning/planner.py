@@ -2,58 +2,60 @@
 
 from __future__ import annotations
 
-from pointsman.core.budget.team_quota import tasks_left
-from pointsman.core.decision import Draft
+from pointsman.core.budget.team_quota import remaining_tasks
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.planning.acceptance import accept_plan, reject_plan
-from pointsman.core.planning.role_tasks import menu
+from pointsman.core.planning.role_tasks import available_agents
 from pointsman.core.planning.validation import check_plan, raw_text, read_plan
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.strategies import Adaptive
 
-__all__ = ["planned", "problems_of"]
+__all__ = ["apply_plan", "plan_problems"]
 
-_FAILED = "the plan repeats tasks that have failed for good; choose other agents or another way"
-_REPEATED = "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
+_REPEATS_FAILED_MESSAGE = "the plan repeats tasks that have failed for good; choose other agents or another way"
+_REPEATS_TRIED_MESSAGE = (
+    "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
+)
 
 
-def planned(draft: Draft, task: Task, result: Result) -> None:
+def apply_plan(decision: Decision, task: Task, result: Result) -> None:
     """Take the planner's answer as the plan, or send it back with everything that is wrong with it."""
-    state = draft.open()
+    state = decision.state
     plan = read_plan(result.output)
     problems = plan if isinstance(plan, tuple) else ()
     if isinstance(plan, Plan):
-        problems = problems_of(draft, plan)
-        if not problems and _same_again(plan, state):
-            problems = (_REPEATED if isinstance(state.strategy, Adaptive) else _FAILED,)
+        problems = plan_problems(decision, plan)
+        if not problems and _is_repetition(plan, state):
+            problems = (_REPEATS_TRIED_MESSAGE if isinstance(state.strategy, Adaptive) else _REPEATS_FAILED_MESSAGE,)
         if not problems:
-            return accept_plan(draft, plan)
-    return reject_plan(draft, task, problems, raw_text(result.output))
+            return accept_plan(decision, plan)
+    return reject_plan(decision, task, problems, raw_text(result.output))
 
 
-def problems_of(draft: Draft, plan: Plan) -> tuple[str, ...]:
+def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
     """Everything that is wrong with `plan` here and now."""
-    state = draft.open()
-    items = menu(draft)
+    state = decision.state
+    items = available_agents(decision)
     names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
     started = {
         each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
         for each in state.tasks.values()
         if each.attempt or each.role is not Role.WORK
     }
-    limits = state.limits.model_copy(update={"tasks": tasks_left(state)})
+    limits = state.limits.model_copy(update={"tasks": remaining_tasks(state)})
     return check_plan(plan, names, limits, started, skills)
 
 
-def _same_again(plan: Plan, state: State) -> bool:
+def _is_repetition(plan: Plan, state: State) -> bool:
     """What failed for good is not tried again as it was; an adaptive planner does not go in circles, either."""
     adaptive = isinstance(state.strategy, Adaptive)
     tried = {
         (task.skill or task.agent, task.intent)
-        for task in state.work()
+        for task in state.plan_tasks()
         if task.status is TaskStatus.FAILED or (adaptive and task.attempt)
     }
     return bool(tried and plan.tasks) and all((task.agent or task.skill, task.intent) in tried for task in plan.tasks)

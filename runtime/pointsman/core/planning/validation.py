@@ -12,36 +12,38 @@ from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from pointsman_schemas.errors import InvalidToken
+from pointsman_schemas.errors import InvalidTokenError
 from pointsman_schemas.ids import token
 from pointsman_schemas.plan import Plan, PlannedTask, Selection
 from pointsman_schemas.strict_json import describe
 from pointsman_schemas.team import Limits
 
-__all__ = ["RAW_KEPT", "check_plan", "raw_text", "read_plan", "read_selection"]
+__all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection"]
 
-RAW_KEPT = 4_000
+MAX_RAW_CHARS = 4_000
 """Characters of a refused plan that its log entry keeps: enough to see what the model did, too few to fill the log."""
 
-_TOLD = 20  # problems: a planner that made more has not understood, and the rest would only fill its prompt and the log
-_VAGUE = 3  # characters: shorter intents say nothing to the agent
+_MAX_PROBLEMS = (
+    20  # problems: a planner that made more has not understood, and the rest would only fill its prompt and the log
+)
+_MIN_INTENT_CHARS = 3  # characters: shorter intents say nothing to the agent
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def read_plan(output: JsonValue) -> Plan | tuple[str, ...]:
     """`output` as a plan, or what is wrong with its shape."""
-    return _read(Plan, output, "a JSON object with goal, tasks and final_instruction")
+    return _parse_output(Plan, output, "a JSON object with goal, tasks and final_instruction")
 
 
 def read_selection(output: JsonValue) -> Selection | tuple[str, ...]:
     """`output` as a classifier's selection, or what is wrong with its shape."""
-    return _read(Selection, output, "a JSON object with agents, each with agent and confidence")
+    return _parse_output(Selection, output, "a JSON object with agents, each with agent and confidence")
 
 
-def _read(model: type[ModelT], output: JsonValue, expected: str) -> ModelT | tuple[str, ...]:
+def _parse_output(model: type[ModelT], output: JsonValue, expected: str) -> ModelT | tuple[str, ...]:
     if not isinstance(output, dict):
-        return (f"the answer is {_a(output)}; expected {expected}",)
+        return (f"the answer is {_with_article(output)}; expected {expected}",)
     try:
         return model.model_validate(output)
     except ValidationError as error:
@@ -72,11 +74,11 @@ def check_plan(
             problems.append(f"the id {task_id!r} is used {count} times; every task needs its own")
     for task in plan.tasks:
         problems.extend(_task_problems(task, known, agents, existing, skills))
-    problems.extend(_twins(plan))
+    problems.extend(_duplicate_tasks(plan))
     if not problems:
         problems.extend(_shape_problems(plan, limits))
-    if (more := len(problems) - _TOLD) > 0:
-        problems[_TOLD:] = [f"and {more} more problems of this kind"]
+    if (more := len(problems) - _MAX_PROBLEMS) > 0:
+        problems[_MAX_PROBLEMS:] = [f"and {more} more problems of this kind"]
     return tuple(problems)
 
 
@@ -90,7 +92,7 @@ def _task_problems(
     problems: list[str] = []
     try:
         token(task.id, "the task id")
-    except InvalidToken as error:
+    except InvalidTokenError as error:
         problems.append(str(error))
     if task.id in existing:
         problems.append(f"the id {task.id!r} belongs to a task that has already started; choose another")
@@ -101,7 +103,7 @@ def _task_problems(
     elif task.agent not in agents:
         listed = ", ".join(sorted(agents)) or "none: no agent is alive"
         problems.append(f"task {task.id!r} names the agent {task.agent!r}, which is not one of: {listed}")
-    if len(task.intent) < _VAGUE:
+    if len(task.intent) < _MIN_INTENT_CHARS:
         problems.append(f"task {task.id!r} has the intent {task.intent!r}; say in a sentence what the agent is to do")
     for dependency in (*task.depends_on, *task.optional_dependencies):
         if dependency == task.id:
@@ -111,7 +113,7 @@ def _task_problems(
     return problems
 
 
-def _twins(plan: Plan) -> list[str]:
+def _duplicate_tasks(plan: Plan) -> list[str]:
     """Tasks that differ in nothing but their id: the planner repeated itself."""
     alike = Counter((task.agent, task.skill, task.intent) for task in plan.tasks)
     seen: dict[str, str] = {}
@@ -151,12 +153,12 @@ def _shape_problems(plan: Plan, limits: Limits) -> list[str]:
 
 
 def raw_text(output: JsonValue) -> str:
-    """`output` as text, cut to `RAW_KEPT` characters."""
+    """`output` as text, cut to `MAX_RAW_CHARS` characters."""
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    return text if len(text) <= RAW_KEPT else text[:RAW_KEPT] + "..."
+    return text if len(text) <= MAX_RAW_CHARS else text[:MAX_RAW_CHARS] + "..."
 
 
-def _a(value: JsonValue) -> str:
+def _with_article(value: JsonValue) -> str:
     match value:
         case None:
             return "empty"

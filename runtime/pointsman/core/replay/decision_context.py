@@ -11,63 +11,65 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from pointsman.core.decision import Draft
+from pointsman.core.decision import Decision
 from pointsman.core.model.agent_health import Circuit, Load
-from pointsman.core.model.inputs import Circumstances
+from pointsman.core.model.inputs import DecisionContext
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.claim_check import MAX_BODY
-from pointsman_schemas.log import AgentLoad, Entry, Grounds, OpenCircuit, TaskAdded
+from pointsman_schemas.claim_check import MAX_BODY_BYTES
+from pointsman_schemas.log import AgentLoad, Entry, OpenCircuit, RecordedContext, TaskAdded
 
-__all__ = ["Agents", "circumstances", "grounds", "kept"]
+__all__ = ["AgentCards", "record_context", "restore_context", "summarize_cards"]
 
-Agents = tuple[dict[str, JsonValue], ...]
+AgentCards = tuple[dict[str, JsonValue], ...]
 
-_PROSE = frozenset({"description", "intents", "examples", "input_schema"})
-_KEPT = frozenset(AgentCard.model_fields) - _PROSE - {
+_PROSE_FIELDS = frozenset({"description", "intents", "examples", "input_schema"})
+_RECORDED_FIELDS = frozenset(AgentCard.model_fields) - _PROSE_FIELDS - {
     "output_schema", "version", "model", "max_in_flight", "instance", "started_at",
 }  # fmt: skip
-_ALIKE = sorted(_KEPT - {"concurrency"})
+_IDENTITY_FIELDS = sorted(_RECORDED_FIELDS - {"concurrency"})
 
 
-def kept(cards: Iterable[AgentCard]) -> Agents:
+def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
     """What is kept of `cards`: instances that are alike are one, with the hands of all."""
     found: dict[tuple[object, ...], dict[str, JsonValue]] = {}
     hands: dict[tuple[object, ...], int] = {}
     for card in cards:
-        key = tuple(getattr(card, name) for name in _ALIKE)
+        key = tuple(getattr(card, name) for name in _IDENTITY_FIELDS)
         hands[key] = hands.get(key, 0) + card.concurrency
         if key not in found:
-            found[key] = card.model_dump(mode="json", include=set(_KEPT), exclude_defaults=True)
+            found[key] = card.model_dump(mode="json", include=set(_RECORDED_FIELDS), exclude_defaults=True)
     return tuple({**found[key], "concurrency": min(count, 10_000)} for key, count in hands.items())
 
 
-def grounds(draft: Draft, agents: Agents | None) -> Grounds:
-    """What `draft` was decided upon; `agents` is None where the log says already who is alive."""
-    around = draft.around
-    circuits = {name: OpenCircuit(until=each.until, probe=each.probe) for name, each in around.circuits.items()}
-    known = {name: around.loads.get(name, Load()) for name in sorted(draft.compared)}
-    return Grounds(
+def record_context(decision: Decision, agents: AgentCards | None) -> RecordedContext:
+    """What `decision` was decided upon; `agents` is None where the log says already who is alive."""
+    context = decision.context
+    circuits = {name: OpenCircuit(until=each.until, probe=each.probe) for name, each in context.circuits.items()}
+    known = {name: context.loads.get(name, Load()) for name in sorted(decision.loads_consulted)}
+    return RecordedContext(
         agents=agents,
         circuits=circuits or None,
-        loads={name: AgentLoad(ahead=load.ahead, seconds=load.seconds) for name, load in known.items()} or None,
-        max_body=around.max_body if around.max_body != MAX_BODY else None,
-        fired=tuple(sorted(draft.fired)) or None,
+        loads={name: AgentLoad(queued=load.queued, seconds=load.seconds) for name, load in known.items()} or None,
+        max_body=context.max_body if context.max_body != MAX_BODY_BYTES else None,
+        fired_timers=tuple(sorted(decision.fired_timers)) or None,
     )
 
 
-def circumstances(given: Grounds, agents: Agents, entries: Iterable[Entry], at: datetime) -> Circumstances:
+def restore_context(
+    given: RecordedContext, agents: AgentCards, entries: Iterable[Entry], at: datetime
+) -> DecisionContext:
     """Those in which `entries` were decided `at` that time, with the `agents` that the log last named."""
-    prose = _prose(entries)
-    return Circumstances(
+    prose = _recorded_prose(entries)
+    return DecisionContext(
         at,
         tuple(AgentCard.model_validate({"description": "", **each, **prose.get(each["name"], {})}) for each in agents),
         {name: Circuit(since=at, until=each.until, probe=each.probe) for name, each in (given.circuits or {}).items()},
-        MAX_BODY if given.max_body is None else given.max_body,
-        {name: Load(each.ahead, each.seconds) for name, each in (given.loads or {}).items()},
+        MAX_BODY_BYTES if given.max_body is None else given.max_body,
+        {name: Load(each.queued, each.seconds) for name, each in (given.loads or {}).items()},
     )
 
 
-def _prose(entries: Iterable[Entry]) -> Mapping[JsonValue, dict[str, JsonValue]]:
+def _recorded_prose(entries: Iterable[Entry]) -> Mapping[JsonValue, dict[str, JsonValue]]:
     """By agent, what those who plan or find better words were told of it."""
     found: dict[JsonValue, dict[str, JsonValue]] = {}
     for entry in entries:
@@ -75,7 +77,7 @@ def _prose(entries: Iterable[Entry]) -> Mapping[JsonValue, dict[str, JsonValue]]
             menu = entry.input.get("agents")
             for item in menu if isinstance(menu, list) else ():
                 if isinstance(item, dict):
-                    found[item["name"]] = {name: value for name, value in item.items() if name in _PROSE}
+                    found[item["name"]] = {name: value for name, value in item.items() if name in _PROSE_FIELDS}
             if said := entry.input.get("agent_description"):
                 found[entry.input["agent"]] = {"description": said}
     return found

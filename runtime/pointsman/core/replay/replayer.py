@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from pointsman.core.decide import decide
-from pointsman.core.evolve import apply, evolve
+from pointsman.core.evolve import apply_commit, evolve
 from pointsman.core.model.inputs import (
     Admission,
     ControlReceived,
@@ -22,7 +22,7 @@ from pointsman.core.model.inputs import (
     TimerFired,
 )
 from pointsman.core.model.state import State, in_review
-from pointsman.core.replay.decision_context import Agents, circumstances
+from pointsman.core.replay.decision_context import AgentCards, restore_context
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
 from pointsman_schemas.log import (
     ApprovalDecided,
@@ -31,7 +31,7 @@ from pointsman_schemas.log import (
     ControlIgnored,
     Entry,
     ResultIgnored,
-    ReviewAsked,
+    ReviewRequested,
     TaskReopened,
     TaskSucceeded,
     WorkflowEnded,
@@ -39,11 +39,11 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.team import Team
 
-__all__ = ["Difference", "rehearse"]
+__all__ = ["Difference", "replay_log"]
 
-_CANCELLED = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", re.DOTALL)
-_REFUSED = re.compile(r"(?:the task was refused|the request could not be read): (?P<message>.*)", re.DOTALL)
-_FOREIGN = "it belongs to the workflow "
+_CANCELLED_PATTERN = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", re.DOTALL)
+_REFUSED_PATTERN = re.compile(r"(?:the task was refused|the request could not be read): (?P<message>.*)", re.DOTALL)
+_FOREIGN_PREFIX = "it belongs to the workflow "
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Difference:
     entry: int
     commit: int
     expected: Entry | None
-    got: Entry | None
+    actual: Entry | None
 
 
-def rehearse(commits: Iterable[Commit]) -> Iterator[Difference]:
+def replay_log(commits: Iterable[Commit]) -> Iterator[Difference]:
     """The first difference of each commit; each is judged on the log as it is, whatever the ones before would be now.
     Commits that do not say what they were decided upon are not judged.
 
@@ -65,39 +65,39 @@ def rehearse(commits: Iterable[Commit]) -> Iterator[Difference]:
         InvariantError: the log does not fold.
     """
     state: State | None = None
-    agents: Agents = ()
+    agents: AgentCards = ()
     number = 0
     for commit in commits:
-        if (given := commit.grounds) is not None:
+        if (given := commit.decision_context) is not None:
             agents = agents if given.agents is None else given.agents
-            around = circumstances(given, agents, commit.entries, commit.entries[0].at)
-            inputs = (*_inputs(state, commit.entries), *map(TimerFired, given.fired or ()))
-            differing = _differing(commit.entries, decide(state, inputs, around))
+            context = restore_context(given, agents, commit.entries, commit.entries[0].at)
+            inputs = (*_inputs_of_entries(state, commit.entries), *map(TimerFired, given.fired_timers or ()))
+            differing = _first_difference(commit.entries, decide(state, inputs, context))
             if differing is not None:
                 place, expected, got = differing
                 yield Difference(number + place, commit.number, expected, got)
-        state = apply(state, commit)
+        state = apply_commit(state, commit)
         number += len(commit.entries)
 
 
-def _differing(there: Sequence[Entry], made: Sequence[Entry]) -> tuple[int, Entry | None, Entry | None] | None:
+def _first_difference(there: Sequence[Entry], made: Sequence[Entry]) -> tuple[int, Entry | None, Entry | None] | None:
     pairs = enumerate(zip_longest(there, made), 1)
     return next(((place, expected, got) for place, (expected, got) in pairs if expected != got), None)
 
 
-def _inputs(state: State | None, entries: Sequence[Entry]) -> Iterator[Input]:
+def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterator[Input]:
     for entry in entries:
         match entry:
             case WorkflowStarted():
-                yield _request(entry, entries)
+                yield _request_input(entry, entries)
             case TaskSucceeded() | AttemptFailed() if in_review(state, entry.task_id):
                 pass  # it follows from what the judge said
-            case TaskSucceeded() | ReviewAsked():
+            case TaskSucceeded() | ReviewRequested():
                 yield ResultReceived(entry.event_id, entry.result)
             case AttemptFailed(result=Result() as result):
                 yield ResultReceived(entry.event_id, result)
             case ResultIgnored():
-                yield _ignored(state, entry)
+                yield _ignored_input(state, entry)
             case TaskReopened():
                 control = Control(action="replay", task_id=entry.task_id, by=entry.by)
                 yield ControlReceived(entry.event_id, control)
@@ -111,7 +111,7 @@ def _inputs(state: State | None, entries: Sequence[Entry]) -> Iterator[Input]:
                 ignored = {"action": entry.action, "approval": entry.approval, "input": entry.input}
                 yield ControlReceived(entry.event_id, Control.model_validate(ignored))
             case WorkflowEnded() if entry.outcome.status == "cancelled":
-                said = _CANCELLED.fullmatch(entry.outcome.reason)
+                said = _CANCELLED_PATTERN.fullmatch(entry.outcome.reason)
                 by, reason = (said["by"] or "", said["reason"] or "") if said else ("", "")
                 yield ControlReceived("cancel", Control(action="cancel", by=by, reason=reason))
             case _:
@@ -119,7 +119,7 @@ def _inputs(state: State | None, entries: Sequence[Entry]) -> Iterator[Input]:
         state = evolve(state, entry)
 
 
-def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
+def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
     team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits,
                 approve_plan=started.approve_plan, refiner=started.refiner, judge=started.judge)  # fmt: skip
     admission = Admission(
@@ -133,7 +133,7 @@ def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestRecei
         digest=started.request_digest,
     )
     last = entries[-1]
-    if isinstance(last, WorkflowEnded) and (refused := _REFUSED.fullmatch(last.outcome.reason)) is not None:
+    if isinstance(last, WorkflowEnded) and (refused := _REFUSED_PATTERN.fullmatch(last.outcome.reason)) is not None:
         return RequestRefused(admission, AttemptError(kind=ErrorKind.UNDECODABLE, message=refused["message"]))
     request = Request(
         input=started.input,
@@ -145,11 +145,11 @@ def _request(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestRecei
     return RequestReceived(admission, request)
 
 
-def _ignored(state: State | None, entry: ResultIgnored) -> ResultReceived:
+def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:
     """Something in the place of a result that nobody kept: what it said played no part."""
     own = state.workflow_id if state is not None else ""
     result = Result(
-        workflow_id=entry.reason.removeprefix(_FOREIGN) if entry.reason.startswith(_FOREIGN) else own,
+        workflow_id=entry.reason.removeprefix(_FOREIGN_PREFIX) if entry.reason.startswith(_FOREIGN_PREFIX) else own,
         task_id=entry.task_id,
         attempt=entry.attempt,
         agent=entry.agent,

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from pointsman.core.decision import Draft
+from pointsman.core.decision import Decision
 from pointsman.core.model.state import State
-from pointsman.core.planning.role_tasks import ask_planner
+from pointsman.core.planning.role_tasks import request_plan
 from pointsman_schemas.log import LimitReached
 from pointsman_schemas.strategies import Adaptive
 
-__all__ = ["next_step"]
+__all__ = ["plan_next_step"]
 
 
-def next_step(draft: Draft) -> bool:
+def plan_next_step(decision: Decision) -> bool:
     """Ask an adaptive planner for the next step, if there are results it has not heard of. Nothing of the plan there is
     starts meanwhile: it may be another one now."""
-    state = draft.open()
+    state = decision.state
     strategy = state.strategy
-    if not isinstance(strategy, Adaptive) or state.limit or (state.plan is not None and state.plan.done):
+    if not isinstance(strategy, Adaptive) or state.reached_limit or (state.plan is not None and state.plan.done):
         return False
-    new = sum(1 for task in state.work() if task.settled) - state.told
+    new = sum(1 for task in state.plan_tasks() if task.settled) - state.results_seen_by_planner
     if new <= 0:
         return False
-    if state.replans + 1 < strategy.plans:
-        ask_planner(draft, strategy, reason=_hints(state, new))
+    if state.replans + 1 < strategy.max_plans:
+        request_plan(decision, strategy, reason=_replan_hints(state, new))
         return True
-    if state.open_work == 0:
-        detail = f"the limit of {strategy.plans} plans was reached before the planner said that it was done"
-        draft.add(LimitReached(at=draft.now, limit="plans", detail=detail))
+    if state.open_tasks == 0:
+        detail = f"the limit of {strategy.max_plans} plans was reached before the planner said that it was done"
+        decision.add(LimitReached(at=decision.now, limit="plans", detail=detail))
     return False
 
 
-def _hints(state: State, new: int) -> str:
+def _replan_hints(state: State, new: int) -> str:
     """What the `new` results settled last suggest."""
-    settled = [task for task in state.work() if task.settled]
+    settled = [task for task in state.plan_tasks() if task.settled]
     settled.sort(key=lambda task: task.ended_at or state.started_at)
     return "; ".join(
         f"{task.agent} suggests it: {task.result.replan_hint}"

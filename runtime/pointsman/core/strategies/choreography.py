@@ -10,59 +10,66 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
-from pointsman.core.budget.team_quota import may_plan, taken
-from pointsman.core.completion.caller_messages import ASK_FOR_LESS, START_IT, could_not
-from pointsman.core.completion.outcome import end
-from pointsman.core.decision import Draft
+from pointsman.core.budget.team_quota import committed, quota
+from pointsman.core.completion.caller_messages import RAISE_LIMIT_ADVICE, START_AGENT_ADVICE, explain_failure
+from pointsman.core.completion.outcome import end_workflow
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import Task
-from pointsman.core.planning.role_tasks import menu
-from pointsman.core.tasks.availability import nobody_reacts
-from pointsman.core.tasks.dispatch import free_ids, start
-from pointsman_schemas.events import Emitted
+from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.tasks.availability import missing_reactor
+from pointsman.core.tasks.dispatch import start_task, unused_ids
+from pointsman_schemas.events import EmittedEvent
 from pointsman_schemas.log import LimitReached, PlanAccepted
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import Choreography
 
-__all__ = ["begin_choreography", "react"]
+__all__ = ["add_reactions", "start_choreography"]
 
 
-def begin_choreography(draft: Draft, strategy: Choreography) -> None:
+def start_choreography(decision: Decision, strategy: Choreography) -> None:
     """The request is the first event. Somebody must react to it, and a task must be left for each who does."""
-    react(draft, strategy, None, [Emitted(name=strategy.begins, data=_data(draft))])
-    state = draft.open()
+    add_reactions(decision, strategy, None, [EmittedEvent(name=strategy.start_event, data=_request_data(decision))])
+    state = decision.state
     if not state.ended and state.plan is None:
-        reason = state.limit or nobody_reacts(strategy)
-        end(draft, Phase.FAILED, could_not(reason, ASK_FOR_LESS if state.limit else START_IT), reason)
+        reason = state.reached_limit or missing_reactor(strategy)
+        end_workflow(
+            decision,
+            Phase.FAILED,
+            explain_failure(reason, RAISE_LIMIT_ADVICE if state.reached_limit else START_AGENT_ADVICE),
+            reason,
+        )
 
 
-def react(draft: Draft, strategy: Choreography, emitter: Task | None, events: Iterable[Emitted]) -> None:
+def add_reactions(
+    decision: Decision, strategy: Choreography, emitter: Task | None, events: Iterable[EmittedEvent]
+) -> None:
     """A task for each agent that reacts to each of `events`, which came with the result of `emitter`."""
     for event in events:
-        state = draft.open()
-        if state.limit:
+        state = decision.state
+        if state.reached_limit:
             return None
-        if event.name in strategy.ends:
-            return end(draft, Phase.COMPLETED, event.data, f"the event {event.name} ended it")
-        tasks = _reactions(draft, emitter, event)
-        if tasks and (count := taken(state).tasks + len(tasks)) > (most := may_plan(state).tasks):
+        if event.name in strategy.end_events:
+            return end_workflow(decision, Phase.COMPLETED, event.data, f"the event {event.name} ended it")
+        tasks = _reacting_agents(decision, emitter, event)
+        if tasks and (count := committed(state).tasks + len(tasks)) > (most := quota(state).tasks):
             detail = f"the limit of {most} tasks was passed: {event.name} would make {count}"
-            draft.add(LimitReached(at=draft.now, limit="tasks", detail=detail))
+            decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
             return None
         if tasks:
             plan = Plan(goal=f"React to {event.name}", tasks=tasks)
-            draft.add(PlanAccepted(at=draft.now, revision=state.revision + 1, plan=plan, event=event.name))
+            decision.add(PlanAccepted(at=decision.now, revision=state.revision + 1, plan=plan, event=event.name))
             for task in tasks:
-                start(draft, task.id)
+                start_task(decision, task.id)
     return None
 
 
-def _reactions(draft: Draft, emitter: Task | None, event: Emitted) -> tuple[PlannedTask, ...]:
-    allowed = {item.name for item in menu(draft)}
+def _reacting_agents(decision: Decision, emitter: Task | None, event: EmittedEvent) -> tuple[PlannedTask, ...]:
+    allowed = {item.name for item in available_agents(decision)}
     reacting = dict.fromkeys(
-        card.name for card in draft.around.cards if card.name in allowed and event.name in card.reacts_to
+        card.name for card in decision.context.cards if card.name in allowed and event.name in card.reacts_to
     )
-    ids = free_ids(draft.open(), (f"{agent}-{event.name}" for agent in reacting))
+    ids = unused_ids(decision.state, (f"{agent}-{event.name}" for agent in reacting))
     return tuple(
         PlannedTask(
             id=task_id,
@@ -75,6 +82,6 @@ def _reactions(draft: Draft, emitter: Task | None, event: Emitted) -> tuple[Plan
     )
 
 
-def _data(draft: Draft) -> JsonValue:
-    state = draft.open()
+def _request_data(decision: Decision) -> JsonValue:
+    state = decision.state
     return state.input if isinstance(state.input, dict) else {"request": state.input}

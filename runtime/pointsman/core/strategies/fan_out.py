@@ -4,57 +4,65 @@ from __future__ import annotations
 
 import math
 
-from pointsman.core.completion.caller_messages import START_IT, could_not
-from pointsman.core.completion.outcome import end
-from pointsman.core.completion.synthesis import ask_judge, failures, no_answer, write_answer
-from pointsman.core.decision import Draft
+from pointsman.core.completion.caller_messages import START_AGENT_ADVICE, explain_failure
+from pointsman.core.completion.outcome import end_workflow
+from pointsman.core.completion.synthesis import failure_answer, failure_summary, request_ruling, request_synthesis
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.planning.acceptance import accept_plan
-from pointsman.core.planning.role_tasks import menu
-from pointsman.core.tasks.availability import NOBODY
-from pointsman.core.tasks.dispatch import free_ids
+from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.tasks.availability import NO_AGENT_MESSAGE
+from pointsman.core.tasks.dispatch import unused_ids
 from pointsman_schemas.ids import as_token
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import FanOut
 
-__all__ = ["begin_fan_out", "finish_fan_out"]
+__all__ = ["complete_fan_out", "start_fan_out"]
 
-_MERGE = "Merge what the members say into one answer. Where they disagree, say who says what."
+_MERGE_INSTRUCTIONS = "Merge what the members say into one answer. Where they disagree, say who says what."
 
 
-def begin_fan_out(draft: Draft, strategy: FanOut) -> None:
+def start_fan_out(decision: Decision, strategy: FanOut) -> None:
     """One task for each member: the skills that are asked for, or the agents the team names, whether they live or not,
     or all that live."""
-    state = draft.open()
+    state = decision.state
     if strategy.skills:
-        ids = free_ids(state, map(as_token, skills := tuple(dict.fromkeys(strategy.skills))))
+        ids = unused_ids(state, map(as_token, skills := tuple(dict.fromkeys(strategy.skills))))
         tasks = tuple(
             PlannedTask(id=task_id, skill=skill, intent=strategy.intent or f"Serve the request as to {skill}")
             for task_id, skill in zip(ids, skills, strict=True)
         )
     else:
-        members = [item.name for item in menu(draft)] if state.agents == "*" else list(dict.fromkeys(state.agents))
+        members = (
+            [item.name for item in available_agents(decision)]
+            if state.agents == "*"
+            else list(dict.fromkeys(state.agents))
+        )
         if not members:
-            return end(draft, Phase.FAILED, could_not(NOBODY, START_IT), NOBODY)
+            return end_workflow(
+                decision, Phase.FAILED, explain_failure(NO_AGENT_MESSAGE, START_AGENT_ADVICE), NO_AGENT_MESSAGE
+            )
         intent = strategy.intent or "Serve the request from your own point of view"
         tasks = tuple(
             PlannedTask(id=task_id, agent=name, intent=intent)
-            for task_id, name in zip(free_ids(state, members), members, strict=True)
+            for task_id, name in zip(unused_ids(state, members), members, strict=True)
         )
-    return accept_plan(draft, Plan(goal="Hear every member", tasks=tasks, final_instruction=_MERGE), revision=1)
+    return accept_plan(
+        decision, Plan(goal="Hear every member", tasks=tasks, final_instruction=_MERGE_INSTRUCTIONS), revision=1
+    )
 
 
-def finish_fan_out(draft: Draft, strategy: FanOut) -> None:
+def complete_fan_out(decision: Decision, strategy: FanOut) -> None:
     """Merge, if enough members have succeeded."""
-    state = draft.open()
-    work = list(state.work())
+    state = decision.state
+    work = list(state.plan_tasks())
     done = [task for task in work if task.status is TaskStatus.SUCCEEDED]
-    needed = math.ceil(round(strategy.minimum * len(work), 6))  # 0.56 of 25 is 14.000000000000002
+    needed = math.ceil(round(strategy.min_success_ratio * len(work), 6))  # 0.56 of 25 is 14.000000000000002
     if len(done) < needed:
         reason = f"{len(done)} of {len(work)} members succeeded, and at least {needed} must"
-        if why := state.limit or "; ".join(failures(state)):
+        if why := state.reached_limit or "; ".join(failure_summary(state)):
             reason = f"{reason}: {why}"
-        return end(draft, Phase.FAILED, no_answer(state), reason)
-    if ask_judge(draft):
+        return end_workflow(decision, Phase.FAILED, failure_answer(state), reason)
+    if request_ruling(decision):
         return None
-    return write_answer(draft)
+    return request_synthesis(decision)

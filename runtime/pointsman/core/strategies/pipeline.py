@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pointsman.core.completion.outcome import end
-from pointsman.core.completion.synthesis import bare_results, no_answer
-from pointsman.core.decision import Draft
+from pointsman.core.completion.outcome import end_workflow
+from pointsman.core.completion.synthesis import failure_answer, raw_results
+from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.planning.acceptance import accept_plan
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import Pipeline
 
-__all__ = ["begin_pipeline", "finish_pipeline"]
+__all__ = ["complete_pipeline", "start_pipeline"]
 
 
-def begin_pipeline(draft: Draft, strategy: Pipeline) -> None:
+def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
     """The stages are the plan: each waits for all before it, and gets their results."""
     names = [stage.name for stage in strategy.stages]
     tasks = tuple(
@@ -29,28 +29,30 @@ def begin_pipeline(draft: Draft, strategy: Pipeline) -> None:
         )
         for number, stage in enumerate(strategy.stages)
     )
-    accept_plan(draft, Plan(goal="Serve the request, stage by stage", tasks=tasks), revision=1)
+    accept_plan(decision, Plan(goal="Serve the request, stage by stage", tasks=tasks), revision=1)
 
 
-def finish_pipeline(draft: Draft) -> None:
+def complete_pipeline(decision: Decision) -> None:
     """The last stage's output is the answer; without it, the reason names the stage that failed. The stages are those
     of the plan, which a person may have changed."""
-    state = draft.open()
-    stages = list(state.work())
+    state = decision.state
+    stages = list(state.plan_tasks())
     stuck = next((stage for stage in stages if stage.status is not TaskStatus.SUCCEEDED), None)
     if stuck is None:
         last = stages[-1].result
-        return end(draft, Phase.COMPLETED, last.output if last else None)
-    reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_why(state, stuck)}"
+        return end_workflow(decision, Phase.COMPLETED, last.output if last else None)
+    reason = f"the stage {stuck.id} of {len(stages)} could not be done: {_stage_error(state, stuck)}"
     done = stages[: stages.index(stuck)]
     if not done:
-        return end(draft, Phase.FAILED, no_answer(state), reason)
-    return end(draft, Phase.PARTIAL, bare_results(draft), f"{reason}; done before it: {_timings(done)}")
+        return end_workflow(decision, Phase.FAILED, failure_answer(state), reason)
+    return end_workflow(
+        decision, Phase.PARTIAL, raw_results(decision), f"{reason}; done before it: {_stage_seconds(done)}"
+    )
 
 
-def _why(state: State, stage: Task) -> str:
-    return stage.cause or state.limit or (stage.error.message if stage.error else f"it is {stage.status}")
+def _stage_error(state: State, stage: Task) -> str:
+    return stage.reason or state.reached_limit or (stage.error.message if stage.error else f"it is {stage.status}")
 
 
-def _timings(stages: Sequence[Task]) -> str:
-    return ", ".join(f"{stage.id} ({stage.busy:.2f} s)" for stage in stages)
+def _stage_seconds(stages: Sequence[Task]) -> str:
+    return ", ".join(f"{stage.id} ({stage.work_seconds:.2f} s)" for stage in stages)

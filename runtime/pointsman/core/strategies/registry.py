@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from pointsman.core.budget.team_quota import may_plan
-from pointsman.core.completion.synthesis import answer_or_give_up
-from pointsman.core.decision import Draft
-from pointsman.core.planning.acceptance import too_many
-from pointsman.core.planning.role_tasks import ask_classifier, ask_planner
-from pointsman.core.strategies.choreography import begin_choreography
-from pointsman.core.strategies.fan_out import begin_fan_out, finish_fan_out
-from pointsman.core.strategies.pipeline import begin_pipeline, finish_pipeline
-from pointsman.core.tasks.availability import missing
-from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, Router, Supervisor
+from pointsman.core.budget.team_quota import quota
+from pointsman.core.completion.synthesis import complete_workflow
+from pointsman.core.decision import Decision
+from pointsman.core.planning.acceptance import end_over_task_quota
+from pointsman.core.planning.role_tasks import request_classification, request_plan
+from pointsman.core.strategies.choreography import start_choreography
+from pointsman.core.strategies.fan_out import complete_fan_out, start_fan_out
+from pointsman.core.strategies.pipeline import complete_pipeline, start_pipeline
+from pointsman.core.tasks.availability import missing_agent
+from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, PlanAndExecute, Router
 
-__all__ = ["begin", "finish"]
+__all__ = ["finish_workflow", "start_workflow"]
 
 
-def begin(draft: Draft) -> None:
+def start_workflow(decision: Decision) -> None:
     """Get a plan, or ask for one, as soon as somebody is there for it, unless there may be none."""
-    if not may_plan(draft.open()).tasks:
-        too_many(draft, 1, 0)
+    if not quota(decision.state).tasks:
+        end_over_task_quota(decision, 1, 0)
         return
-    if missing(draft):
+    if missing_agent(decision):
         return
-    match draft.open().strategy:
-        case Supervisor() | Adaptive() as strategy:
-            ask_planner(draft, strategy)
+    match decision.state.strategy:
+        case PlanAndExecute() | Adaptive() as strategy:
+            request_plan(decision, strategy)
         case Router() as strategy:
-            ask_classifier(draft, strategy)
+            request_classification(decision, strategy)
         case Pipeline() as strategy:
-            begin_pipeline(draft, strategy)
+            start_pipeline(decision, strategy)
         case FanOut() as strategy:
-            begin_fan_out(draft, strategy)
+            start_fan_out(decision, strategy)
         case Choreography() as strategy:
-            begin_choreography(draft, strategy)
+            start_choreography(decision, strategy)
         case _ as never:
             assert_never(never)
 
 
-def finish(draft: Draft) -> None:
+def finish_workflow(decision: Decision) -> None:
     """The work is done, as far as it can be: have the answer written, or end."""
-    match draft.open().strategy:
-        case Supervisor() | Adaptive() | Router() | Choreography() as strategy:
-            answer_or_give_up(draft, strategy)
+    match decision.state.strategy:
+        case PlanAndExecute() | Adaptive() | Router() | Choreography() as strategy:
+            complete_workflow(decision, strategy)
         case Pipeline():
-            finish_pipeline(draft)
+            complete_pipeline(decision)
         case FanOut() as strategy:
-            finish_fan_out(draft, strategy)
+            complete_fan_out(decision, strategy)
         case _ as never:
             assert_never(never)

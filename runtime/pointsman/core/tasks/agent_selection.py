@@ -9,112 +9,114 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pointsman.core.decision import Draft
-from pointsman.core.model.agent_health import Load, probe_name
+from pointsman.core.decision import Decision
+from pointsman.core.model.agent_health import Load, probe_id
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.plan import Plan, PlannedTask
 
-__all__ = ["HOLD", "Choice", "addressed", "allowed", "choose", "free"]
+__all__ = ["HOLD_DURATION", "AgentChoice", "can_dispatch", "eligible_agents", "resolve_skills", "select_agent"]
 
-UNKNOWN = Load()
-HOLD = timedelta(seconds=10)
+UNKNOWN_LOAD = Load()
+HOLD_DURATION = timedelta(seconds=10)
 """The longest time until a task that nobody can be given is looked at again: the agent may be well before its time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AgentChoice:
     """`agent` gets the attempt, in the place of the one it names; or nobody does before `until`."""
 
     agent: str
-    instead_of: str | None = None
+    fallback_for: str | None = None
     until: datetime | None = None
 
 
-def choose(draft: Draft, task: Task) -> Choice:
+def select_agent(decision: Decision, task: Task) -> AgentChoice:
     """Who gets the next attempt at `task`."""
-    if task.skill and not task.asked_in:
-        return _most_idle(draft, task)
-    stand_in = _stand_in(draft, task)
+    if task.skill and not task.approval_attempts:
+        return _least_loaded(decision, task)
+    stand_in = _fallback(decision, task)
     for name in (task.agent, stand_in):
-        if name is not None and free(draft, name, task):
-            return Choice(name, instead_of=task.agent if name != task.agent else None)
-    return Choice(task.agent, until=_held_until(draft, task, [task.agent, *filter(None, [stand_in])]))
+        if name is not None and can_dispatch(decision, name, task):
+            return AgentChoice(name, fallback_for=task.agent if name != task.agent else None)
+    return AgentChoice(task.agent, until=_held_until(decision, task, [task.agent, *filter(None, [stand_in])]))
 
 
-def _most_idle(draft: Draft, task: Task) -> Choice:
+def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
     """The agent with the task's skill that would be done first: by its queue, and by what it took lately. After a
     failure it is another one, if there is one."""
-    around = draft.around
-    names = _skilled(draft, task.skill) or [task.agent] * bool(task.agent)  # it waits for whoever had the skill
-    ready = [name for name in names if free(draft, name, task)]
+    context = decision.context
+    names = _agents_with_skill(decision, task.skill) or [task.agent] * bool(
+        task.agent
+    )  # it waits for whoever had the skill
+    ready = [name for name in names if can_dispatch(decision, name, task)]
     if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:
         ready = [task.agent]  # it was chosen before there was something to use
     elif task.attempt and len(ready) > 1:
         ready = [name for name in ready if name != task.agent]
     if not ready:
-        return Choice(task.agent, until=_held_until(draft, task, names))
+        return AgentChoice(task.agent, until=_held_until(decision, task, names))
     if len(ready) == 1:
-        return Choice(ready[0])
-    draft.compared.update(ready)
-    loads = {name: around.loads.get(name, UNKNOWN) for name in ready}
+        return AgentChoice(ready[0])
+    decision.loads_consulted.update(ready)
+    loads = {name: context.loads.get(name, UNKNOWN_LOAD) for name in ready}
     # Who was not seen at work yet is taken to be as quick as the quickest, and goes first: so it is tried.
     usual = min((load.seconds for load in loads.values() if load.seconds is not None), default=1.0)
-    slots = {name: sum(card.concurrency for card in around.cards if card.name == name) for name in ready}
-    probes = around.circuits.keys()  # one that may be probed is, for else it would never be known to be well
+    slots = {name: sum(card.concurrency for card in context.cards if card.name == name) for name in ready}
+    probes = context.circuits.keys()  # one that may be probed is, for else it would never be known to be well
 
     def order(name: str) -> tuple[bool, float, bool, str]:
-        wait = loads[name].wait(draft.sent[name], slots[name], usual)
+        wait = loads[name].estimated_wait(decision.dispatched[name], slots[name], usual)
         return name not in probes, wait, loads[name].seconds is not None, name
 
-    return Choice(min(ready, key=order))
+    return AgentChoice(min(ready, key=order))
 
 
-def addressed(draft: Draft, plan: Plan) -> Plan:
+def resolve_skills(decision: Decision, plan: Plan) -> Plan:
     """`plan` with an agent for each task that asks for a skill alone. It is only the first of those who have it: who
     gets the task is chosen when it starts."""
-    return plan.model_copy(update={"tasks": tuple(_addressed(draft, task) for task in plan.tasks)})
+    return plan.model_copy(update={"tasks": tuple(_resolve_skill(decision, task) for task in plan.tasks)})
 
 
-def _addressed(draft: Draft, task: PlannedTask) -> PlannedTask:
+def _resolve_skill(decision: Decision, task: PlannedTask) -> PlannedTask:
     if task.agent:
         return task.model_copy(update={"skill": ""}) if task.skill else task
-    return task.model_copy(update={"agent": next(iter(_skilled(draft, task.skill)), "")})
+    return task.model_copy(update={"agent": next(iter(_agents_with_skill(decision, task.skill)), "")})
 
 
-def _skilled(draft: Draft, skill: str) -> list[str]:
+def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
     """The live agents that have `skill` and may be used here, by name."""
-    cards = allowed(draft.open(), draft.around.cards)
+    cards = eligible_agents(decision.state, decision.context.cards)
     return sorted({card.name for card in cards if skill in card.skills})
 
 
-def free(draft: Draft, agent: str, task: Task) -> bool:
+def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
     """Whether `agent` may be sent the next attempt at `task`: it is well, or this is its one probe."""
-    circuit = draft.around.circuits.get(agent)
-    if circuit is None or circuit.probe == probe_name(draft.open().workflow_id, task.id, task.attempt + 1):
+    circuit = decision.context.circuits.get(agent)
+    if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
-    return draft.now >= circuit.until and agent not in draft.probes
+    return decision.now >= circuit.until and agent not in decision.probes
 
 
-def _held_until(draft: Draft, task: Task, agents: Sequence[str]) -> datetime:
+def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> datetime:
     """When to look again for one of `agents`, none of which is free."""
-    again = draft.now + HOLD
-    opens = [draft.around.circuits[name].until for name in agents]
-    ends = draft.horizon(task.role)
-    return min(moment for moment in (*opens, ends, again) if moment > draft.now)
+    again = decision.now + HOLD_DURATION
+    opens = [decision.context.circuits[name].until for name in agents]
+    ends = decision.latest_start(task.role)
+    return min(moment for moment in (*opens, ends, again) if moment > decision.now)
 
 
-def _stand_in(draft: Draft, task: Task) -> str | None:
+def _fallback(decision: Decision, task: Task) -> str | None:
     """The live fallback of the task's agent. What people said to an agent's calls is for that agent alone."""
-    card = draft.around.card(task.agent)
+    card = decision.context.card(task.agent)
     name = task.fallback if task.attempt else card.fallback if card else None
-    if name is None or task.asked_in or draft.around.card(name) is None:
+    if name is None or task.approval_attempts or decision.context.card(name) is None:
         return None
     return name
 
 
-def allowed(state: State, cards: Sequence[AgentCard], named: Sequence[str] = ()) -> Iterator[AgentCard]:
+def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[str] = ()) -> Iterator[AgentCard]:
     """The live agents that the workflow's plans may use, `named` teams among them where the team uses any agent. Where
     teams may not be nested deeper, there is none."""
     for card in cards:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pointsman.core.decision import Draft
-from pointsman.core.model.state import Pending, Task
-from pointsman_schemas.events import ApprovalWanted, AttemptError, ErrorKind
+from pointsman.core.decision import Decision
+from pointsman.core.model.state import PendingApproval, Task
+from pointsman_schemas.events import AttemptError, ErrorKind, ToolApprovalRequest
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested
 from pointsman_schemas.plan import Plan
 
-__all__ = ["ask_about_calls", "ask_about_plan", "ask_about_task", "refusal"]
+__all__ = ["rejection_error", "request_plan_approval", "request_task_approval", "request_tool_approvals"]
 
 
-def ask_about_task(draft: Draft, task: Task, agent: str) -> None:
+def request_task_approval(decision: Decision, task: Task, agent: str) -> None:
     """Ask whether `agent` may have the task."""
-    _ask(draft, about="task", task_id=task.id, agent=agent)
+    _request_approval(decision, about="task", task_id=task.id, agent=agent)
 
 
-def ask_about_calls(draft: Draft, task: Task, calls: tuple[ApprovalWanted, ...]) -> None:
+def request_tool_approvals(decision: Decision, task: Task, calls: tuple[ToolApprovalRequest, ...]) -> None:
     """Ask about each tool call that the task's agent wants to make; one that is wanted twice is asked about once."""
-    asked: list[ApprovalWanted] = []
+    asked: list[ToolApprovalRequest] = []
     for call in calls:
         if call not in asked:
             asked.append(call)
-            _ask(
-                draft,
+            _request_approval(
+                decision,
                 about="tool",
                 task_id=task.id,
                 agent=task.agent,
@@ -35,12 +35,12 @@ def ask_about_calls(draft: Draft, task: Task, calls: tuple[ApprovalWanted, ...])
             )
 
 
-def ask_about_plan(draft: Draft, plan: Plan, revision: int) -> None:
+def request_plan_approval(decision: Decision, plan: Plan, revision: int) -> None:
     """Ask whether the plan may run."""
-    _ask(draft, about="plan", plan=plan, revision=revision)
+    _request_approval(decision, about="plan", plan=plan, revision=revision)
 
 
-def refusal(pending: Pending, decided: ApprovalDecided) -> AttemptError:
+def rejection_error(pending: PendingApproval, decided: ApprovalDecided) -> AttemptError:
     """Why a task or plan that a person did not allow has failed. Who that was stands in the log, for those who run it:
     a model that reads this may tell it to who asked."""
     what = "the plan" if pending.about == "plan" else "it"
@@ -52,11 +52,11 @@ def refusal(pending: Pending, decided: ApprovalDecided) -> AttemptError:
     return AttemptError(kind=ErrorKind.REJECTED, message=message)
 
 
-def _ask(draft: Draft, **about: object) -> None:
-    state = draft.open()
-    expires = draft.now + timedelta(seconds=state.limits.approval)
+def _request_approval(decision: Decision, **about: object) -> None:
+    state = decision.state
+    expires = decision.now + timedelta(seconds=state.limits.approval)
     if state.parent is not None:
         expires = min(expires, state.parent.deadline)
-    name = f"{state.workflow_id}-a{state.asked + 1}"
-    asked = {"at": draft.now, "approval": name, "expires_at": expires, **about}
-    draft.add(ApprovalRequested.model_validate(asked))
+    name = f"{state.workflow_id}-a{state.approvals_requested + 1}"
+    asked = {"at": decision.now, "approval": name, "expires_at": expires, **about}
+    decision.add(ApprovalRequested.model_validate(asked))

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pydantic import JsonValue, ValidationError
 
-from pointsman.core.budget.team_quota import planned_so_far
+from pointsman.core.budget.team_quota import plan_usage
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Handoff, Outcome, Request, Result
@@ -20,16 +20,16 @@ from pointsman_schemas.strict_json import describe
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["FROM_PARENT", "cancellation", "request_of", "result_for"]
+__all__ = ["PARENT_CONTROL", "child_cancellation", "child_request", "child_result"]
 
-FROM_PARENT = "parent"
+PARENT_CONTROL = "parent"
 """The id of the control by which a parent cancels its child: there is one, and it can be looked for."""
 
-_OWN_SHARE = 0.9
+_CHILD_DEADLINE_SHARE = 0.9
 """Share of the time a handoff leaves that is the child's deadline: the rest is for an answer from what there is."""
 
 
-def request_of(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
+def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
     """The request that `handoff` is to `team`, or why it is refused."""
     if handoff.depth + 1 > team.limits.nesting:
         message = f"there are {handoff.depth + 1} teams above it, and {team.name} allows {team.limits.nesting}"
@@ -44,14 +44,14 @@ def request_of(handoff: Handoff, team: Team, now: datetime) -> Request | Attempt
     try:
         return Request(
             input={"intent": handoff.intent, **given, **({"results": results} if results else {})},
-            deadline=left * _OWN_SHARE,
+            deadline=left * _CHILD_DEADLINE_SHARE,
             budget=handoff.budget,
         )
     except ValidationError as error:
         return AttemptError(kind=ErrorKind.INVALID_INPUT, message=describe(error))
 
 
-def result_for(state: State, parent: Parent, outcome: Outcome) -> Message:
+def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
     """What the parent's task comes to: a partial answer is one, with its gaps."""
     good = outcome.status in ("completed", "partial")
     kind = ErrorKind.CANCELLED if outcome.status == "cancelled" else ErrorKind.TEAM
@@ -65,7 +65,7 @@ def result_for(state: State, parent: Parent, outcome: Outcome) -> Message:
         error=None if good else AttemptError(kind=kind, message=f"{state.team} {outcome.status}: {outcome.reason}"),
         usage=outcome.usage,
         gaps=outcome.gaps,
-        planned=planned_so_far(state),
+        plan_usage=plan_usage(state),
         started_at=outcome.started_at,
         ended_at=outcome.ended_at,
     )
@@ -79,13 +79,13 @@ def result_for(state: State, parent: Parent, outcome: Outcome) -> Message:
     )
 
 
-def cancellation(state: State, task: Task, subjects: Subjects) -> Message:
+def child_cancellation(state: State, task: Task, subjects: Subjects) -> Message:
     """The child of an abandoned task is told that nobody waits for it."""
     child = child_id_for(task.agent, state.workflow_id, task.id, task.attempt)
     return Message(
-        subject=subjects.control(task.agent, child, FROM_PARENT),
-        event=Control(action="cancel", reason=task.cause, by=f"its parent {state.workflow_id}"),
-        id=f"{child}-{FROM_PARENT}",
+        subject=subjects.control(task.agent, child, PARENT_CONTROL),
+        event=Control(action="cancel", reason=task.reason, by=f"its parent {state.workflow_id}"),
+        id=f"{child}-{PARENT_CONTROL}",
         at=task.ended_at or state.started_at,
         commit=state.commits,
         span_id=task.span_id,

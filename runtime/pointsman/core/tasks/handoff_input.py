@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from pointsman.core.budget.team_quota import replans_left
+from pointsman.core.budget.team_quota import remaining_replans
 from pointsman.core.model.lifecycle import TaskStatus
-from pointsman.core.model.state import Pending, State, Task, bounds
+from pointsman.core.model.state import PendingApproval, State, Task, usage_bounds
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import TaskReport
-from pointsman_schemas.role_io import LimitsLeft
+from pointsman_schemas.role_io import RemainingLimits
 
-__all__ = ["asked_about", "input_of", "report"]
+__all__ = ["approval_subject", "handoff_input", "task_report"]
 
 
-def input_of(state: State, task: Task) -> JsonValue:
+def handoff_input(state: State, task: Task) -> JsonValue:
     """What the agent at `task` is given. A log holds the request and each result once: a role, and a task of the plan
     without an input of its own, get them from there."""
     if task.role is Role.WORK:
@@ -24,33 +24,33 @@ def input_of(state: State, task: Task) -> JsonValue:
     asked: dict[str, JsonValue] = {"request": state.input}
     if state.metadata and task.role is not Role.SYNTHESIZE:
         asked["metadata"] = state.metadata
-    if task.role is Role.PLAN and (settled := [report(each) for each in state.work() if each.settled]):
+    if task.role is Role.PLAN and (settled := [task_report(each) for each in state.plan_tasks() if each.settled]):
         asked["results"] = [each.model_dump(mode="json", exclude_defaults=True) for each in settled]
     if task.role is Role.PLAN:
-        asked["limits_left"] = _limits_left(state, task).model_dump(mode="json", exclude_none=True)
+        asked["remaining_limits"] = _remaining_limits(state, task).model_dump(mode="json", exclude_none=True)
     return {**asked, **task.input} if isinstance(task.input, dict) else asked
 
 
-def asked_about(state: State, pending: Pending) -> JsonValue:
+def approval_subject(state: State, pending: PendingApproval) -> JsonValue:
     """What a person is shown: the task's input, the tool's arguments or the plan."""
     if pending.plan is not None:
         return pending.plan.model_dump(mode="json", exclude_defaults=True)
     if pending.about == "task" and pending.task_id is not None:
-        return input_of(state, state.tasks[pending.task_id])
+        return handoff_input(state, state.tasks[pending.task_id])
     return pending.input
 
 
-def _limits_left(state: State, planner: Task) -> LimitsLeft:
-    return LimitsLeft.model_validate(
+def _remaining_limits(state: State, planner: Task) -> RemainingLimits:
+    return RemainingLimits.model_validate(
         {
             "seconds": max(0.0, (state.deadline - (planner.since or state.started_at)).total_seconds()),
-            "replans": replans_left(state),
-            **{name: max(bound - used, 0) for name, (used, bound) in bounds(state).items()},
+            "replans": remaining_replans(state),
+            **{name: max(bound - used, 0) for name, (used, bound) in usage_bounds(state).items()},
         }
     )
 
 
-def report(task: Task) -> TaskReport:
+def task_report(task: Task) -> TaskReport:
     """What other agents are told of `task`. All of it was validated when it was read, and an output is not looked
     through again, which takes a call for each of its nodes."""
     return TaskReport.model_construct(
@@ -58,9 +58,9 @@ def report(task: Task) -> TaskReport:
         agent=task.agent,
         intent=task.intent,
         status=task.status.value,
-        output=task.result.output if task.result and task.status in _HAS_OUTPUT else None,
+        output=task.result.output if task.result and task.status in _OUTPUT_STATUSES else None,
         error=task.error if task.status is not TaskStatus.SUCCEEDED else None,
     )
 
 
-_HAS_OUTPUT = (TaskStatus.SUCCEEDED, TaskStatus.IN_REVIEW)
+_OUTPUT_STATUSES = (TaskStatus.SUCCEEDED, TaskStatus.IN_REVIEW)

@@ -8,16 +8,18 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from pointsman_schemas.events import ErrorKind, Progress, Result, Usage
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["dollars", "request_text", "seconds", "taken_late", "taken_up", "used"]
+__all__ = ["format_dollars", "format_seconds", "format_usage", "pickup_delay", "request_text", "start_delay"]
 
-_LATE = 5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
+_SLOW_PICKUP_S = (
+    5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
+)
 
-_UNREAD = "(the request could not be read)"
+_UNREADABLE_REQUEST = "(the request could not be read)"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """A duration at a glance: `0.4 ms`, `83 ms`, `1.2 s`, `3m 05s`, `2h 01m`."""
     if value < 0.01:
         return f"{value * 1000:.1f} ms"
@@ -31,7 +33,7 @@ def seconds(value: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-def dollars(cost: float) -> str:
+def format_dollars(cost: float) -> str:
     """US dollars; four places, because one call costs less than a cent."""
     return f"${cost:.4f}"
 
@@ -42,31 +44,31 @@ def request_text(value: JsonValue) -> str:
     if isinstance(value, dict):
         only = next(iter(value.values())) if len(value) == 1 else value.get("intent")
         value = only if isinstance(only, str) and only else value
-    return (value or _UNREAD) if isinstance(value, str) else compact(value).decode()
+    return (value or _UNREADABLE_REQUEST) if isinstance(value, str) else compact_json(value).decode()
 
 
-def used(usage: Usage) -> str:
+def format_usage(usage: Usage) -> str:
     """Tokens, and what they cost where that is known; empty when there are none."""
     if not usage.tokens:
         return ""
-    return f"{usage.tokens:,} tokens" + (f", {dollars(usage.cost)}" if usage.cost else "")
+    return f"{usage.tokens:,} tokens" + (f", {format_dollars(usage.cost)}" if usage.cost else "")
 
 
-def taken_late(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
+def pickup_delay(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
     """Why nothing happened for a while, where `result` and the attempt's `reports` show it; else empty.
 
     A result tells of the run that came to an end. What was reported before that began is of a worker that was lost.
     """
     if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # there was no run that came to an end
         return ""
-    return taken_up(handed, result.started_at, reports)
+    return start_delay(handed, result.started_at, reports)
 
 
-def taken_up(handed: datetime, began: datetime, reports: Iterable[Progress]) -> str:
+def start_delay(handed: datetime, began: datetime, reports: Iterable[Progress]) -> str:
     """Why nothing happened for a while before the run that `began` then, where it is worth a word; else empty."""
     before = [report.ended_at or report.started_at for report in reports if report.started_at < began]
     if before:
         silent = max(0.0, (began - max(before)).total_seconds())
-        return f"left by its worker, taken up again after {seconds(silent)}"
+        return f"left by its worker, taken up again after {format_seconds(silent)}"
     queued = (began - handed).total_seconds()
-    return f"taken {seconds(queued)} after it was handed over" if queued >= _LATE else ""
+    return f"taken {format_seconds(queued)} after it was handed over" if queued >= _SLOW_PICKUP_S else ""

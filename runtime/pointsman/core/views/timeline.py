@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias, assert_never
 
-from pointsman.core.views.formatting import seconds, taken_late, taken_up, used
+from pointsman.core.views.formatting import format_seconds, format_usage, pickup_delay, start_delay
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import BEGUN, ErrorKind, Progress, Usage
+from pointsman_schemas.events import ATTEMPT_STARTED, ErrorKind, Progress, Usage
 from pointsman_schemas.log import (
-    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
+    BudgetAwaited,
     ControlIgnored,
     Entry,
     LimitReached,
     PlanAccepted,
     PlanRejected,
-    RefinementAsked,
+    RefinementRequested,
     ResultIgnored,
     RetryScheduled,
-    ReviewAsked,
+    ReviewRequested,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -37,55 +37,55 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["Line", "Story", "Tone", "called"]
+__all__ = ["Timeline", "TimelineLine", "Tone", "label"]
 
 Tone: TypeAlias = Literal["plain", "good", "bad", "warn", "busy"]
 
 _EPOCH = datetime.min.replace(tzinfo=UTC)
-_END: dict[str, Tone] = {"completed": "good", "partial": "warn", "cancelled": "warn"}
+_END_TONES: dict[str, Tone] = {"completed": "good", "partial": "warn", "cancelled": "warn"}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineLine:
     """What happened. `mark` and `does` say the same, as a sign and in words: `✓ fitter t1` is `fitter finished t1`.
     Without a mark it matters only to those who want all of it."""
 
     at: datetime
     mark: str
     tone: Tone
-    who: str
-    does: str
-    what: str
+    actor: str
+    text: str
+    detail: str
 
 
-class Story:
+class Timeline:
     """It remembers who has which task: single events do not say."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
-        self._lacks = ""
-        self._told = _EPOCH
+        self._missing_deps = ""
+        self._last_at = _EPOCH
         self._roles: dict[str, Role] = {}
-        self._handed: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
+        self._dispatched_at: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
         self._reports: dict[tuple[str, int], list[Progress]] = {}
 
-    def tell(self, event: Entry | Progress) -> Line:
+    def render(self, event: Entry | Progress) -> TimelineLine:
         """The line about `event`, which comes after those that were told before."""
         if isinstance(event, Progress):
             attempt = event.task_id, event.attempt
             self._reports.setdefault(attempt, []).append(event)
-            if event.kind == "progress" and event.name == BEGUN:
-                handed = self._handed.get(attempt, event.started_at)
-                late = taken_up(handed, event.started_at, self._reports[attempt])
-                what = _joined(self._task(event.task_id), late)
-                at = max(self._told, event.started_at)  # it is told some time after: a story does not go back
-                line = Line(at, "·" if late else "", "plain", event.agent, "is at work on", what)
+            if event.kind == "progress" and event.name == ATTEMPT_STARTED:
+                handed = self._dispatched_at.get(attempt, event.started_at)
+                late = start_delay(handed, event.started_at, self._reports[attempt])
+                what = _join(self._task(event.task_id), late)
+                at = max(self._last_at, event.started_at)  # it is told some time after: a story does not go back
+                line = TimelineLine(at, "·" if late else "", "plain", event.agent, "is at work on", what)
             else:
-                line = _report(event)
+                line = _report_line(event)
         else:
             mark, tone, who, does, what = self._entry(event)
-            line = Line(event.at, mark, tone, who, does, what)
-        self._told = line.at
+            line = TimelineLine(event.at, mark, tone, who, does, what)
+        self._last_at = line.at
         return line
 
     def _entry(self, entry: Entry) -> tuple[str, Tone, str, str, str]:
@@ -104,17 +104,19 @@ class Story:
                 return "✗", "bad", f"plan {entry.revision}", "is", "refused: " + "; ".join(entry.problems)
             case TaskDispatched():
                 self._agents[entry.task_id] = entry.agent
-                self._handed[entry.task_id, entry.attempt] = entry.at
+                self._dispatched_at[entry.task_id, entry.attempt] = entry.at
                 nth = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
-                nth += f", in place of {entry.instead_of}" if entry.instead_of else ""
+                nth += f", in place of {entry.fallback_for}" if entry.fallback_for else ""
                 return "→", "busy", entry.agent, "is handed", self._task(entry.task_id) + nth
             case TaskHeld():
-                held = seconds((entry.until - entry.at).total_seconds())
+                held = format_seconds((entry.until - entry.at).total_seconds())
                 what = f"{self._task(entry.task_id)} held back for {held}: {entry.reason}"
                 return "‖", "warn", self._agent(entry.task_id), "has", what
             case TaskSucceeded():
-                took = seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
-                what = _joined(f"{self._task(entry.task_id)} in {took}", used(entry.result.usage), self._late(entry))
+                took = format_seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
+                what = _join(
+                    f"{self._task(entry.task_id)} in {took}", format_usage(entry.result.usage), self._late_result(entry)
+                )
                 return "✓", "good", entry.result.agent, "finished", what
             case AttemptFailed() if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt}: {entry.error.message}"
@@ -125,12 +127,12 @@ class Story:
                 return "✗", "bad", self._agent(entry.task_id), "failed at", what
             case RetryScheduled():
                 self._agents[entry.task_id] = entry.agent
-                self._handed[entry.task_id, entry.attempt] = entry.not_before
-                wait = seconds(max(0.0, (entry.not_before - entry.at).total_seconds()))
+                self._dispatched_at[entry.task_id, entry.attempt] = entry.not_before
+                wait = format_seconds(max(0.0, (entry.not_before - entry.at).total_seconds()))
                 why = f": {entry.reason}" if entry.reason else ""
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt} in {wait}{why}"
                 return "↻", "warn", entry.agent, "gets", what
-            case AllowanceAwaited():
+            case BudgetAwaited():
                 what = f"{self._task(entry.task_id)} waiting: all {entry.limit} there are, are set aside for others"
                 return "…", "warn", entry.agent, "has", what
             case TaskRefined():
@@ -138,15 +140,21 @@ class Story:
                 if not entry.intent:
                     return "", "plain", agent, "gets", f"{task} in the same words"
                 return "↻", "warn", agent, "gets", f"{task} in other words: {entry.intent}"
-            case RefinementAsked():
-                return "", "plain", self._agent(entry.by), "is to put in other words", self._task(entry.task_id)
-            case ReviewAsked():
+            case RefinementRequested():
+                return (
+                    "",
+                    "plain",
+                    self._agent(entry.refiner_task),
+                    "is to put in other words",
+                    self._task(entry.task_id),
+                )
+            case ReviewRequested():
                 return "", "plain", entry.judge, "is to judge", self._task(entry.task_id)
             case TaskFailed():
                 what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.message}"
                 return "✗", "bad", self._agent(entry.task_id), "has", what
             case TaskSkipped():
-                what = f"{self._task(entry.task_id)} skipped: {entry.reason or entry.cause}"
+                what = f"{self._task(entry.task_id)} skipped: {entry.reason or entry.unmet_dependency}"
                 return "-", "warn", self._agent(entry.task_id), "has", what
             case TaskAbandoned():
                 what = f"{self._task(entry.task_id)} abandoned: {entry.reason}"
@@ -158,7 +166,7 @@ class Story:
                 what = f"a result for {entry.task_id}, attempt {entry.attempt}, ignored: {entry.reason}"
                 return "-", "warn", entry.agent, "has", what
             case ApprovalRequested():
-                about = called(entry, self._task(entry.task_id or ""))
+                about = label(entry, self._task(entry.task_id or ""))
                 return "?", "warn", entry.agent or "plan", "waits for approval of", about
             case ApprovalDecided():
                 why = f": {entry.reason}" if entry.reason else ""
@@ -169,21 +177,21 @@ class Story:
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case LimitReached():
                 return "!", "warn", entry.limit, "", entry.detail
-            case TimerArmed() if entry.reason not in ("", self._lacks):  # it is looked again and again
-                self._lacks = entry.reason
+            case TimerArmed() if entry.reason not in ("", self._missing_deps):  # it is looked again and again
+                self._missing_deps = entry.reason
                 return "…", "warn", "the request", "waits:", entry.reason
             case TimerArmed():
                 return "", "plain", "supervisor", "will look again at", f"{entry.due:%H:%M:%S}"
             case WorkflowEnded():
                 status = entry.outcome.status
-                return "■", _END.get(status, "bad"), status, "is the end:", entry.outcome.reason
+                return "■", _END_TONES.get(status, "bad"), status, "is the end:", entry.outcome.reason
             case _:
                 assert_never(entry)
 
-    def _late(self, entry: TaskSucceeded) -> str:
+    def _late_result(self, entry: TaskSucceeded) -> str:
         attempt = (entry.task_id, entry.attempt)
-        handed = self._handed.get(attempt, entry.result.started_at)
-        return taken_late(entry.result, handed, self._reports.pop(attempt, ()))
+        handed = self._dispatched_at.get(attempt, entry.result.started_at)
+        return pickup_delay(entry.result, handed, self._reports.pop(attempt, ()))
 
     def _task(self, task: str) -> str:
         """The orchestration's own tasks are called by what they are for."""
@@ -193,7 +201,7 @@ class Story:
         return self._agents.get(task, "supervisor")
 
 
-def called(question: ApprovalRequested, task: str) -> str:
+def label(question: ApprovalRequested, task: str) -> str:
     """What a person is asked about, where its task is called `task`."""
     match question.about:
         case "plan":
@@ -204,19 +212,21 @@ def called(question: ApprovalRequested, task: str) -> str:
             return f"the call of {question.tool} in {task}"
 
 
-def _report(report: Progress) -> Line:
+def _report_line(report: Progress) -> TimelineLine:
     at = report.ended_at or report.started_at
-    took = f" {seconds((at - report.started_at).total_seconds())}" if report.ended_at else ""
+    took = f" {format_seconds((at - report.started_at).total_seconds())}" if report.ended_at else ""
     called = f"{report.name}{took}" + (f": {report.error}" if report.error else "")
     tone: Tone = "bad" if report.error else "plain"
     match report.kind:
         case "tool":
-            return Line(at, "⚒", tone, report.agent, "used", called)
+            return TimelineLine(at, "⚒", tone, report.agent, "used", called)
         case "chat":
-            return Line(at, "✎", tone, report.agent, "asked", _joined(called, used(report.usage or Usage())))
+            return TimelineLine(
+                at, "✎", tone, report.agent, "asked", _join(called, format_usage(report.usage or Usage()))
+            )
         case _:
-            return Line(at, "·", tone, report.agent, "", report.message or report.name or report.kind)
+            return TimelineLine(at, "·", tone, report.agent, "", report.message or report.name or report.kind)
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return ", ".join(part for part in parts if part)

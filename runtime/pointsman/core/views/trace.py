@@ -20,26 +20,26 @@ from typing import Literal, TypeAlias, assert_never
 
 from pydantic import AwareDatetime, JsonValue
 
-from pointsman.core.evolve import unanswered
-from pointsman.core.views.formatting import taken_late, taken_up
+from pointsman.core.evolve import pending_approvals
+from pointsman.core.views.formatting import pickup_delay, start_delay
 from pointsman_schemas.base import Frozen
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import BEGUN, AttemptError, ErrorKind, Progress, Result, Usage
+from pointsman_schemas.events import ATTEMPT_STARTED, AttemptError, ErrorKind, Progress, Result, Usage
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
-    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
     AttemptFailed,
+    BudgetAwaited,
     ControlIgnored,
     Entry,
     LimitReached,
     PlanAccepted,
     PlanRejected,
-    RefinementAsked,
+    RefinementRequested,
     ResultIgnored,
     RetryScheduled,
-    ReviewAsked,
+    ReviewRequested,
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
@@ -54,17 +54,17 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["NodeKind", "TraceNode", "build", "children_of"]
+__all__ = ["NodeKind", "TraceNode", "build_trace", "child_workflows"]
 
 NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
 
-_HANDED = "handed over"
-_APPROVAL = "waiting for approval"
-_ASKED = "asked for approval"
+_DISPATCHED = "handed over"
+_WAITING_FOR_APPROVAL = "waiting for approval"
+_ASKED_FOR_APPROVAL = "asked for approval"
 _IN_REVIEW = "in review"
-_NOT_YET = datetime.max.replace(tzinfo=UTC)
+_FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 
-_OPERATION = {
+_OPERATION_NAMES = {
     Role.PLAN: "plan",
     Role.CLASSIFY: "classify",
     Role.SYNTHESIZE: "synthesize",
@@ -109,9 +109,9 @@ class TraceNode(Frozen):
         return (self.ended_at - self.started_at).total_seconds()
 
 
-def children_of(entries: Iterable[Entry]) -> tuple[str, ...]:
+def child_workflows(entries: Iterable[Entry]) -> tuple[str, ...]:
     """The ids of the workflows that teams were to start for this one's tasks."""
-    view = _View.of(entries)
+    view = _TraceBuilder.from_entries(entries)
     return tuple(
         child_id_for(attempt.agent, view.started.workflow_id, task.id, attempt.number)
         for task in view.tasks.values()
@@ -120,29 +120,29 @@ def children_of(entries: Iterable[Entry]) -> tuple[str, ...]:
     )
 
 
-def build(
+def build_trace(
     entries: Iterable[Entry],
     progress: Iterable[Progress] = (),
     children: Mapping[str, TraceNode] | None = None,
 ) -> TraceNode:
     """The trace of a workflow, running or ended, from all its log entries in order, its agents' reports, and the traces
-    of those of `children_of` that are known, by id. `as_of` makes of it what is true at a time.
+    of those of `child_workflows` that are known, by id. `at_time` makes of it what is true at a time.
 
     Raises:
         ValueError: the entries do not begin with `WorkflowStarted`.
     """
     log = tuple(entries)
-    view = _View.of(log)
+    view = _TraceBuilder.from_entries(log)
     for report in progress:
         view.report(report)
-    return view.tree(children or {}, _APPROVAL if unanswered(log) else "running")
+    return view.tree(children or {}, _WAITING_FOR_APPROVAL if pending_approvals(log) else "running")
 
 
 @dataclass(slots=True)
 class _Attempt:
     number: int
     agent: str
-    handed_at: datetime
+    dispatched_at: datetime
     team: bool = False
     due: datetime | None = None
     ended_at: datetime | None = None
@@ -150,7 +150,7 @@ class _Attempt:
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
     reports: list[Progress] = field(default_factory=list)
-    signs: list[Progress] = field(default_factory=list)  # of life: all that it reported
+    last_signs: list[Progress] = field(default_factory=list)  # of life: all that it reported
     result: Result | None = None
 
     def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
@@ -159,33 +159,35 @@ class _Attempt:
             self.result = result
             self.ended_at, self.usage = result.ended_at, result.usage
 
-    def began_at(self) -> datetime | None:
+    def started_at(self) -> datetime | None:
         """When somebody began with it, by what was said; of a team its own log says it."""
         if self.result is not None:
             return self.result.started_at
         if self.team:
-            return self.handed_at
-        return min((sign.started_at for sign in self.signs), default=None)
+            return self.dispatched_at
+        return min((sign.started_at for sign in self.last_signs), default=None)
 
     def node(self, workflow_id: str, task_id: str, children: Mapping[str, TraceNode]) -> TraceNode:
         spans = {report.span_id for report in self.reports if report.span_id}
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
-        calls = [self._call(report, task_id, left) for report in tops]
+        calls = [self._call_node(report, task_id, left) for report in tops]
         while left:  # spans that name each other as parents: shown, though their order is anybody's guess
-            calls.append(self._call(left[0], task_id, left))
+            calls.append(self._call_node(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
             calls.extend(child.children)  # without its publish: the handoff is this very attempt
-        began = self.began_at()
+        began = self.started_at()
         if self.result is not None:
-            late = taken_late(self.result, self.handed_at, self.signs)
+            late = pickup_delay(self.result, self.dispatched_at, self.last_signs)
         else:
-            begun = [sign.started_at for sign in self.signs if sign.kind == "progress" and sign.name == BEGUN]
-            late = taken_up(self.handed_at, max(begun, default=began), self.signs) if began else ""
+            begun = [
+                sign.started_at for sign in self.last_signs if sign.kind == "progress" and sign.name == ATTEMPT_STARTED
+            ]
+            late = start_delay(self.dispatched_at, max(begun, default=began), self.last_signs) if began else ""
         return TraceNode(
             name=f"attempt {self.number}",
             kind="attempt",
-            status=_HANDED if began is None and self.status == "running" else self.status,
+            status=_DISPATCHED if began is None and self.status == "running" else self.status,
             started_at=began,
             ended_at=self.ended_at,
             due=self.due if self.ended_at is None and (self.team or began is None) else None,
@@ -198,7 +200,7 @@ class _Attempt:
             children=tuple(calls),
         )
 
-    def _call(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
+    def _call_node(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
         """The node of `report` and what was called within it. Each report is drawn once: it is taken from `left`."""
         left.remove(report)
         below = [other for other in left if report.span_id and other.parent_span_id == report.span_id]
@@ -215,7 +217,7 @@ class _Attempt:
             attempt=report.attempt,
             span_id=report.span_id,
             usage=report.usage or Usage(),
-            children=tuple(self._call(other, task_id, left) for other in below if other in left),
+            children=tuple(self._call_node(other, task_id, left) for other in below if other in left),
         )
 
 
@@ -232,24 +234,24 @@ class _Task:
     span_id: str = ""
     waits_for: str = ""  # an approval
     refused: str = ""  # by whom, where a person did not allow something of it
-    why: str = ""  # it waits
+    reason: str = ""  # it waits
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
-    def hand(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
-        self.agent, self.status, self.ended_at, self.why = agent, "running", None, ""
+    def dispatch(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
+        self.agent, self.status, self.ended_at, self.reason = agent, "running", None, ""
         self.started_at = self.started_at or at
         self.attempts[number] = _Attempt(number, agent, at, team, due)
 
     def wait(self, status: str, why: str = "") -> None:
-        self.status, self.why = status, why
+        self.status, self.reason = status, why
 
     def end(self, at: datetime, status: str, detail: str = "") -> None:
-        self.started_at, self.ended_at, self.status, self.why = self.started_at or at, at, status, ""
+        self.started_at, self.ended_at, self.status, self.reason = self.started_at or at, at, status, ""
         self.detail = detail or self.detail
         for attempt in self.attempts.values():
             if attempt.ended_at is None:
                 # Until a result comes an attempt has no end of its own: it ends with its task.
-                attempt.end(max(at, attempt.handed_at), status, None, detail)
+                attempt.end(max(at, attempt.dispatched_at), status, None, detail)
             elif attempt.status == _IN_REVIEW:
                 attempt.status = status
 
@@ -260,13 +262,13 @@ class _Task:
             usage += attempt.usage
         below = tuple(attempt.node(workflow_id, self.id, children) for attempt in attempts)
         return TraceNode(
-            name=f"{_OPERATION[self.role]} {self.agent or 'nobody'}",
+            name=f"{_OPERATION_NAMES[self.role]} {self.agent or 'nobody'}",
             kind="task",
-            status=_HANDED if self.status == "running" and below[-1].status == _HANDED else self.status,
+            status=_DISPATCHED if self.status == "running" and below[-1].status == _DISPATCHED else self.status,
             started_at=self.started_at,
             ended_at=self.ended_at,
             due=below[-1].due if self.status == "running" else None,
-            detail=self.why or self.detail or self.intent,
+            detail=self.reason or self.detail or self.intent,
             role=self.role,
             agent=self.agent,
             task_id=self.id,
@@ -277,7 +279,7 @@ class _Task:
         )
 
 
-class _View:
+class _TraceBuilder:
     """The log folded for drawing: which tasks there are, and what became of every attempt."""
 
     def __init__(self, started: WorkflowStarted) -> None:
@@ -289,16 +291,16 @@ class _View:
         self._refused = ""
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> _View:
+    def from_entries(cls, entries: Iterable[Entry]) -> _TraceBuilder:
         ordered = list(entries)
         if not ordered or not isinstance(ordered[0], WorkflowStarted):
             raise ValueError("a log begins with workflow_started; give every entry of the workflow, in order")
         view = cls(ordered[0])
         for entry in ordered:
-            view.take(entry)
+            view.apply(entry)
         return view
 
-    def take(self, entry: Entry) -> None:
+    def apply(self, entry: Entry) -> None:
         match entry:
             case TaskAdded():
                 self.tasks[entry.task_id] = _Task(entry.task_id, entry.role, entry.agent, entry.intent)
@@ -307,32 +309,32 @@ class _View:
                     self.tasks.setdefault(planned.id, _Task(planned.id, Role.WORK, planned.agent, planned.intent))
                 count = len(entry.plan.tasks)
                 cannot = f": {entry.plan.cannot}" if not count and entry.plan.cannot else ""
-                self._of_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
+                self._annotate_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
             case PlanRejected():
-                planner = self._of_planner("plan refused: " + "; ".join(entry.problems))
+                planner = self._annotate_planner("plan refused: " + "; ".join(entry.problems))
                 if planner is not None and planner.refused:
                     planner.detail = f"{planner.refused}; {planner.detail}"
             case TaskDispatched():
                 task = self._task(entry.task_id, entry.agent)
-                task.hand(entry.attempt, entry.agent, entry.at, entry.team)
+                task.dispatch(entry.attempt, entry.agent, entry.at, entry.team)
                 task.span_id = task.span_id or entry.span_id
-                if entry.instead_of is not None:
-                    task.detail = f"in place of {entry.instead_of}, which kept failing"
+                if entry.fallback_for is not None:
+                    task.detail = f"in place of {entry.fallback_for}, which kept failing"
             case TaskHeld():
                 self._task(entry.task_id, "").wait("held", entry.reason)
-            case AllowanceAwaited():
+            case BudgetAwaited():
                 why = f"all {entry.limit} there are, are set aside for others"
                 self._task(entry.task_id, entry.agent).wait("waiting", why)
-            case RefinementAsked():
+            case RefinementRequested():
                 self._task(entry.task_id, "").wait("being refined")
             case RetryScheduled():
                 task, due = self._task(entry.task_id, entry.agent), entry.not_before
-                task.hand(entry.attempt, entry.agent, due, entry.team, due)
+                task.dispatch(entry.attempt, entry.agent, due, entry.team, due)
             case TaskSucceeded():
                 task = self._task(entry.task_id, entry.result.agent)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
-                task.end(entry.at, "succeeded", _said(entry.result.output) if task.role is Role.JUDGE else "")
-            case ReviewAsked():
+                task.end(entry.at, "succeeded", _review_text(entry.result.output) if task.role is Role.JUDGE else "")
+            case ReviewRequested():
                 task = self._task(entry.task_id, entry.result.agent)
                 task.wait(_IN_REVIEW)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, _IN_REVIEW, entry.result)
@@ -340,14 +342,16 @@ class _View:
                 task = self._task(entry.task_id, "")
                 attempt = self._attempt(task, entry.attempt, entry.result)
                 if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
-                    attempt.end(entry.at, _ASKED, entry.result, entry.error.message)
+                    attempt.end(entry.at, _ASKED_FOR_APPROVAL, entry.result, entry.error.message)
                 else:
-                    attempt.end(entry.at, "failed", entry.result, _reason(entry.error))
+                    attempt.end(entry.at, "failed", entry.result, _error_text(entry.error))
             case TaskFailed():
                 task = self._task(entry.task_id, "")
-                task.end(entry.at, "failed", "; ".join(filter(None, (task.refused, _reason(entry.error)))))
+                task.end(entry.at, "failed", "; ".join(filter(None, (task.refused, _error_text(entry.error)))))
             case TaskSkipped():
-                self._task(entry.task_id, "").end(entry.at, "skipped", entry.reason or f"{entry.cause} did not succeed")
+                self._task(entry.task_id, "").end(
+                    entry.at, "skipped", entry.reason or f"{entry.unmet_dependency} did not succeed"
+                )
             case TaskAbandoned():
                 self._task(entry.task_id, "").end(entry.at, "abandoned", entry.reason)
             case TaskReopened():
@@ -368,10 +372,10 @@ class _View:
             case ApprovalRequested():
                 waits = f"waits for the approval {entry.approval}"
                 if entry.task_id is None:
-                    asking = self._of_planner(waits)
+                    asking = self._annotate_planner(waits)
                 else:
                     asking = self._task(entry.task_id, entry.agent or "")
-                    asking.wait(_APPROVAL)
+                    asking.wait(_WAITING_FOR_APPROVAL)
                     asking.detail = waits
                 if asking is not None:
                     asking.waits_for = entry.approval
@@ -399,14 +403,14 @@ class _View:
         if task is None or report.attempt not in task.attempts:
             return
         attempt = task.attempts[report.attempt]
-        attempt.signs.append(report)
+        attempt.last_signs.append(report)
         if report.kind in ("chat", "tool"):
             attempt.reports.append(report)
 
     def tree(self, below: Mapping[str, TraceNode], going_on: str) -> TraceNode:
         """`going_on` is how it stands unless it has ended."""
         started, ended = self.started, self._ended
-        by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _NOT_YET)
+        by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _FAR_FUTURE)
         children = [task.node(started.workflow_id, below) for task in by_start]
         usage = Usage()
         for child in children:
@@ -437,7 +441,7 @@ class _View:
             children=(workflow,),
         )
 
-    def _of_planner(self, detail: str) -> _Task | None:
+    def _annotate_planner(self, detail: str) -> _Task | None:
         """A plan belongs to the newest task that makes plans, if any does: the entries do not say which."""
         planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
         if not planners:
@@ -455,12 +459,12 @@ class _View:
         return task.attempts[number]
 
 
-def _said(output: JsonValue) -> str:
+def _review_text(output: JsonValue) -> str:
     """A judge's verdict on what a stage made, and why; of what it decided otherwise the outcome tells."""
     if not isinstance(output, dict) or "verdict" not in output:
         return ""
     return ": ".join(str(part) for part in (output["verdict"], output.get("reason")) if part)
 
 
-def _reason(error: AttemptError) -> str:
+def _error_text(error: AttemptError) -> str:
     return f"{error.kind}: {error.message}"

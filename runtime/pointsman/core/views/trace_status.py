@@ -9,35 +9,38 @@ from typing import Final
 
 from pointsman.core.views.trace import TraceNode
 
-__all__ = ["AGENT", "RETRY", "as_of", "awaited"]
+__all__ = ["WAITING_FOR_AGENT", "WAITING_FOR_RETRY", "at_time", "tasks_without_agent"]
 
-_OUT = ("handed over", "running")
-AGENT: Final = "waiting for an agent"
-RETRY: Final = "waiting for a retry"
-_LEFT = (*_OUT, RETRY)
+_WITH_AGENT_STATUSES = ("handed over", "running")
+WAITING_FOR_AGENT: Final = "waiting for an agent"
+WAITING_FOR_RETRY: Final = "waiting for a retry"
+_OPEN_STATUSES = (*_WITH_AGENT_STATUSES, WAITING_FOR_RETRY)
 
 
-def as_of(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
+def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
     """`root`, in which what is with an agent that is not among the names `alive` waits for it, and what is not due
     `now` for its time: each says so in `detail`."""
     due = root.due if root.due and root.due > now else None
     if root.kind == "attempt" and due:
-        return root.model_copy(update={"status": RETRY, "started_at": None})
-    children = tuple(as_of(child, now, alive) for child in root.children)
-    if root.kind == "task" and root.status in _OUT and root.agent not in alive:
-        left = tuple(each.model_copy(update={"status": AGENT}) if each.status in _LEFT else each for each in children)
+        return root.model_copy(update={"status": WAITING_FOR_RETRY, "started_at": None})
+    children = tuple(at_time(child, now, alive) for child in root.children)
+    if root.kind == "task" and root.status in _WITH_AGENT_STATUSES and root.agent not in alive:
+        left = tuple(
+            each.model_copy(update={"status": WAITING_FOR_AGENT}) if each.status in _OPEN_STATUSES else each
+            for each in children
+        )
         why = f"waiting for an agent named {root.agent}: none is alive"
-        return root.model_copy(update={"status": AGENT, "detail": why, "children": left})
+        return root.model_copy(update={"status": WAITING_FOR_AGENT, "detail": why, "children": left})
     if due:
         why = f"waiting for attempt {root.attempt}, at {due.astimezone(UTC):%H:%M:%S} UTC"
-        return root.model_copy(update={"status": RETRY, "detail": why, "children": children})
+        return root.model_copy(update={"status": WAITING_FOR_RETRY, "detail": why, "children": children})
     same = all(map(is_, children, root.children))  # as nearly always, and a page is told of it again and again
     return root if same else root.model_copy(update={"children": children})
 
 
-def awaited(root: TraceNode) -> Iterator[TraceNode]:
-    """The tasks of which `as_of` says that no agent is alive who could do them."""
-    if root.kind == "task" and root.status == AGENT:
+def tasks_without_agent(root: TraceNode) -> Iterator[TraceNode]:
+    """The tasks of which `at_time` says that no agent is alive who could do them."""
+    if root.kind == "task" and root.status == WAITING_FOR_AGENT:
         yield root
     for child in root.children:
-        yield from awaited(child)
+        yield from tasks_without_agent(child)

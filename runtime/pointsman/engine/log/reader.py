@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from itertools import islice
 from typing import TypeVar
 
-from pointsman.errors import BusUnavailable, NotFound, UnknownEventType
+from pointsman.errors import BusUnavailable, NotFound, UnknownEventTypeError
 from pointsman.ports.bus import Bus, Stored, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
@@ -44,12 +44,12 @@ def commit_of(stored: Stored) -> Commit:
     """The commit a log message holds.
 
     Raises:
-        UnknownEventType: another type or version than this release writes. A log is never half understood.
-        UndecodableEvent: headers or body cannot be read.
+        UnknownEventTypeError: another type or version than this release writes. A log is never half understood.
+        UndecodableEventError: headers or body cannot be read.
     """
     envelope, body = decode(stored.headers, stored.body)
     if envelope is not None and envelope.type != Commit.event_type:
-        raise UnknownEventType(
+        raise UnknownEventTypeError(
             f"message {stored.sequence} on {stored.subject} has type {envelope.type!r}; this release reads "
             f"{Commit.event_type!r}; use the release of Pointsman that wrote it"
         )
@@ -72,7 +72,7 @@ async def entries_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry
     """Every entry of the workflow's log, in order. Raises `NotFound` when it has none."""
     entries = [
         entry
-        async for stored in bus.read("log", subjects.log_anywhere(workflow))
+        async for stored in bus.read("log", subjects.workflow_log(workflow))
         for entry in commit_of(stored).entries
     ]
     if not entries:
@@ -82,7 +82,7 @@ async def entries_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry
 
 async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit]:
     """The workflow's team and its newest commit. Raises `NotFound` when it has no log."""
-    stored = await bus.last("log", subjects.log_anywhere(workflow))
+    stored = await bus.last("log", subjects.workflow_log(workflow))
     if stored is None:
         raise _not_found(subjects, workflow)
     return team_of(stored.subject), commit_of(stored)

@@ -14,15 +14,15 @@ from pointsman.core.model.inputs import (
     ResultReceived,
     TimerFired,
 )
-from pointsman.core.tasks.child_workflow import request_of
+from pointsman.core.tasks.child_workflow import child_request
 from pointsman.engine.log.reader import closeable
 from pointsman.engine.process.handoff_codec import read_handoff
 from pointsman.ports.bus import Bus, Stored
 from pointsman.telemetry import parse_traceparent, reserve
 from pointsman_schemas.envelope import Envelope, decode
-from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
+from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
-from pointsman_schemas.ids import child_id_for, digest_of, workflow_id_for
+from pointsman_schemas.ids import child_id_for, stable_digest, workflow_id_for
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
@@ -56,10 +56,10 @@ def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived 
         _check_reply_to(request.reply_to, namespace)
     except ContractError as error:
         # What is corrected may be an attribute, so the same body with other headers is another request.
-        digest = digest_of(str(error).encode("utf-8", "replace") + stored.body)
+        digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
         admission = _admission(stored, team, envelope, None, digest)
         return RequestRefused(admission, AttemptError(kind=error.kind, message=str(error)))
-    return RequestReceived(_admission(stored, team, envelope, request, digest_of(body)), request)
+    return RequestReceived(_admission(stored, team, envelope, request, stable_digest(body)), request)
 
 
 def read_child(stored: Stored, team: Team, subjects: Subjects, now: datetime) -> RequestReceived | RequestRefused:
@@ -86,7 +86,7 @@ def read_child(stored: Stored, team: Team, subjects: Subjects, now: datetime) ->
         ),
         depth=handoff.depth + 1,
     )
-    request = request_of(handoff, team, now)
+    request = child_request(handoff, team, now)
     return RequestReceived(admission, request) if isinstance(request, Request) else RequestRefused(admission, request)
 
 
@@ -201,7 +201,7 @@ def read_inbox(stored: Stored, address: InboxAddress) -> ResultReceived | Contro
             said = (result.workflow_id, result.task_id, result.attempt, result.agent)
             addressed = (address.workflow, address.task, address.attempt, address.agent)
             if said != addressed:
-                raise UndecodableEvent(
+                raise UndecodableEventError(
                     f"the result speaks of workflow, task, attempt, agent {said}; its subject of {addressed}; "
                     "publish on the handoff's return_to"
                 )
@@ -231,4 +231,6 @@ def unreadable_result(stored: Stored, address: InboxAddress, error: ContractErro
 
 def _expect(envelope: Envelope | None, event_type: str) -> None:
     if envelope is not None and envelope.type != event_type:
-        raise UnknownEventType(f"the event's type is {envelope.type[:200]!r}; expected {event_type!r} on this subject")
+        raise UnknownEventTypeError(
+            f"the event's type is {envelope.type[:200]!r}; expected {event_type!r} on this subject"
+        )

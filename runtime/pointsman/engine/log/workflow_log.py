@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from pointsman.core.evolve import apply
-from pointsman.core.model.state import State, changed, from_snapshot, to_snapshot
-from pointsman.core.replay.decision_context import Agents
+from pointsman.core.evolve import apply_commit
+from pointsman.core.model.state import State, copy_with, from_snapshot, to_snapshot
+from pointsman.core.replay.decision_context import AgentCards
 from pointsman.engine.log.reader import commit_of, is_imported
-from pointsman.errors import ContractError, InvariantError, OversizeEvent, PeerError, describe_error
+from pointsman.errors import ContractError, InvariantError, OversizeEventError, PeerError, describe_error
 from pointsman.ports.bus import Bus, Stored
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import parse_traceparent
 from pointsman.telemetry.trace_context import traceparent
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.log import Commit, Entry, Grounds
+from pointsman_schemas.log import Commit, Entry, RecordedContext
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -67,7 +67,7 @@ class Head:
     sequence: int = 0
     snapshot_sequence: int | None = None
     others: bool = False
-    agents: Agents | None = None
+    agents: AgentCards | None = None
 
 
 class WorkflowLog:
@@ -123,25 +123,26 @@ class WorkflowLog:
         entries: Sequence[Entry],
         state: State,
         cause: str,
-        grounds: Grounds | None = None,
+        grounds: RecordedContext | None = None,
         meanwhile: Callable[[State], object] = lambda _: None,
     ) -> Head:
         """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause` and decided
-        upon `grounds`. What can be done for the state it leads to while the broker stores it, `meanwhile` does.
+        upon `decision_context`. What can be done for the state it leads to while the broker stores it, `meanwhile`
+        does.
 
         Raises:
             Conflict: somebody else has written since `head`. Nothing was stored: load, decide again.
             UnknownOutcome: it may have been stored. Load, decide again.
-            OversizeEvent: the entries do not fit into one message.
+            OversizeEventError: the entries do not fit into one message.
         """
         number = state.commits + 1
-        committed = changed(state, commits=number)
+        committed = copy_with(state, commits=number)
         plain = Commit(
             number=number,
             entries=tuple(entries),
             snapshot_sequence=head.snapshot_sequence,
-            waiting=tuple(state.approvals),
-            grounds=grounds,
+            pending_approvals=tuple(state.approvals),
+            decision_context=grounds,
         )
         due = number % (SNAPSHOT_EVERY << (len(committed.tasks) // _LARGE).bit_length()) == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
@@ -166,10 +167,10 @@ class WorkflowLog:
                 sequence = await storing
             finally:
                 storing.close()
-        except OversizeEvent:
+        except OversizeEventError:
             # Without this snapshot a log is only slower to load; what a commit rests on is for `replay` alone.
-            for leaner in (plain, plain.model_copy(update={"grounds": None})):
-                with suppress(OversizeEvent):
+            for leaner in (plain, plain.model_copy(update={"decision_context": None})):
+                with suppress(OversizeEventError):
                     sequence = await self._bus.publish(subject, dump(leaner), headers, expect=head.sequence)
                     commit = leaner
                     break
@@ -196,15 +197,19 @@ class WorkflowLog:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
                 agents = _agents(Head(), commit)  # what was named before may have changed in what is missing
                 return Head(from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=agents)
-            state = apply(head.state, commit)
+            state = apply_commit(head.state, commit)
         except (InvariantError, ValidationError) as error:
             raise _damaged(stored, error) from None
         snapshot = stored.sequence if commit.snapshot is not None else head.snapshot_sequence
         return Head(state, stored.sequence, snapshot, agents=_agents(head, commit))
 
 
-def _agents(before: Head, commit: Commit) -> Agents | None:
-    return commit.grounds.agents if commit.grounds and commit.grounds.agents is not None else before.agents
+def _agents(before: Head, commit: Commit) -> AgentCards | None:
+    return (
+        commit.decision_context.agents
+        if commit.decision_context and commit.decision_context.agents is not None
+        else before.agents
+    )
 
 
 def _damaged(stored: Stored, error: Exception) -> DamagedLog:

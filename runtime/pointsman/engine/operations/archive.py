@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from pydantic import AwareDatetime, ValidationError
 
-from pointsman.core.views.trace import children_of
+from pointsman.core.views.trace import child_workflows
 from pointsman.engine.log.reader import IMPORTED, newest_commit
 from pointsman.errors import ConfigurationError, Conflict, ContractError, NotFound, PointsmanError
 from pointsman.ports.bus import Bus, Stored, StreamKind
@@ -81,11 +81,11 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     ns = subjects.namespace
     wanted: tuple[tuple[StreamKind, str], ...] = (
         ("log", subjects.log(team, workflow)),
-        ("log", subjects.events_of(workflow)),
+        ("log", subjects.workflow_events(workflow)),
         ("log", subjects.outcome(team, workflow)),
         ("handoffs", f"{ns}.handoff.*.{workflow}.>"),
         ("work", f"{ns}.inbox.{team}.{workflow}.>"),
-        ("dead", subjects.dead_letters_of(workflow=workflow)),
+        ("dead", subjects.dead_letters_for(workflow=workflow)),
     )
     records = [_record(stream, stored) for stream, subject in wanted async for stored in bus.read(stream, subject)]
     found = Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
@@ -103,7 +103,7 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
         AlreadyThere: a workflow of one of the ids has a log here. Nothing was stored.
     """
     for each in tree(archive):
-        if await bus.last("log", subjects.log_anywhere(each.workflow_id)) is not None:
+        if await bus.last("log", subjects.workflow_log(each.workflow_id)) is not None:
             raise _there(each, subjects)
     return sum([await _import(bus, subjects, each) for each in tree(archive)])
 
@@ -156,7 +156,7 @@ async def _import(bus: Bus, subjects: Subjects, archive: Archive) -> int:
 
 def _children_of(archive: Archive) -> Sequence[str]:
     try:
-        return children_of([entry for commit in commits_of(archive) for entry in commit.entries])
+        return child_workflows([entry for commit in commits_of(archive) for entry in commit.entries])
     except (ContractError, ValueError):  # a log that cannot be read, or lost its beginning, does not say
         return ()
 

@@ -27,14 +27,14 @@ from pointsman.engine.log.reader import closeable, commit_of, newest_commit, sta
 from pointsman.engine.log.requests import workflow_of
 from pointsman.engine.process.dead_lettering import home_of
 from pointsman.engine.process.retrying import publish
-from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEvent
+from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEventError
 from pointsman.ports.bus import Bus, Stored
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, DeadLetter, Request
-from pointsman_schemas.ids import derived_id, workflow_id_for
+from pointsman_schemas.ids import derive_id, workflow_id_for
 from pointsman_schemas.log import TaskReopened, WorkflowEnded
-from pointsman_schemas.strict_json import compact, dump, parse, parse_json
+from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["TOGETHER", "DeadLetters", "Letter", "NotReplayable", "Replay", "letter_of"]
@@ -61,11 +61,13 @@ class Letter:
 
     @property
     def body(self) -> bytes:
-        """The original event's body. Raises `UndecodableEvent` when the letter does not hold base64."""
+        """The original event's body. Raises `UndecodableEventError` when the letter does not hold base64."""
         try:
             return base64.b64decode(self.content.body, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise UndecodableEvent(f"dead letter {self.content.id} does not hold its body in base64: {error}") from None
+            raise UndecodableEventError(
+                f"dead letter {self.content.id} does not hold its body in base64: {error}"
+            ) from None
 
     @property
     def decoded(self) -> JsonValue:
@@ -121,7 +123,7 @@ class DeadLetters:
 
     async def get(self, name: str) -> Letter:
         """The letter called `name`. Raises `NotFound`."""
-        stored = await self._bus.last("dead", self._subjects.dead_letters_of(name=name))
+        stored = await self._bus.last("dead", self._subjects.dead_letters_for(name=name))
         if stored is None or not stored.body:
             raise NotFound(
                 f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
@@ -180,7 +182,7 @@ class DeadLetters:
         `task` is not there, it is not sent.
         """
         workflow = _workflow(content)
-        started = await started_of(self._bus, self._subjects, self._subjects.log_anywhere(workflow))
+        started = await started_of(self._bus, self._subjects, self._subjects.workflow_log(workflow))
         if started.input == "":
             raise NotReplayable(
                 f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
@@ -220,7 +222,7 @@ class DeadLetters:
                 f"dead letter {content.id} names no task; `pointsman dead replay --as-new` sends the "
                 f"request of workflow {workflow} again"
             )
-        name = derived_id("replay", content.id)
+        name = derive_id("replay", content.id)
         control = Control(action="replay", task_id=content.task_id, by="a replay", reason=f"dead letter {content.id}")
         envelope = Envelope(
             id=name,
@@ -259,7 +261,7 @@ class DeadLetters:
     async def _publish_event(self, letter: Letter) -> str:
         workflow = _workflow(letter.content)
         await self._team_of_running(letter.content, workflow)
-        event_id = derived_id("replay", letter.content.id)
+        event_id = derive_id("replay", letter.content.id)
         headers, body = _under_id(letter.content.headers, await self._whole_body(letter), event_id)
         await publish(self._bus, letter.content.subject, body, headers, message_id=event_id)
         return workflow
@@ -284,7 +286,7 @@ class DeadLetters:
         return team
 
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[Letter]:
-        async for stored in self._bus.read("dead", self._subjects.dead_letters_of(origin=origin, workflow=workflow)):
+        async for stored in self._bus.read("dead", self._subjects.dead_letters_for(origin=origin, workflow=workflow)):
             if stored.body:
                 with suppress(ContractError):  # somebody else's
                     yield letter_of(stored)
@@ -313,7 +315,7 @@ def _workflow(content: DeadLetter) -> str:
 
 
 def _request_id(content: DeadLetter) -> str:
-    return "replay-" + derived_id("replay", content.id)
+    return "replay-" + derive_id("replay", content.id)
 
 
 def _under_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[dict[str, str], bytes]:
@@ -331,5 +333,5 @@ def _under_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[d
         except ContractError:
             return kept, body
         if isinstance(event, dict):
-            return kept, compact({**event, "id": event_id})
+            return kept, compact_json({**event, "id": event_id})
     return kept, body

@@ -10,7 +10,7 @@ from pointsman.engine.log.reader import side_by_side
 from pointsman.engine.log.requests import lately, request_for, workflow_of
 from pointsman.ports.bus import Bus, Stored
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.errors import ContractError, InvalidToken
+from pointsman_schemas.errors import ContractError, InvalidTokenError
 from pointsman_schemas.events import Control
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse
@@ -50,7 +50,7 @@ async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:
     """The teams that were sent a request."""
     teams: list[str] = []
     for subject in await bus.subjects("work", subjects.requests):
-        with suppress(InvalidToken):  # no team may have such a name
+        with suppress(InvalidTokenError):  # no team may have such a name
             teams.append(token(subject.rpartition(".")[2], "team"))
     return teams
 
@@ -78,7 +78,7 @@ async def _left(bus: Bus, team: str) -> int | None:
 async def _look(bus: Bus, subjects: Subjects, team: str, workflow: str, request: Stored) -> Unadmitted | None:
     if await bus.last("log", subjects.log(team, workflow)) is not None:
         return None
-    said = await bus.last("work", subjects.controls_of(team, workflow))
+    said = await bus.last("work", subjects.workflow_controls(team, workflow))
     return Unadmitted(workflow, team, request, said is not None and _cancels(said))
 
 

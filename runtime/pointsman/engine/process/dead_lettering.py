@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from hashlib import sha256
 
-from pointsman.errors import Conflict, OversizeEvent
+from pointsman.errors import Conflict, OversizeEventError
 from pointsman.ports.bus import Bus, Stored, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import metrics, semconv
@@ -65,7 +65,7 @@ async def bury(
         time=letter.at,
         subject=workflow,
     )
-    await store_letter(bus, subjects.dead(origin, workflow, name), letter, encode(envelope))
+    await store_letter(bus, subjects.dead_letter(origin, workflow, name), letter, encode(envelope))
     return letter
 
 
@@ -88,7 +88,7 @@ async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapp
     try:
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)
-        except OversizeEvent:
+        except OversizeEventError:
             await bus.publish(subject, dump(_truncated(letter, bus.max_body)), headers, expect=0)
     except Conflict:
         return  # stored, and counted, before a crash

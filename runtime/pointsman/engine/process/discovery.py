@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pointsman.authoring.agent import Agent
 from pointsman.errors import ConfigurationError, describe_error
-from pointsman_schemas.ids import derived_id
+from pointsman_schemas.ids import derive_id
 
 __all__ = ["GROUP", "installed_agents", "load", "load_agents"]
 
@@ -77,7 +77,7 @@ def _from_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}; give a path to a Python file, or `module:name`")
-    name = f"pointsman_file_{path.stem}_{derived_id(str(path), length=8)}"
+    name = f"pointsman_file_{path.stem}_{derive_id(str(path), length=8)}"
     if name in sys.modules:
         return sys.modules[name]
     folder = str(path.parent)

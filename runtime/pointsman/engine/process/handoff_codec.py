@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pointsman.ports.bus import Stored
 from pointsman_schemas.envelope import Envelope, decode
-from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
+from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse
@@ -27,9 +27,9 @@ def read_handoff(message: Stored, subjects: Subjects) -> tuple[Envelope, Handoff
     address = subjects.parse_handoff(message.subject)
     envelope, data = decode(message.headers, message.body)
     if envelope is None:
-        raise UndecodableEvent(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
+        raise UndecodableEventError(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
     if envelope.type != Handoff.event_type:
-        raise UnknownEventType(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
+        raise UnknownEventTypeError(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
     handoff = parse(Handoff, data)
     said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     if said != (address.agent, address.workflow, address.task, address.attempt):

@@ -11,7 +11,7 @@ from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.ids import digest_of
+from pointsman_schemas.ids import stable_digest
 from pointsman_schemas.strict_json import dump
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
     return AgentCard(
         name=team.name,
-        version=digest_of(dump(definition)),
+        version=stable_digest(dump(definition)),
         description=team.description or f"The team {team.name}",
         skills=team.skills,
         timeout=team.limits.deadline,

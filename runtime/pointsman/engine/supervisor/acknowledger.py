@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from pointsman.core.completion.caller_messages import not_served
+from pointsman.core.completion.caller_messages import generic_failure
 from pointsman.core.model.inputs import ControlReceived
 from pointsman.core.model.state import State
-from pointsman.core.tasks.child_workflow import FROM_PARENT
+from pointsman.core.tasks.child_workflow import PARENT_CONTROL
 from pointsman.engine.log.workflow_log import DamagedLog, WorkflowLog
 from pointsman.engine.process.dead_lettering import bury
 from pointsman.engine.supervisor.inbound import Arrival
@@ -52,7 +52,7 @@ class Settler:
 
     async def bury_strangers(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{FROM_PARENT}":
+            if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{PARENT_CONTROL}":
                 # Its child is about to begin, or will look for this when it does.
                 await (arrival.delivery.nak(1.0) if arrival.delivery.delivered < _PATIENCE else arrival.delivery.ack())
                 continue
@@ -108,7 +108,7 @@ class Settler:
             workflow_id=workflow,
             team=self._team,
             status="failed",
-            answer=not_served(workflow),
+            answer=generic_failure(workflow),
             reason=reason,
             correlation_id=correlation_id or workflow,
             trace_id=trace_id,

@@ -69,7 +69,7 @@ class Loads:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" if in_review(before, entry.task_id):
                     pass  # its agent had answered when the judge was asked
-                case "task_succeeded" | "review_asked":
+                case "task_succeeded" | "review_requested":
                     self._answered(entry.result)
                     self._count(entry.result.agent, -1)
                 case "attempt_failed" if entry.result is not None:
@@ -89,7 +89,7 @@ class Loads:
 
     def _count(self, agent: str, more: int) -> None:
         if (load := self._known.get(agent)) is not None:
-            self._known[agent] = replace(load, ahead=max(load.ahead + more, 0))
+            self._known[agent] = replace(load, queued=max(load.queued + more, 0))
 
     def _answered(self, result: Result) -> None:
         """A failure says nothing of how long the work takes: who fails at once would be the quickest."""

@@ -15,13 +15,13 @@ from pointsman.core.decision import Probe
 from pointsman.core.model.agent_health import (
     Circuit,
     Circuits,
-    blames,
-    closed,
-    opened,
-    probe_name,
-    probed,
-    released,
-    unwell,
+    close_circuit,
+    is_agent_fault,
+    open_circuit,
+    open_circuits,
+    probe_id,
+    release_probe,
+    start_probe,
 )
 from pointsman.core.model.state import State, in_review
 from pointsman.engine.operations.circuits import CIRCUITS, read_circuits
@@ -92,13 +92,13 @@ class SharedCircuits:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" | "task_abandoned" if in_review(before, entry.task_id):
                     pass  # its agent had answered when the judge was asked
-                case "task_succeeded" | "review_asked":
+                case "task_succeeded" | "review_requested":
                     self._succeeded(entry.result.agent)
                 case "attempt_failed" | "task_abandoned":
                     task = before.tasks.get(entry.task_id) if before is not None else None
                     if task is not None and task.attempt:
-                        blamed = entry.kind == "attempt_failed" and blames(entry.error)
-                        probe = probe_name(workflow_id, task.id, task.attempt)
+                        blamed = entry.kind == "attempt_failed" and is_agent_fault(entry.error)
+                        probe = probe_id(workflow_id, task.id, task.attempt)
                         self._ended(task.agent, f"{workflow_id}/{task.id}", probe, blamed=blamed)
                 case _:
                     pass
@@ -106,7 +106,7 @@ class SharedCircuits:
     def _succeeded(self, agent: str) -> None:
         self._failing.pop(agent, None)
         if agent in self.open:
-            self._changes.put_nowait(lambda known: closed(known, agent))
+            self._changes.put_nowait(lambda known: close_circuit(known, agent))
 
     def _ended(self, agent: str, task: str, probe: str, *, blamed: bool) -> None:
         if agent in self.open:
@@ -119,21 +119,21 @@ class SharedCircuits:
 
     def _opened(self, known: Circuits, agent: str) -> Circuits:
         self._failing.pop(agent, None)  # here, whoever opens it: it may be closed again before it is heard of
-        return known if agent in known.agents else opened(known, agent, self._clock.now(), self._seconds)
+        return known if agent in known.agents else open_circuit(known, agent, self._clock.now(), self._seconds)
 
     def _probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
         circuit = known.agents.get(agent)
         if circuit is None or circuit.probe != probe:
             return known  # it was sent before the circuit opened, and tells nothing new
         now = self._clock.now()
-        return opened(known, agent, now, self._seconds) if blamed else released(known, agent, now)
+        return open_circuit(known, agent, now, self._seconds) if blamed else release_probe(known, agent, now)
 
     async def _claim(self, agent: str, probe: Probe, now: datetime) -> bool:
         lost = False
 
         def claim(known: Circuits) -> Circuits:
             nonlocal lost
-            claimed = probed(known, agent, now, probe.name, probe.until)
+            claimed = start_probe(known, agent, now, probe.name, probe.until)
             lost = claimed is None
             return known if claimed is None else claimed
 
@@ -165,7 +165,7 @@ class SharedCircuits:
             await self._clock.sleep(_EVERY)
 
     def _show_as_of(self, alive: Collection[str]) -> None:
-        alarms = unwell(self.open, alive, self._clock.now())
+        alarms = open_circuits(self.open, alive, self._clock.now())
         for agent in self.open:
             about = {semconv.AGENT_NAME: agent}
             if agent in alive:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pointsman.core.decide import consider
-from pointsman.core.model.inputs import Circumstances
-from pointsman.core.model.state import State, changed
-from pointsman.core.replay.decision_context import Agents, grounds, kept
+from pointsman.core.decide import make_decision
+from pointsman.core.model.inputs import DecisionContext
+from pointsman.core.model.state import State, copy_with
+from pointsman.core.replay.decision_context import AgentCards, record_context, summarize_cards
 from pointsman.engine.log.workflow_log import Head, WorkflowLog
 from pointsman.engine.process.fault_injection import passed
 from pointsman.engine.supervisor.agent_load import Loads
@@ -17,7 +17,7 @@ from pointsman.engine.supervisor.circuit_breaker import SharedCircuits
 from pointsman.engine.supervisor.inbound import Arrival, cut_down
 from pointsman.engine.supervisor.outbox_publisher import Ready
 from pointsman.engine.supervisor.stream_integrity import LogWatch
-from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEvent, UnknownOutcome
+from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEventError, UnknownOutcome
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger, metrics, semconv
@@ -65,17 +65,17 @@ class Committer:
         self._circuits = circuits
         self._loads = loads
         self._prepare = prepare
-        self._alive: tuple[tuple[AgentCard, ...], Agents] = ((), ())
+        self._alive: tuple[tuple[AgentCard, ...], AgentCards] = ((), ())
 
     async def commit(self, workflow: str, head: Head, arrivals: Sequence[Arrival]) -> Committed:
         raced = False
         for _ in range(_RACES):
             cards = tuple(await self._bus.registry.cards())
             now, bound = self._clock.now(), self._bus.max_body
-            around = Circumstances(now, cards, self._circuits.open, bound, self._loads.known)
+            around = DecisionContext(now, cards, self._circuits.open, bound, self._loads.known)
             inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
-            draft = consider(head.state, inputs, around)
-            entries, state = tuple(draft.entries), draft.state
+            draft = make_decision(head.state, inputs, around)
+            entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
                 if head.state is not None and head.state.ended:
                     return Committed(head, raced=raced)  # nothing follows
@@ -86,12 +86,12 @@ class Committer:
                     return Committed(head, raced=raced)
                 head, raced = newer, True
                 continue
-            if draft.compared and await self._loads.look(draft.compared):
+            if draft.loads_consulted and await self._loads.look(draft.loads_consulted):
                 continue  # it was chosen by what was not known, or not so well
             if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
                 continue  # another supervisor was faster
             alive = self._kept(cards)
-            given = grounds(draft, alive if alive != head.agents else None)
+            given = record_context(draft, alive if alive != head.agents else None)
             self._loads.decided(entries)  # whose change is no ground of what was decided
             owed: list[Ready] = []
 
@@ -107,11 +107,11 @@ class Committer:
                 if isinstance(error, UnknownOutcome):
                     await self._clock.sleep(_UNKNOWN)
                 after = await self._reload(workflow, head, error)
-                if isinstance(error, Conflict) or after.state != changed(state, commits=state.commits + 1):
+                if isinstance(error, Conflict) or after.state != copy_with(state, commits=state.commits + 1):
                     head = after
                     continue
                 # It was stored, and is ours.
-            except OversizeEvent as error:
+            except OversizeEventError as error:
                 if len(arrivals) == 1:
                     cut_down(arrivals[0], error)
                     continue
@@ -127,9 +127,9 @@ class Committer:
             return Committed(after, entries, owed, raced)
         raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
 
-    def _kept(self, cards: tuple[AgentCard, ...]) -> Agents:
+    def _kept(self, cards: tuple[AgentCard, ...]) -> AgentCards:
         if cards is not self._alive[0]:  # one comparison for each change of the registry, which a heartbeat is, too
-            self._alive = cards, self._alive[1] if cards == self._alive[0] else kept(cards)
+            self._alive = cards, self._alive[1] if cards == self._alive[0] else summarize_cards(cards)
         return self._alive[1]
 
     async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pointsman.core.model.inputs import ControlReceived, RequestReceived, RequestRefused, TimerFired
-from pointsman.core.tasks.child_workflow import FROM_PARENT
+from pointsman.core.tasks.child_workflow import PARENT_CONTROL
 from pointsman.engine.log.requests import read_child, read_inbox, read_request, request_for, unreadable_result
 from pointsman.engine.supervisor.inbound import Arrival, cancels
 from pointsman.errors import ContractError
@@ -104,6 +104,6 @@ class Receiver:
         for arrival in arrivals:
             if not isinstance(arrival.input, RequestReceived) or arrival.input.admission.parent is None:
                 continue
-            subject = self._subjects.control(self._team.name, workflow, FROM_PARENT)
+            subject = self._subjects.control(self._team.name, workflow, PARENT_CONTROL)
             if (said := await self._bus.last("work", subject)) is not None:
                 arrival.also = (read_inbox(said, self._subjects.parse_inbox(subject)),)

@@ -126,7 +126,7 @@ class SupervisorEngine:
         if (card := await begin(self._begin, self._bus, self._clock, stop)) is None:
             return
         name, (requests, inbox, handoffs) = self._team.name, self._consumers.values()
-        ended = self._subjects.outcomes_of(name)
+        ended = self._subjects.team_outcomes(name)
         async with (
             await self._bus.listen(ended, self._heard_outcome),
             asyncio.TaskGroup() as turns,
@@ -167,10 +167,10 @@ class SupervisorEngine:
         await self._bus.set_up()
         await self._clock.set(self._bus)
         name, subjects = self._team.name, self._subjects
-        inputs, tasks = subjects.inbox_of(name), consumer_name(name)
+        inputs, tasks = subjects.team_inbox(name), consumer_name(name)
         await self._open(f"request-{name}", "work", subjects.request(name), ranked=True)
         await self._open(f"inbox-{name}", "work", inputs, ranked=True)
-        await self._open(tasks, "handoffs", subjects.handoffs_of(name))
+        await self._open(tasks, "handoffs", subjects.agent_handoffs(name))
         cards = await self._bus.registry.cards()
         if any(card.name == name and not card.team for card in cards):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
@@ -179,7 +179,7 @@ class SupervisorEngine:
         await self._look_for_losses()
         await self._circuits.load()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
-        if absent := sorted(set(self._team.needs()) - {each.name for each in cards}):
+        if absent := sorted(set(self._team.required_agents()) - {each.name for each in cards}):
             hint = "their tasks wait for them; `pointsman worker module:name` starts one"
             _log.info("agents_not_seen_yet", team=name, agents=absent, hint=hint)
         return team_card(self._team, self._clock.now(), self.instance)

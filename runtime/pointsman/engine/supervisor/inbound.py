@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pointsman.core.model.inputs import (
-    EARLY,
+    CLOCK_SKEW,
     ControlReceived,
     Input,
     RequestReceived,
@@ -16,8 +16,8 @@ from pointsman.core.model.inputs import (
     TimerFired,
 )
 from pointsman.core.model.state import State
-from pointsman.core.tasks.child_workflow import FROM_PARENT
-from pointsman.errors import InvariantError, OversizeEvent
+from pointsman.core.tasks.child_workflow import PARENT_CONTROL
+from pointsman.errors import InvariantError, OversizeEventError
 from pointsman.ports.bus import Delivery
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import Entry
@@ -59,13 +59,13 @@ def taken_id(state: State, each: Input) -> AttemptError | None:
 
 def cancels(workflow: str, received: ControlReceived) -> bool:
     """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
-    return received.control.action == "cancel" and received.event_id != f"{workflow}-{FROM_PARENT}"
+    return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
 def too_early(state: State, arrivals: Iterable[Arrival], now: Callable[[], datetime]) -> bool:
     """Whether the armed timer has fired long before its time."""
     fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
-    return fired and state.timer_due is not None and state.timer_due - now() > EARLY
+    return fired and state.timer_due is not None and state.timer_due - now() > CLOCK_SKEW
 
 
 def are_new(arrivals: Iterable[Arrival], entries: Iterable[Entry]) -> bool:
@@ -74,7 +74,7 @@ def are_new(arrivals: Iterable[Arrival], entries: Iterable[Entry]) -> bool:
     return all(arrival.event_id in committed for arrival in arrivals)
 
 
-def cut_down(arrival: Arrival, error: OversizeEvent) -> None:
+def cut_down(arrival: Arrival, error: OversizeEventError) -> None:
     """What the bus could carry but a log entry around it cannot is refused for its size."""
     failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
     match arrival.input:

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pointsman.core.model.inputs import EARLY
+from pointsman.core.model.inputs import CLOCK_SKEW
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
-from pointsman.core.outbox import earlier_retry_schedule, outbox, retry_schedule
+from pointsman.core.outbox import legacy_retry_schedule, outbox, retry_schedule
 from pointsman.engine.log.reader import side_by_side
 from pointsman.engine.process.dead_lettering import store_letter
 from pointsman.engine.process.fault_injection import passed
 from pointsman.engine.process.handoff_codec import RESENT
 from pointsman.engine.supervisor.spans import log_ids
 from pointsman.engine.supervisor.stale_messages import ends, take_away
-from pointsman.errors import Conflict, OversizeEvent, PointsmanError
+from pointsman.errors import Conflict, OversizeEventError, PointsmanError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger, tracing
@@ -90,7 +90,7 @@ class Sender:
     async def broker_was_set(self) -> bool:
         """Whether the broker's clock is another one than it was: what waits for its time is to be sent by it again."""
         ahead = await self._bus.time() - self._clock.now()
-        if abs(ahead - self._ahead) <= EARLY:
+        if abs(ahead - self._ahead) <= CLOCK_SKEW:
             return False
         self._ahead = ahead
         hint = "deadlines are kept by the time that passes; processes that start now take the new time"
@@ -134,7 +134,7 @@ class Sender:
                     passed("supervisor.sent")
                 except Conflict:
                     there.append(each)
-                except OversizeEvent as error:
+                except OversizeEventError as error:
                     await self._fail_oversize(state, each.message, error)
                 except PointsmanError as error:
                     failure = failure or error
@@ -180,7 +180,7 @@ class Sender:
             )
         )
 
-    async def _fail_oversize(self, state: State, message: Message, error: OversizeEvent) -> None:
+    async def _fail_oversize(self, state: State, message: Message, error: OversizeEventError) -> None:
         """A handoff, or a team's result, that does not fit fails its attempt: a result says so, as from its agent."""
         failure = AttemptError(
             kind=ErrorKind.OVERSIZE, message=f"the {message.event.short_name()} was not sent: {error}"
@@ -231,7 +231,7 @@ class Sender:
             name(state, task, self._subjects)
             for task in handed
             if task.not_before is not None
-            for name in (retry_schedule, earlier_retry_schedule)
+            for name in (retry_schedule, legacy_retry_schedule)
         ]
         await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
         queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]

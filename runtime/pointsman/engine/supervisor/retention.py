@@ -167,14 +167,14 @@ class Trimmer:
     async def _has_logs(self, agent: str) -> bool:
         """Whether it is a team, and has begun what it was handed: that goes on though nobody waits for it any more."""
         if agent not in self._teams:
-            self._teams[agent] = await self._bus.last("log", self._subjects.logs_of(agent)) is not None
+            self._teams[agent] = await self._bus.last("log", self._subjects.team_logs(agent)) is not None
         return self._teams[agent]
 
     async def _end_of(self, workflow: str) -> datetime:
-        outcome = await self._bus.last("log", self._subjects.outcome_anywhere(workflow))
+        outcome = await self._bus.last("log", self._subjects.workflow_outcome(workflow))
         if outcome is not None and is_outcome(outcome):
             return outcome.at
-        newest = await self._bus.last("log", self._subjects.log_anywhere(workflow))
+        newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
         if newest is None or is_imported(newest):
             return _LONG_AGO
         try:

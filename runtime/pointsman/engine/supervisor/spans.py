@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache, partial
 
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.engine.log.reader import commit_of
@@ -77,7 +77,7 @@ class Spans:
         with suppress(PointsmanError):
             async for stored in self._bus.read("log", self._subjects.log(self._team, workflow)):
                 commit = commit_of(stored)
-                state = apply(state, commit)
+                state = apply_commit(state, commit)
                 history += commit.entries
                 envelope, _ = decode(stored.headers, stored.body)
                 causes = {envelope.causation_id if envelope else None}
@@ -136,10 +136,10 @@ def _eventful(state: State, entries: Iterable[Entry]) -> bool:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
                 task = state.tasks[entry.task_id]
-                if task.attempt > 1 or task.detoured or state.ignored:
+                if task.attempt > 1 or task.rerouted or state.ignored_events:
                     return True
             case "workflow_ended":
-                if state.revision > 1 or state.limit or state.rejections:
+                if state.revision > 1 or state.reached_limit or state.rejections:
                     return True
             case _:
                 pass
@@ -191,8 +191,11 @@ def _of_task(history: Iterable[Entry], task_id: str) -> Iterator[Happening]:
                     semconv.REASON: entry.reason,
                 }
                 yield Happening(semconv.HELD, entry.at, held)
-            case "task_dispatched" if entry.instead_of is not None:
-                stood: semconv.Attributes = {semconv.AGENT_NAME: entry.agent, "pointsman.instead_of": entry.instead_of}
+            case "task_dispatched" if entry.fallback_for is not None:
+                stood: semconv.Attributes = {
+                    semconv.AGENT_NAME: entry.agent,
+                    "pointsman.instead_of": entry.fallback_for,
+                }
                 yield Happening(semconv.STOOD_IN, entry.at, stood)
             case "task_reopened":
                 yield Happening(semconv.REOPENED, entry.at, {})

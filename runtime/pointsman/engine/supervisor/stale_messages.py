@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from pointsman.core.model.inputs import EARLY
+from pointsman.core.model.inputs import CLOCK_SKEW
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State
 from pointsman.engine.log.reader import is_outcome
@@ -44,14 +44,14 @@ def ends(there: Stored, state: State, headers: Mapping[str, str]) -> bool:
     id whose log is gone."""
     # The broker's clock may have been set back; and who could not read the log has ended it at another time.
     same = there.headers.get(_DECIDED) == headers[_DECIDED]
-    return is_outcome(there) and (same or there.at - state.started_at >= -EARLY)
+    return is_outcome(there) and (same or there.at - state.started_at >= -CLOCK_SKEW)
 
 
 async def _timer(bus: Bus, target: str, due: datetime) -> bool:
     # What stands there fired, unless it was stored before its time: then somebody else has put it there, and a workflow
     # that took it for its own wake-up would never get that.
     there = await bus.last("work", target)
-    if there is not None and due - there.at <= EARLY:
+    if there is not None and due - there.at <= CLOCK_SKEW:
         return False
     _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
     await bus.purge("work", target)

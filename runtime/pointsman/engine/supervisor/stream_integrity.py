@@ -22,7 +22,7 @@ from pointsman.ports.bus import Bus, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
+from pointsman_schemas.log import AttemptFailed, ReviewRequested, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
@@ -54,7 +54,7 @@ async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: f
         if cause is None:  # somebody else's
             return ()
         workflow, number = cause[1], int(cause[2])
-        stored = await bus.last("log", subjects.log_anywhere(workflow))
+        stored = await bus.last("log", subjects.workflow_log(workflow))
         held = commit_of(stored).number if stored else 0
     except ContractError:  # what cannot be read testifies to nothing
         return ()
@@ -69,8 +69,8 @@ async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: f
 async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence[str]:
     """The workflows of the team that have a log and no outcome, imported ones among them. No message is read: a team
     may have had a hundred thousand."""
-    logs = await bus.subjects("log", subjects.logs_of(team))
-    ended = {subject.rpartition(".")[2] for subject in await bus.subjects("log", subjects.outcomes_of(team))}
+    logs = await bus.subjects("log", subjects.team_logs(team))
+    ended = {subject.rpartition(".")[2] for subject in await bus.subjects("log", subjects.team_outcomes(team))}
     return tuple(workflow for log in logs if (workflow := log.rpartition(".")[2]) not in ended)
 
 
@@ -112,7 +112,7 @@ class LogWatch:
 
     async def _holds(self, sequence: int) -> bool:
         try:
-            newest = await self._bus.last("log", self._subjects.logs_of(self._team))
+            newest = await self._bus.last("log", self._subjects.team_logs(self._team))
         except BusUnavailable:
             return True  # not known to be gone
         return newest is not None and newest.sequence >= sequence
@@ -120,7 +120,7 @@ class LogWatch:
 
 async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
     """What was to be done and is gone from the work stream, as sentences."""
-    stored = await bus.last("log", subjects.logs_of(team))
+    stored = await bus.last("log", subjects.team_logs(team))
     if stored is None or clock.now() - stored.at > _WITNESS * kept_for("work", retention_days):
         return ()
     workflow = stored.subject.rpartition(".")[2]
@@ -129,7 +129,7 @@ async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, reten
     except ContractError:
         return ()
     for entry in entries:
-        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewAsked) and entry.result is not None:
+        if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewRequested) and entry.result is not None:
             subject = subjects.result(team, workflow, entry.result.agent, entry.task_id, entry.attempt)
             if await bus.last("work", subject) is None:
                 return (f"{workflow} has accepted {subject}, which {subjects.work_stream} does not hold: "

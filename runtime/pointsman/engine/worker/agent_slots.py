@@ -23,7 +23,7 @@ def desk_of(agent: Agent, instance: str, subjects: Subjects) -> Desk:
         instance,
         card.version,
         card.description,
-        subjects.handoffs_of(card.name),
+        subjects.agent_handoffs(card.name),
         {"role": card.role, "skills": ", ".join(card.skills)},
     )
     return Desk(agent, card.name, card.concurrency, service, subjects.source("agent", card.name))
@@ -45,7 +45,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.free.set()
-        self.service.left_running = self.left_running
+        self.service.orphaned_handlers = self.left_running
 
     def left_running(self) -> int:
         """How many threads and handlers of the agent were told to stop and still run."""

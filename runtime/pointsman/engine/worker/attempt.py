@@ -22,7 +22,7 @@ from pointsman.errors import (
     ContractError,
     ModelError,
     NeedsApproval,
-    NotJson,
+    NotJsonError,
     Refused,
     TaskError,
     describe_error,
@@ -31,14 +31,14 @@ from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman.util.threads import threads_left
 from pointsman_schemas.events import (
-    BEGUN,
-    LONGEST_WAIT,
-    ApprovalWanted,
+    ATTEMPT_STARTED,
+    MAX_RETRY_AFTER_S,
     AttemptError,
     ErrorKind,
     Handoff,
     Progress,
     Result,
+    ToolApprovalRequest,
     Usage,
 )
 from pointsman_schemas.strict_json import as_json_value
@@ -63,7 +63,7 @@ class _Ending:
     status: Literal["succeeded", "failed", "refused"]
     output: JsonValue = None
     error: AttemptError | None = None
-    approvals: tuple[ApprovalWanted, ...] = ()
+    approvals: tuple[ToolApprovalRequest, ...] = ()
 
 
 class Attempt:
@@ -106,7 +106,7 @@ class Attempt:
                 attempt=self.handoff.attempt,
                 agent=self._name,
                 kind="progress",
-                name=BEGUN,
+                name=ATTEMPT_STARTED,
                 message="at work",
                 started_at=self._began,
             )
@@ -220,7 +220,7 @@ class Attempt:
             if type(self._agent) is not FunctionAgent:  # which has written it as JSON, node by node, already
                 output = as_json_value(output)
             return _Ending("succeeded", output=output)
-        except NotJson as error:
+        except NotJsonError as error:
             cause = AttemptError(
                 kind=ErrorKind.INVALID_OUTPUT, message=f"the output of agent {self._name} is not JSON: {error}"
             )
@@ -265,5 +265,5 @@ class Attempt:
 
 def _cause(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
     if retry_after is not None:
-        retry_after = min(max(retry_after, 0.0), LONGEST_WAIT) if math.isfinite(retry_after) else None
+        retry_after = min(max(retry_after, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(retry_after) else None
     return AttemptError(kind=kind, message=describe_error(error), retryable=retryable, retry_after=retry_after)

@@ -156,7 +156,7 @@ class Worker:
                 desk.consumer = desk.consumer or await self._bus.consumer(
                     consumer_name(desk.name),
                     "handoffs",
-                    self._subjects.handoffs_of(desk.name),
+                    self._subjects.agent_handoffs(desk.name),
                     ack_wait=self._settings.ack_wait,
                     max_in_flight=desk.agent.card.max_in_flight,
                 )
@@ -266,7 +266,11 @@ class Worker:
         whichever is free."""
         cards = await self._bus.registry.cards()
         for own in (desk.agent.card for desk in self._desks):
-            others = [card for card in cards if card.name == own.name and card.schemas != own.schemas]
+            others = [
+                card
+                for card in cards
+                if card.name == own.name and card.input_output_schemas != own.input_output_schemas
+            ]
             if others:
                 _log.warning(
                     "agent_differs",
@@ -320,7 +324,7 @@ class Worker:
 
     def _cards(self) -> Sequence[AgentCard]:
         for desk in self._desks:
-            told = {"instance": self.instance, "started_at": self._began, "left_running": desk.left_running()}
+            told = {"instance": self.instance, "started_at": self._began, "orphaned_handlers": desk.left_running()}
             desk.announced = desk.agent.card.model_copy(update=told)
         return [desk.announced for desk in self._desks if desk.announced is not None]
 

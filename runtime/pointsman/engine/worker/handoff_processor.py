@@ -30,7 +30,7 @@ from pointsman.engine.worker.progress_publisher import BusReporter
 from pointsman.engine.worker.rate_limiter import BusMeters
 from pointsman.engine.worker.step_journal import BusJournal
 from pointsman.engine.worker.timeout_scheduler import Deadlines
-from pointsman.errors import ContractError, OversizeEvent, describe_error
+from pointsman.errors import ContractError, OversizeEventError, describe_error
 from pointsman.ports.bus import Bus, Delivery, Server
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -47,7 +47,7 @@ from pointsman.telemetry import (
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result
-from pointsman_schemas.ids import derived_id, span_id_for
+from pointsman_schemas.ids import derive_id, span_id_for
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -272,7 +272,7 @@ class Answerer:
         traceparent = here.traceparent if here else None
         headers = encode(
             Envelope(
-                id=derived_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
+                id=derive_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
                 type=Result.event_type,
                 source=desk.source,
                 time=result.ended_at,
@@ -287,7 +287,7 @@ class Answerer:
         body = dump(result)
         try:
             await store_first(self._bus, self._clock, handoff.return_to, body, headers)
-        except OversizeEvent:
+        except OversizeEventError:
             result = result.model_copy(
                 update={
                     "status": "failed",

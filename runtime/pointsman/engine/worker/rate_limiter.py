@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from pointsman.authoring.ports import Admission
-from pointsman.core.budget.token_bucket import Allowance, ModelLimits, give, take
+from pointsman.core.budget.token_bucket import BucketState, ModelLimits, acquire, release
 from pointsman.engine.process.retrying import insist
 from pointsman.engine.worker.executors import on_loop
 from pointsman.errors import Conflict, ModelError, PointsmanError, describe_error
@@ -24,7 +24,7 @@ from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model
 from pointsman.telemetry import get_logger
-from pointsman_schemas.ids import derived_id
+from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -41,7 +41,7 @@ _JITTER = 0.02  # seconds that those who wait for the same come apart
 class _Meter:
     subject: str
     limits: ModelLimits
-    known: Allowance | None = None
+    known: BucketState | None = None
     sequence: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -84,7 +84,7 @@ class BusMeters:
         limits = self._limits.get(f"{model.provider}:{model.name}") or self._limits.get(model.provider)
         if limits is None:
             return None
-        name = derived_id("limit", model.provider, model.name, model.account)
+        name = derive_id("limit", model.provider, model.name, model.account)
         if name not in self._meters:
             self._meters[name] = _Meter(self._subjects.limit(name), limits)
         return self._meters[name]
@@ -96,7 +96,7 @@ class BusMeters:
             until = now + timedelta(seconds=_LONGEST_CALL)
             wait = await self._change(
                 meter,
-                lambda known: take(known, meter.limits, now, call, tokens, until),  # noqa: B023  # it runs now
+                lambda known: acquire(known, meter.limits, now, call, tokens, until),  # noqa: B023  # it runs now
             )
             if wait is None:
                 return
@@ -115,7 +115,7 @@ class BusMeters:
         async def back() -> None:
             try:
                 await self._change(
-                    meter, lambda known: give(known, meter.limits, self._clock.now(), call, tokens, closed)
+                    meter, lambda known: release(known, meter.limits, self._clock.now(), call, tokens, closed)
                 )
             except PointsmanError as error:
                 _log.warning(
@@ -129,13 +129,13 @@ class BusMeters:
         self._giving.add(task)
         task.add_done_callback(self._giving.discard)
 
-    async def _change(self, meter: _Meter, change: Callable[[Allowance | None], Allowance | float]) -> float | None:
+    async def _change(self, meter: _Meter, change: Callable[[BucketState | None], BucketState | float]) -> float | None:
         """None once the change is stored; the seconds to wait when it says that it must wait."""
 
         async def once() -> float | None:
             while True:
                 wanted = change(meter.known)
-                if not isinstance(wanted, Allowance):
+                if not isinstance(wanted, BucketState):
                     if meter.sequence != await self._read(meter):
                         continue  # it was decided on what is no longer true
                     return wanted
@@ -154,7 +154,7 @@ class BusMeters:
         stored = await self._bus.last("limits", meter.subject)
         meter.sequence = stored.sequence if stored else 0
         try:
-            meter.known = Allowance.model_validate_json(stored.body) if stored else None
+            meter.known = BucketState.model_validate_json(stored.body) if stored else None
         except ValidationError:  # another release's: it is written anew
             meter.known = None
         return meter.sequence

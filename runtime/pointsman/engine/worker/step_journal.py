@@ -12,7 +12,7 @@ from pointsman.ports.bus import Bus, Stored
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Handoff, Step
-from pointsman_schemas.ids import derived_id
+from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
@@ -36,7 +36,7 @@ class BusJournal:
         self._correlation_id = correlation_id
         self._causation_id = causation_id
         self._clock = clock
-        self._fresh = fresh and not handoff.continues
+        self._fresh = fresh and not handoff.continued_attempts
         self._loop = asyncio.get_running_loop()
 
     async def recall(self) -> Mapping[str, Step]:
@@ -50,8 +50,8 @@ class BusJournal:
     async def _recall(self) -> dict[str, Step]:
         handoff = self._handoff
         steps: dict[str, Step] = {}
-        for attempt in (*handoff.continues, handoff.attempt):
-            filter = self._subjects.steps_of(handoff.workflow_id, handoff.task_id, attempt)
+        for attempt in (*handoff.continued_attempts, handoff.attempt):
+            filter = self._subjects.attempt_steps(handoff.workflow_id, handoff.task_id, attempt)
             steps |= {step.name: step async for stored in self._bus.read("work", filter) if (step := _step(stored))}
         return steps
 
@@ -67,7 +67,7 @@ class BusJournal:
     def _headers(self, step: Step) -> Mapping[str, str]:
         return encode(
             Envelope(
-                id=derived_id("step", step.workflow_id, step.task_id, str(step.attempt), step.name),
+                id=derive_id("step", step.workflow_id, step.task_id, str(step.attempt), step.name),
                 type=Step.event_type,
                 source=self._source,
                 time=step.at,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["Sources", "arguments", "missing", "required_of"]
 
@@ -119,7 +119,7 @@ def _shape(example: str) -> str:
 def _by_key(name: str, schema: Mapping[str, JsonValue], sources: Sources) -> Any:
     found = [value for data in sources.data if (value := _first(name, schema, data)) is not _ABSENT]
     if len(found) > 1 and all(isinstance(value, list) for value in found):
-        return list({compact(item): item for value in found for item in value}.values())
+        return list({compact_json(item): item for value in found for item in value}.values())
     return found[0] if found else _ABSENT
 
 

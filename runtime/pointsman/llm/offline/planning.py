@@ -14,7 +14,7 @@ from pointsman.llm.offline.words import in_words, short
 from pointsman.llm.prompt import TaskPrompt
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
-from pointsman_schemas.role_io import ClassifierInput, MenuItem, PlannerInput, RequestInput
+from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput, RequestInput
 
 __all__ = ["TELL", "plan", "selection"]
 
@@ -189,7 +189,7 @@ def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
     return _best(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
 
 
-def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
+def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
     """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata,
     which a task without an input is given: the log holds a text once, and not with each task."""
     request: JsonValue = asked.request if isinstance(asked.request, dict) else None
@@ -202,7 +202,7 @@ def _input(item: MenuItem, parts: Sequence[str], text: str, asked: PlannerInput)
     return None if isinstance(asked.request, str) else {**asked.metadata, "request": asked.request}
 
 
-def _nobody(text: str, agents: Sequence[MenuItem], *, done: bool) -> str:
+def _nobody(text: str, agents: Sequence[AvailableAgent], *, done: bool) -> str:
     if not agents:
         return "no agent is running that could take a task; start one and send the request again"
     topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
@@ -255,7 +255,7 @@ def selection(task: TaskPrompt) -> Selection:
     )
 
 
-def _question(agents: Sequence[MenuItem]) -> str:
+def _question(agents: Sequence[AvailableAgent]) -> str:
     topics = "; ".join(item.description.rstrip(".") for item in agents[:10])
     return f"Could you say more about what you need? This can be asked here: {topics}."
 
@@ -275,7 +275,7 @@ def _wanted(request: RequestInput, matcher: Matcher) -> str:
     return in_words(request)
 
 
-def _menu(agents: Sequence[MenuItem]) -> Matcher:
+def _menu(agents: Sequence[AvailableAgent]) -> Matcher:
     return Matcher(
         [
             Described(
@@ -293,13 +293,13 @@ def _best(matcher: Matcher, text: str, *, without: set[str]) -> str | None:
     return next((name for name, score in matcher.scores(text).items() if score >= FITS and name not in without), None)
 
 
-def _whom(chosen: MenuItem, menu: Sequence[MenuItem]) -> tuple[str, str]:
+def _whom(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> tuple[str, str]:
     """The agent by its name or, where any of several will do, by a skill."""
     skill = _shared_skill(chosen, menu)
     return ("", skill) if skill else (chosen.name, "")
 
 
-def _shared_skill(chosen: MenuItem, menu: Sequence[MenuItem]) -> str:
+def _shared_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> str:
     """A skill by which any of several agents may be meant, all of them alike: they have the same skills and take the
     same input."""
     alike = [item for item in menu if set(item.skills) == set(chosen.skills)]

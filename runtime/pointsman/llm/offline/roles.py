@@ -14,12 +14,12 @@ from pointsman.llm.offline.words import OFFLINE_NOTE, in_words, short, spoken, s
 from pointsman.llm.prompt import TaskPrompt
 from pointsman_schemas.events import Conflict, ErrorKind, Gap
 from pointsman_schemas.role_io import (
+    ConflictRuling,
     JudgeInput,
     Refinement,
     RefinerInput,
     Review,
     ReviewInput,
-    Ruling,
     Synthesis,
     SynthesizerInput,
 )
@@ -57,8 +57,8 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
     if not paragraphs:
         paragraphs = [f"I could not help with this request: {short(in_words(asked.request))!r}."]
     paragraphs += _missing(asked.gaps, reports)
-    if asked.disagreements:
-        paragraphs.append(f"They disagree. {'. '.join(asked.disagreements)}.")
+    if asked.conflicts:
+        paragraphs.append(f"They disagree. {'. '.join(asked.conflicts)}.")
     if told:
         paragraphs.append(told[0].upper() + told[1:])
     if asked.limit:
@@ -85,18 +85,18 @@ def _refine(task: TaskPrompt) -> Refinement:
     )
 
 
-def _judge(task: TaskPrompt) -> Ruling:
+def _judge(task: TaskPrompt) -> ConflictRuling:
     """What most results say; of as many for each, what was said first."""
     asked = JudgeInput.model_validate(task.input)
     decided: list[Conflict] = []
-    for conflict in asked.disagreements:
+    for conflict in asked.conflicts:
         field, _, rest = conflict.partition(": ")
         said = [what for part in rest.split("; ") if (what := part.partition(" says ")[2])] or [rest]
         (most, votes), *_ = Counter(said).most_common(1)
         even = sum(1 for count in Counter(said).values() if count == votes) > 1
         reason = "as many say something else, and it was said first" if even else f"{votes} of {len(said)} say so"
-        decided.append(Conflict(what=conflict, decision=f"{field}: {most}", reason=reason))
-    return Ruling(decisions=tuple(decided))
+        decided.append(Conflict(description=conflict, decision=f"{field}: {most}", reason=reason))
+    return ConflictRuling(decisions=tuple(decided))
 
 
 def _review(task: TaskPrompt) -> Review:
@@ -112,7 +112,7 @@ def _review(task: TaskPrompt) -> Review:
         if invented := [each for each in dict.fromkeys(_FIGURE.findall(words)) if each not in there]:
             wrong = f"{', '.join(invented)} stands in no result and not in the request; leave out what does not"
     if wrong:
-        return Review(verdict="stop" if asked.last else "again", reason=wrong)
+        return Review(verdict="stop" if asked.is_last_attempt else "again", reason=wrong)
     return Review(verdict="pass", reason="the offline model finds nothing wrong, and can judge no more than figures")
 
 

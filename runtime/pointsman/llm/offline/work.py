@@ -15,7 +15,7 @@ from pointsman.llm.offline.words import OFFLINE_NOTE, short, spoken, spoken_key,
 from pointsman.llm.prompt import TaskPrompt, read_not_allowed
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, ToolSpec
 from pointsman_schemas.events import Usage
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["reply", "work"]
 
@@ -63,7 +63,7 @@ def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
     if calls:
         return reply(
             calls=tuple(
-                ToolCall(f"call_{len(outcomes) + number}", name, compact(found).decode())
+                ToolCall(f"call_{len(outcomes) + number}", name, compact_json(found).decode())
                 for number, (name, found) in enumerate(calls.items(), 1)
             )
         )
@@ -213,7 +213,7 @@ def reply(
 ) -> ModelReply:
     """Tokens are not counted: there are none."""
     if data is not None:
-        text = compact(data).decode()
+        text = compact_json(data).decode()
     return ModelReply(
         text=text,
         calls=calls,

@@ -34,7 +34,7 @@ class WorkflowIndex(Folded):
     """Rows and agents' records of one namespace."""
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _KEPT) -> None:
-        super().__init__(bus, "log", subjects.logs_of(), history=_HISTORY)
+        super().__init__(bus, "log", subjects.team_logs(), history=_HISTORY)
         self._subjects = subjects
         self._limit = kept
         self._rows: dict[str, Row] = {}  # in the order they began

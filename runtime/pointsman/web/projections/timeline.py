@@ -36,17 +36,17 @@ class Story:
     """The lines of one workflow, in the order of its log."""
 
     def __init__(self) -> None:
-        self._story = timeline.Story()
+        self._story = timeline.Timeline()
 
     def of_commit(self, stored: Stored, entries: Iterable[Entry]) -> Iterator[Line]:
         for part, entry in enumerate(entries):
             task = getattr(entry, "task_id", None) or ""
-            yield self._line(stored, part, self._story.tell(entry), entry.kind, task)
+            yield self._line(stored, part, self._story.render(entry), entry.kind, task)
 
     def of_report(self, stored: Stored, report: Progress) -> Line:
         kind = _CALLS.get(report.kind, report.kind)
-        return self._line(stored, 0, self._story.tell(report), kind, report.task_id)
+        return self._line(stored, 0, self._story.render(report), kind, report.task_id)
 
-    def _line(self, stored: Stored, part: int, told: timeline.Line, kind: str, task: str) -> Line:
-        what = f"{told.does} {told.what}".strip(" :")[:_LONGEST]
-        return Line(stored.sequence, part, told.at, kind, told.tone, told.who, what, task)
+    def _line(self, stored: Stored, part: int, told: timeline.TimelineLine, kind: str, task: str) -> Line:
+        what = f"{told.text} {told.detail}".strip(" :")[:_LONGEST]
+        return Line(stored.sequence, part, told.at, kind, told.tone, told.actor, what, task)

@@ -15,7 +15,7 @@ from pointsman.bus.jetstream.protocol import UnderWay, header_lines
 from pointsman.bus.jetstream.publisher import StreamWriter
 from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.bus.validation import EXPECTED_OF, EXPECTED_SEQUENCE, header_size
-from pointsman.errors import BusUnavailable, Conflict, OversizeEvent, PeerError, PointsmanError, UnknownOutcome
+from pointsman.errors import BusUnavailable, Conflict, OversizeEventError, PeerError, PointsmanError, UnknownOutcome
 from pointsman.ports.bus import Hop, Server, Stored
 from pointsman.testing import VirtualClock
 
@@ -73,8 +73,8 @@ def refusal(number: int, code: int = 400) -> dict[str, Any]:
     ("answer", "raised"),
     [
         (refusal(10071), Conflict),
-        (refusal(10054), OversizeEvent),
-        (refusal(10097), OversizeEvent),
+        (refusal(10054), OversizeEventError),
+        (refusal(10097), OversizeEventError),
         (refusal(10077, 503), BusUnavailable),
         (refusal(10060), PeerError),
     ],
@@ -146,7 +146,7 @@ async def test_a_message_given_up_before_it_is_waited_for_leaves_nothing_that_wa
 async def test_a_message_that_is_not_even_sent_is_told_as_well() -> None:
     watching = Watching()
 
-    with pytest.raises(OversizeEvent):
+    with pytest.raises(OversizeEventError):
         await writer(Stream(), watching).store("ns.log.a.w", b"x" * 2_000, {})
 
-    assert watching.errors == [OversizeEvent.kind]
+    assert watching.errors == [OversizeEventError.kind]

@@ -133,7 +133,7 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
     client: Client, capsys: pytest.CaptureFixture[str], left: tuple[int, int], told: str
 ) -> None:
     for instance, amount in zip(("i1", "i2"), left, strict=True):
-        update = {"instance": instance, "left_running": amount}
+        update = {"instance": instance, "orphaned_handlers": amount}
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
     agents.agents(**NOWHERE)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
     assert told in shown
 
     agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
-    assert json.loads(capsys.readouterr().out)["left_running"] == sum(left)
+    assert json.loads(capsys.readouterr().out)["orphaned_handlers"] == sum(left)
 
     doctor.doctor(None, url=None, namespace=None, json=True)
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

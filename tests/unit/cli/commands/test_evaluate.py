@@ -24,7 +24,7 @@ from pointsman.testing import running_team
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.events import Usage
-from pointsman_schemas.team import Pipeline, Stage, Supervisor, Team
+from pointsman_schemas.team import Pipeline, PlanAndExecute, Stage, Team
 
 SUITE = Suite(team="shop", target="shop.py", cases=(Case(input="tea"),))
 
@@ -91,7 +91,7 @@ async def test_a_suite_for_somebody_whom_its_target_does_not_define_starts_nothi
 
 
 async def test_who_comes_up_meanwhile_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    team = Team(name="shop", agents=(), strategy=Supervisor())
+    team = Team(name="shop", agents=(), strategy=PlanAndExecute())
 
     async with running_team(team, [planner, synthesizer]) as client:
         await asyncio.wait_for(evaluate._attended(client, SUITE), 20)

@@ -23,7 +23,7 @@ from pointsman.engine.process.heartbeat import team_card
 from pointsman.errors import NotFound
 from pointsman.ports.bus import QueueDepth
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import BEGUN, Outcome, Progress
+from pointsman_schemas.events import ATTEMPT_STARTED, Outcome, Progress
 from pointsman_schemas.log import ApprovalRequested, Entry, PlanAccepted, RetryScheduled
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
@@ -318,7 +318,7 @@ def test_what_is_written_as_otlp_to_standard_output_is_all_of_it(
 def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = tool(BEGUN, 2, 2, kind="progress")
+    begun = tool(ATTEMPT_STARTED, 2, 2, kind="progress")
     envelope = Envelope(id="p1", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW)
     asyncio.run(store(client.bus, started(), dispatched("t1", "fitter", 1)))
     asyncio.run(client.bus.publish(client.subjects.event(WORKFLOW, "t1"), dump(begun), encode(envelope)))

@@ -20,7 +20,7 @@ from pointsman.cli.render.live_trace import Growing
 from pointsman.cli.render.tree import lines_of
 from pointsman.cli.render.viewport import within
 from pointsman.client.client import Client, Workflow
-from pointsman.core.views.trace import TraceNode, build
+from pointsman.core.views.trace import TraceNode, build_trace
 from pointsman.errors import BusUnavailable
 from pointsman.testing import running_team
 from pointsman_schemas.plan import PlannedTask
@@ -149,7 +149,7 @@ def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_w
     log = [started(), *planned(*plan)]
     log += [dispatched(f"t{n}", "fitter", 1) for n in range(40)]
     log += [succeeded(f"t{n}", "fitter", 2, 3) for n in range(37)]
-    root = build(log, [tool("drill", 2, 3, task="t0"), tool("begun", 2, 2, task="t37", kind="progress")])
+    root = build_trace(log, [tool("drill", 2, 3, task="t0"), tool("begun", 2, 2, task="t37", kind="progress")])
 
     assert within(root, 100) == root
     assert "drill" not in names(within(root, lines_of(root) - 1))

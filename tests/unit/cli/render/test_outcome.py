@@ -14,8 +14,8 @@ from pointsman.cli.render import outcome as render
 from pointsman.cli.render.output import TOLD_FROM, say
 from pointsman.cli.render.tree import tree
 from pointsman.client.client import WorkflowEvent, WorkflowSummary
-from pointsman.core.views.formatting import seconds
-from pointsman.core.views.trace import build
+from pointsman.core.views.formatting import format_seconds
+from pointsman.core.views.trace import build_trace
 from pointsman.engine.operations.dead_letters import Letter
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Progress, Usage
 from pointsman_schemas.log import (
@@ -287,7 +287,7 @@ def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() 
     log.append(AttemptFailed(at=at(3), event_id="e1", task_id="t1", attempt=1, error=error, result=result))
     log.append(ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99)))
 
-    root = build(log)
+    root = build_trace(log)
     text, narrow = plain(tree(root, at(9), 200), 200), plain(tree(root, at(9), 80), 80)
     (line,) = (line for line in text.splitlines() if "invoke_agent fitter" in line)
 
@@ -301,7 +301,7 @@ def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() 
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:
-    lines = plain(tree(build(completed()), at(9)), 140).splitlines()
+    lines = plain(tree(build_trace(completed()), at(9)), 140).splitlines()
 
     def bar(name: str) -> tuple[int, int]:
         line = next(line for line in lines if name in line)
@@ -319,7 +319,7 @@ def test_bars_are_to_scale_on_one_axis() -> None:
 
 def test_a_trace_tells_attempts_and_what_was_paid() -> None:
     usage = Usage(calls=1, input_tokens=1_000, output_tokens=234, cost=0.5)
-    root = build(failing(), [tool("a", 2, 3)])
+    root = build_trace(failing(), [tool("a", 2, 3)])
     task = root.children[0].children[0].model_copy(update={"attempt": 2, "usage": usage})
     workflow = root.children[0].model_copy(update={"children": (task,), "usage": usage})
     text = plain(tree(root.model_copy(update={"children": (workflow,), "usage": usage}), at(9), 140))
@@ -335,7 +335,7 @@ def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() ->
         started(), dispatched("t1", "fitter", 0), succeeded("t1", "fitter", 4, 8), ended("completed", 8),
     ]  # fmt: skip
 
-    (line,) = [line for line in plain(tree(build(log), at(9))).splitlines() if "invoke_agent fitter" in line]
+    (line,) = [line for line in plain(tree(build_trace(log), at(9))).splitlines() if "invoke_agent fitter" in line]
 
     assert line.count("─") == line.count("█") == 16
     assert line.index("─") < line.index("█")
@@ -345,7 +345,7 @@ def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark(
     log: list[Entry] = [started(), dispatched("t1", "fitter", 0)]
 
     def line(*reports: Progress) -> str:
-        text = plain(tree(build(log, reports), at(8)))
+        text = plain(tree(build_trace(log, reports), at(8)))
         return next(line for line in text.splitlines() if "invoke_agent fitter" in line)
 
     assert ("·" in line(), line().count("─"), line().count("█")) == (True, 32, 0)
@@ -354,8 +354,8 @@ def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark(
 
 
 def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> None:
-    once = plain(tree(build(completed(), [tool("find_bolts", 2, 2.5)]), at(9)))
-    again = plain(tree(build(failing()), at(9)))
+    once = plain(tree(build_trace(completed(), [tool("find_bolts", 2, 2.5)]), at(9)))
+    again = plain(tree(build_trace(failing()), at(9)))
 
     assert "attempt" not in once
     assert "│ └ ✓ execute_tool find_bolts" in once
@@ -365,14 +365,14 @@ def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> N
 def test_what_goes_on_tells_how_long_until_now() -> None:
     log: list[Entry] = [started(), dispatched("t1", "fitter", 2)]
 
-    lines = [line.split() for line in plain(tree(build(log), at(9))).splitlines()]
+    lines = [line.split() for line in plain(tree(build_trace(log), at(9))).splitlines()]
 
     assert ["9.0", "s"] in [line[-2:] for line in lines if "invoke_workflow" in line]
     assert ["7.0", "s"] in [line[-2:] for line in lines if "invoke_agent" in line]
 
 
 def test_tasks_of_one_agent_are_told_apart() -> None:
-    text = plain(tree(build(completed()), at(9)))
+    text = plain(tree(build_trace(completed()), at(9)))
 
     assert "invoke_agent fitter t1" in text
     assert "synthesize synthesizer" in text
@@ -382,7 +382,7 @@ def test_tasks_of_one_agent_are_told_apart() -> None:
 def test_what_went_wrong_is_told_whole_once_below_the_tree_where_there_is_no_room_beside_it(
     width: int,
 ) -> None:
-    lines = plain(tree(build(failing(message="out of bolts " * 6 + "and nuts")), at(9), width), width)
+    lines = plain(tree(build_trace(failing(message="out of bolts " * 6 + "and nuts")), at(9), width), width)
 
     assert " ".join(lines.split()).count("out of bolts and nuts") >= 1
     assert len(re.findall(r"^✗ helper t1: ", lines, re.M)) == (width < 300)
@@ -392,7 +392,7 @@ def test_what_went_wrong_is_told_whole_once_below_the_tree_where_there_is_no_roo
 def test_the_trace_fits_its_terminal(width: int) -> None:
     reports = [tool("a_tool_with_quite_a_long_name_for_a_tool", 2, 3, error="why " * 50)]
 
-    lines = plain(tree(build(completed(), reports), at(9), width), width).splitlines()
+    lines = plain(tree(build_trace(completed(), reports), at(9), width), width).splitlines()
 
     assert len(lines) >= 10
     assert all(len(line) <= width for line in lines)
@@ -401,7 +401,7 @@ def test_the_trace_fits_its_terminal(width: int) -> None:
 
 @pytest.mark.parametrize("width", [50, 60, 70])
 def test_where_the_tree_has_few_columns_it_says_who_and_how_long_the_whole_took(width: int) -> None:
-    head, *lines = plain(tree(build(completed(), [tool("look_up", 2, 3)]), at(9), width), width).splitlines()
+    head, *lines = plain(tree(build_trace(completed(), [tool("look_up", 2, 3)]), at(9), width), width).splitlines()
 
     assert "to 6.0 s" in head
     assert [
@@ -416,7 +416,7 @@ def test_where_the_tree_has_few_columns_it_says_who_and_how_long_the_whole_took(
     [(0.0004, "0.4 ms"), (0.083, "83 ms"), (1.24, "1.2 s"), (185, "3m 05s"), (7260, "2h 01m")],
 )
 def test_durations_read_at_a_glance(value: float, text: str) -> None:
-    assert seconds(value) == text
+    assert format_seconds(value) == text
 
 
 def test_what_is_being_written_is_told_in_whole_lines_without_control_characters() -> None:

@@ -15,7 +15,7 @@ from pointsman_schemas.events import Usage
     ("error", "code"),
     [
         (errors.ConfigurationError("x"), Code.USAGE),
-        (errors.InvalidToken("x"), Code.USAGE),
+        (errors.InvalidTokenError("x"), Code.USAGE),
         (errors.NotFound("x"), Code.NOT_FOUND),
         (errors.BusUnavailable("x"), Code.UNREACHABLE),
         (errors.UnknownOutcome("x"), Code.UNREACHABLE),

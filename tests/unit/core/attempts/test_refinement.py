@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.core import Story, card, cards, failure, task
 
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import TaskRefined
 from pointsman_schemas.team import Limits
@@ -55,7 +55,7 @@ def test_the_next_attempt_has_the_better_words_and_the_attempts_are_no_more() ->
     assert story.statuses() == {"t1": "backing_off"}
     assert story.handoff("t1").intent == "do it in JSON"
     assert story.task("t1").attempt == 3
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
     story.fail("t1", failure(retryable=True))
     assert story.statuses() == {"t1": "backing_off"}, "no second refinement"
     story.fail("t1", failure(retryable=True))

@@ -9,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 from support.core import WORKFLOW, Story, card, cards, failure
 
-from pointsman.core.completion.caller_messages import not_served
-from pointsman.core.replay.replayer import rehearse
-from pointsman.core.views.trace import build
+from pointsman.core.completion.caller_messages import generic_failure
+from pointsman.core.replay.replayer import replay_log
+from pointsman.core.views.trace import build_trace
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import ErrorKind, Planned
-from pointsman_schemas.log import AttemptFailed, ReviewAsked, TaskSucceeded
+from pointsman_schemas.events import ErrorKind, PlanUsage
+from pointsman_schemas.log import AttemptFailed, ReviewRequested, TaskSucceeded
 from pointsman_schemas.role_io import Review
 from pointsman_schemas.team import Check, Limits, Pipeline, Stage
 
@@ -69,14 +69,14 @@ def test_nothing_goes_on_before_the_judge_has_let_it_pass() -> None:
     story = written()
 
     assert story.statuses() == {"find": "succeeded", "write": "in_review", "send": "waiting"}
-    assert (story.state.phase, story.state.open_work) == ("running", 2)
+    assert (story.state.phase, story.state.open_tasks) == ("running", 2)
     story.succeed("judge-write", PASS)
 
     assert story.statuses() == {"find": "succeeded", "write": "succeeded", "send": "running"}
     assert [report.output for report in story.handoff("send").context] == [{"charge": "ch-1"}, "Dear customer"]
     story.succeed("send", "sent")
     assert (story.outcome.status, story.outcome.answer) == ("completed", "sent")
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
 
 
 def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
@@ -86,7 +86,11 @@ def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
     story.succeed("judge-write", PASS)
 
     assert (asked, story.state.usage.calls) == (2, 3)
-    assert (before.usage.calls, before.busy) == (story.task("write").usage.calls, story.task("write").busy) == (1, 2.0)
+    assert (
+        (before.usage.calls, before.work_seconds)
+        == (story.task("write").usage.calls, story.task("write").work_seconds)
+        == (1, 2.0)
+    )
 
 
 @pytest.mark.parametrize("said", [PASS, AGAIN, STOP])
@@ -94,12 +98,12 @@ def test_what_a_team_has_planned_for_a_stage_is_counted_once_whatever_is_said_of
     agents = (card("find"), card("write", team=True), card("send"), card("reviewer", role=Role.JUDGE))
     story = Story(strategy=STAGES, cards=agents).start()
     story.succeed("find")
-    story.succeed("write", "Dear customer", planned={"tasks": 2})
+    story.succeed("write", "Dear customer", plan_usage={"tasks": 2})
 
     story.succeed("judge-write", said)
 
-    assert story.state.below == Planned(tasks=2)
-    assert not list(rehearse(story.commits))
+    assert story.state.child_plan_usage == PlanUsage(tasks=2)
+    assert not list(replay_log(story.commits))
 
 
 def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> None:
@@ -108,7 +112,7 @@ def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> N
 
     story.succeed("write", "Hm")
 
-    assert story.of(ReviewAsked) == []
+    assert story.of(ReviewRequested) == []
     assert story.handoff("write").attempt == 2
 
 
@@ -120,13 +124,13 @@ def test_what_is_sent_back_is_done_again_at_once_by_who_is_told_the_judge_s_word
     handoff = story.handoff("write")
     assert (handoff.attempt, handoff.feedback) == (2, "reviewer sent it back: It names no amount.")
     assert story.task("write").not_before == story.now
-    assert (story.task("write").result, story.task("write").sent_back) == (None, True)
+    assert (story.task("write").result, story.task("write").returned_by_review) == (None, True)
     story.succeed("write", "Dear customer, $49")
     assert story.handoff("judge-write-2").context[-1].output == "Dear customer, $49"
     story.succeed("judge-write-2", PASS)
     story.succeed("send", "sent")
     assert story.outcome.status == "completed"
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
 
 
 def test_it_is_sent_back_once_and_the_judge_is_told_when_it_cannot_be() -> None:
@@ -136,7 +140,7 @@ def test_it_is_sent_back_once_and_the_judge_is_told_when_it_cannot_be() -> None:
 
     asked = story.handoff("judge-write-2").input
     assert isinstance(asked, dict)
-    assert asked["last"] is True
+    assert asked["is_last_attempt"] is True
     story.succeed("judge-write-2", AGAIN)
 
     assert story.outcome.status == "partial"
@@ -145,7 +149,7 @@ def test_it_is_sent_back_once_and_the_judge_is_told_when_it_cannot_be() -> None:
         "the stage write of 3 could not be done: reviewer did not let it pass again, for the last time it could: "
         "It names no amount.; done before it: find (2.00 s)"
     )
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
 
 
 def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
@@ -153,7 +157,7 @@ def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
 
     asked = story.handoff("judge-write").input
     assert isinstance(asked, dict)
-    assert asked["last"] is True
+    assert asked["is_last_attempt"] is True
     story.succeed("judge-write", AGAIN)
 
     assert story.outcome.status == "partial"
@@ -166,10 +170,10 @@ def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> Non
 
     assert story.statuses() == {"find": "succeeded", "write": "failed", "send": "skipped"}
     assert story.of(AttemptFailed)[-1].error.kind == "rejected"
-    assert not story.task("write").sent_back
+    assert not story.task("write").returned_by_review
     assert "reviewer did not let it pass: It threatens the customer." in story.outcome.reason
     assert "Dear customer" not in str(story.outcome.answer)
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
 
 
 def test_a_judge_that_fails_has_let_nothing_pass() -> None:
@@ -179,7 +183,7 @@ def test_a_judge_that_fails_has_let_nothing_pass() -> None:
 
     assert story.outcome.status == "partial"
     assert "reviewer could not judge it: provider_error was seen" in story.outcome.reason
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
 
 
 def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> None:
@@ -189,7 +193,7 @@ def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> Non
 
     story.fail("judge-write", failure("refused"), status="refused")
 
-    assert story.outcome.answer == not_served(WORKFLOW)
+    assert story.outcome.answer == generic_failure(WORKFLOW)
     assert "reviewer could not judge it: refused was seen" in story.outcome.reason
 
 
@@ -239,12 +243,12 @@ def test_a_deadline_that_comes_while_it_is_judged_leaves_what_was_made_out_of_th
 
 def test_the_trace_shows_who_judged_what_and_what_was_said() -> None:
     story = written()
-    while_judged = build(story.log).children[0].children
+    while_judged = build_trace(story.log).children[0].children
     story.succeed("judge-write", AGAIN)
     story.succeed("write", "Dear customer, $49")
     story.succeed("judge-write-2", PASS)
 
-    nodes = {node.task_id: node for node in build(story.log).children[0].children}
+    nodes = {node.task_id: node for node in build_trace(story.log).children[0].children}
 
     assert [node.status for node in while_judged] == ["succeeded", "in review", "handed over", "waiting"]
     assert [node.status for node in nodes["write"].children] == ["failed", "succeeded"]

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from support.core import Story, card, failure, plan, task
 from support.world import AGENTS, World, audit, some_limits, some_strategy
 
-from pointsman.core.budget.reservation import allot, set_aside
+from pointsman.core.budget.reservation import reserve, reserved
 from pointsman.core.model.state import State
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Usage
-from pointsman_schemas.log import AllowanceAwaited, LimitReached, RetryScheduled, TaskDispatched
-from pointsman_schemas.role_io import LimitsLeft, PlannerInput
-from pointsman_schemas.team import Limits, Pipeline, Router, Stage, Supervisor
+from pointsman_schemas.log import BudgetAwaited, LimitReached, RetryScheduled, TaskDispatched
+from pointsman_schemas.role_io import PlannerInput, RemainingLimits
+from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, Router, Stage
 
-BARE = Supervisor(synthesizer=None)
+BARE = PlanAndExecute(synthesizer=None)
 
 
 def calls(count: int) -> Usage:
@@ -31,7 +31,7 @@ def test_tasks_that_start_together_share_equally_and_a_call_is_kept_for_the_answ
     story = Story(limits=Limits(calls=8)).planned(task("a"), task("b"), task("c"))
 
     assert [story.handoff(name).budget for name in "abc"] == [Budget(calls=2)] * 3
-    assert set_aside(story.state)["calls"] == 6
+    assert reserved(story.state)["calls"] == 6
 
 
 def test_a_planner_leaves_half_of_it_to_the_work() -> None:
@@ -51,7 +51,7 @@ def test_a_single_call_is_as_much_as_an_attempt_needs_at_least() -> None:
     wide = Story(limits=Limits(calls=41), strategy=BARE).start()
     wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
 
-    assert [each.allowance for each in wide.state.work() if each.live] == [Budget(calls=1)] * 40
+    assert [each.budget for each in wide.state.plan_tasks() if each.active] == [Budget(calls=1)] * 40
 
 
 def test_a_share_is_kept_for_what_comes_after_tasks_that_start() -> None:
@@ -80,7 +80,7 @@ def test_what_an_attempt_does_not_use_comes_back_with_its_result() -> None:
 def test_a_task_for_which_all_is_set_aside_waits_and_gets_what_comes_back() -> None:
     story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
     assert story.statuses() == {"a": "running", "b": "running", "c": "awaiting_budget"}
-    assert [(entry.task_id, entry.limit) for entry in story.of(AllowanceAwaited)] == [("c", "calls")]
+    assert [(entry.task_id, entry.limit) for entry in story.of(BudgetAwaited)] == [("c", "calls")]
 
     story.succeed("b", usage=calls(0))
 
@@ -130,7 +130,7 @@ def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
     story = Story(limits=Limits(tokens=1_000), strategy=BARE).planned(*(task(f"t{number}") for number in range(20)))
 
     (waits, *_) = [name for name, status in story.statuses().items() if status == "awaiting_budget"]
-    given = [each.allowance.tokens for each in story.state.work() if each.allowance]
+    given = [each.budget.tokens for each in story.state.plan_tasks() if each.budget]
 
     assert waits == "t17"
     assert set(given) == {50}
@@ -148,14 +148,14 @@ def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
     ("strategy", "limits", "used", "reason"),
     [
         (BARE, Limits(tokens=1_000), Usage(calls=1, input_tokens=860), "the limit of 1000 tokens is used up: 970 used"),
-        (Supervisor(), Limits(calls=4), calls(3), "the limit of 4 calls is used up: 4 used"),
-        (Supervisor(), Limits(calls=4), calls(2),
+        (PlanAndExecute(), Limits(calls=4), calls(3), "the limit of 4 calls is used up: 4 used"),
+        (PlanAndExecute(), Limits(calls=4), calls(2),
          "the limit of 4 calls is used up: 3 used; the rest is for the answer"),
     ],
     ids=["nobody writes", "nothing is left", "something is left"],
 )  # fmt: skip
 def test_the_rest_is_for_the_answer_where_there_is_a_rest_and_somebody_to_write_it(
-    strategy: Supervisor, limits: Limits, used: Usage, reason: str
+    strategy: PlanAndExecute, limits: Limits, used: Usage, reason: str
 ) -> None:
     story = Story(limits=limits, strategy=strategy).planned(task("a"), task("b", needs=["a"]))
 
@@ -173,7 +173,7 @@ def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leave
     assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 4 calls was passed: 11 used"]
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 4 calls was passed: 11 used")
     (synthesis,) = (each for each in story.state.tasks.values() if each.role is Role.SYNTHESIZE)
-    assert (synthesis.status, synthesis.cause) == ("abandoned", "the limit of 4 calls is used up: 11 used")
+    assert (synthesis.status, synthesis.reason) == ("abandoned", "the limit of 4 calls is used up: 11 used")
 
 
 def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well() -> None:
@@ -185,7 +185,7 @@ def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well(
 
     assert story.statuses()["a"] == "backing_off"
     (retry,) = story.of(RetryScheduled)
-    assert ((retry.not_before - story.now).total_seconds(), retry.allowance) == (25, Budget(calls=1))
+    assert ((retry.not_before - story.now).total_seconds(), retry.budget) == (25, Budget(calls=1))
 
 
 def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
@@ -193,9 +193,9 @@ def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
 
     story.fail("a", failure(retryable=True, retry_after=30), usage=calls(2))
 
-    assert story.of(AllowanceAwaited) == []
+    assert story.of(BudgetAwaited) == []
     (retry,) = story.of(RetryScheduled)
-    assert (retry.allowance, retry.reason) == (Budget(calls=6), "attempt 1 failed: provider_error")
+    assert (retry.budget, retry.reason) == (Budget(calls=6), "attempt 1 failed: provider_error")
 
 
 def test_a_new_plan_waits_for_what_is_under_way_to_give_something_back() -> None:
@@ -224,17 +224,17 @@ def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
     wide = Story(limits=Limits(tokens=5_000), strategy=BARE).start()
     wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
 
-    running = [each for each in wide.state.work() if each.live]
+    running = [each for each in wide.state.plan_tasks() if each.active]
 
     assert story.start().handoff("worker").budget == Budget(tokens=5_000)
-    assert [each.allowance for each in running] == [Budget(tokens=250)] * 20
+    assert [each.budget for each in running] == [Budget(tokens=250)] * 20
 
 
 def test_what_is_plenty_is_shared_among_all_though_of_another_limit_there_is_enough_for_few() -> None:
     story = Story(limits=Limits(calls=6, tokens=100_000), strategy=BARE)
     story.planned(*(task(f"t{number}") for number in range(10)))
 
-    assert [each.allowance for each in story.state.work() if each.live] == [Budget(calls=1, tokens=9_989)] * 5
+    assert [each.budget for each in story.state.plan_tasks() if each.active] == [Budget(calls=1, tokens=9_989)] * 5
 
 
 def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
@@ -249,12 +249,12 @@ def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
 
 def test_what_comes_back_is_not_offered_to_all_that_wait_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(limits=Limits(calls=10), strategy=BARE).planned(*(task(f"t{number}") for number in range(60)))
-    asked = Mock(side_effect=allot)
-    monkeypatch.setattr("pointsman.core.tasks.dispatch.allot", asked)
+    asked = Mock(side_effect=reserve)
+    monkeypatch.setattr("pointsman.core.tasks.dispatch.reserve", asked)
 
     story.succeed("t0", usage=calls(0))
 
-    assert [each.id for each in story.state.work() if each.live] == [f"t{number}" for number in range(1, 10)]
+    assert [each.id for each in story.state.plan_tasks() if each.active] == [f"t{number}" for number in range(1, 10)]
     assert asked.call_count == 2  # the one that gets it, and the one for whom there is none
 
 
@@ -268,7 +268,7 @@ def test_the_tighter_of_the_requests_and_the_teams_limits_is_shared() -> None:
 def test_where_nothing_is_bounded_no_attempt_has_an_allowance() -> None:
     story = Story().planned(task("a"))
 
-    assert all(entry.allowance is None for entry in story.of(TaskDispatched))
+    assert all(entry.budget is None for entry in story.of(TaskDispatched))
     assert story.handoff("a").budget is None
 
 
@@ -289,15 +289,15 @@ def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
     story.wait(5).succeed("a", replan_hint="there is a better way")
 
     again: Any = story.handoff("plan-2").input
-    assert first["limits_left"] == {"seconds": 30, "replans": 2, "calls": 10}
-    assert again["limits_left"] == {"seconds": 20, "replans": 1, "calls": 8}
-    assert PlannerInput.model_validate(again).limits_left == LimitsLeft(seconds=20, replans=1, calls=8)
+    assert first["remaining_limits"] == {"seconds": 30, "replans": 2, "calls": 10}
+    assert again["remaining_limits"] == {"seconds": 20, "replans": 1, "calls": 8}
+    assert PlannerInput.model_validate(again).remaining_limits == RemainingLimits(seconds=20, replans=1, calls=8)
 
 
 def test_where_only_time_is_bounded_a_planner_is_told_of_that() -> None:
     given: Any = Story().start().handoff("plan-1").input
 
-    assert given["limits_left"] == {"seconds": 600, "replans": 0}
+    assert given["remaining_limits"] == {"seconds": 600, "replans": 0}
 
 
 # Whatever happens
@@ -318,7 +318,7 @@ class Thrifty(World):
 
 
 def _holds(state: State, limits: Limits) -> None:
-    used, aside = state.usage, set_aside(state)
+    used, aside = state.usage, reserved(state)
     for name, spent in (("calls", used.calls), ("tokens", used.tokens), ("cost", used.cost)):
         bound = getattr(limits, name)
         assert bound is None or spent + aside[name] <= bound + 1e-9, f"{spent} {name} used, {aside[name]} set aside"

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.core import SUBJECTS, T0, Story, card, failure, plan, task
 
-from pointsman.core.budget.team_quota import planned_so_far
+from pointsman.core.budget.team_quota import plan_usage
 from pointsman.core.decide import decide
-from pointsman.core.evolve import fold
+from pointsman.core.evolve import fold_entries
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.model.inputs import (
     Admission,
-    Circumstances,
+    DecisionContext,
     Input,
     RequestReceived,
     RequestRefused,
@@ -27,16 +27,26 @@ from pointsman.core.model.inputs import (
 from pointsman.core.model.inputs import TimerFired as Fired
 from pointsman.core.model.state import State, from_snapshot, to_snapshot
 from pointsman.core.outbox import outbox
-from pointsman.core.replay.replayer import rehearse
-from pointsman.core.tasks.child_workflow import request_of
+from pointsman.core.replay.replayer import replay_log
+from pointsman.core.tasks.child_workflow import child_request
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Budget, Handoff, Planned, Request, Result, Usage
+from pointsman_schemas.events import Budget, Handoff, PlanUsage, Request, Result, Usage
 from pointsman_schemas.ids import child_id_for
-from pointsman_schemas.log import AllowanceAwaited, LimitReached, Parent, TraceOrigin
-from pointsman_schemas.team import Adaptive, Choreography, FanOut, Limits, Pipeline, Stage, Strategy, Supervisor, Team
+from pointsman_schemas.log import BudgetAwaited, LimitReached, Parent, TraceOrigin
+from pointsman_schemas.team import (
+    Adaptive,
+    Choreography,
+    FanOut,
+    Limits,
+    Pipeline,
+    PlanAndExecute,
+    Stage,
+    Strategy,
+    Team,
+)
 
 DESK = card("desk", team=True)
-BARE = Supervisor(synthesizer=None)
+BARE = PlanAndExecute(synthesizer=None)
 
 
 def desks(limits: Limits, **given: Any) -> Story:
@@ -57,7 +67,7 @@ def test_what_a_team_has_not_planned_comes_back_with_its_result() -> None:
     story = desks(Limits(tasks=10)).planned(task("a", "desk"), task("b", "desk", needs=["a"]))
     assert shares(story, "a") == [Budget(tasks=4, replans=0)]
 
-    story.succeed("a", planned={"tasks": 3})
+    story.succeed("a", plan_usage={"tasks": 3})
 
     assert shares(story, "b") == [Budget(tasks=5, replans=0)]
 
@@ -66,9 +76,9 @@ def test_a_re_plan_is_kept_for_the_team_itself_and_the_rest_is_shared() -> None:
     story = desks(Limits(tasks=50, replans=3)).planned(task("a", "desk"), task("b", "desk"))
 
     assert [each.replans for each in shares(story, "a", "b") if each] == [1, 1]
-    story.succeed("a", planned={"replans": 1}, replan_hint="there is a better way")
+    story.succeed("a", plan_usage={"replans": 1}, replan_hint="there is a better way")
     story.succeed("plan-2", plan(task("c", "desk")))
-    story.succeed("b", planned={"replans": 1})
+    story.succeed("b", plan_usage={"replans": 1})
     story.fail("c")
 
     assert story.state.replans == 1
@@ -80,7 +90,7 @@ def test_what_nobody_tells_of_counts_as_used() -> None:
 
     story.fire()  # the desk never answers
 
-    assert story.state.below == Planned(tasks=7)
+    assert story.state.child_plan_usage == PlanUsage(tasks=7)
 
 
 def test_a_team_of_an_earlier_release_counts_as_having_used_its_share() -> None:
@@ -88,15 +98,15 @@ def test_a_team_of_an_earlier_release_counts_as_having_used_its_share() -> None:
 
     story.succeed("a")
 
-    assert story.state.below == Planned(tasks=7)
+    assert story.state.child_plan_usage == PlanUsage(tasks=7)
 
 
 def test_a_team_for_which_no_task_is_left_waits_and_others_do_not_wait_behind_it() -> None:
     story = desks(Limits(tasks=4, calls=4)).planned(task("a", "desk"), task("b", "desk"), task("c"))
     assert story.statuses() == {"a": "running", "b": "awaiting_budget", "c": "running"}
-    assert [entry.limit for entry in story.of(AllowanceAwaited)] == ["tasks"]
+    assert [entry.limit for entry in story.of(BudgetAwaited)] == ["tasks"]
 
-    story.succeed("a", planned={}, usage=Usage(calls=1))
+    story.succeed("a", plan_usage={}, usage=Usage(calls=1))
 
     assert story.statuses()["b"] == "running"
 
@@ -110,7 +120,7 @@ def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None
 
     assert story.statuses() == {"a": "abandoned", "b": "succeeded", "c": "succeeded"}
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_work_that_a_person_must_allow_outlasts_a_team_for_which_no_task_is_left() -> None:
@@ -141,7 +151,7 @@ def test_work_that_is_held_outlasts_a_team_for_which_no_task_is_left() -> None:
 def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
     story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b", "desk"))
 
-    story.succeed("a", "found", planned={"tasks": 1})
+    story.succeed("a", "found", plan_usage={"tasks": 1})
 
     assert [entry.limit for entry in story.of(LimitReached)] == ["tasks"]
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
@@ -150,7 +160,7 @@ def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
 def test_a_planner_may_plan_what_the_teams_have_left() -> None:
     story = desks(Limits(tasks=10, replans=1)).planned(task("a", "desk"), task("b"))
 
-    story.succeed("a", planned={"tasks": 3}, replan_hint="there is a better way")
+    story.succeed("a", plan_usage={"tasks": 3}, replan_hint="there is a better way")
     asked: Any = story.handoff("plan-2").input
     story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(6))))
 
@@ -171,7 +181,7 @@ def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_
     story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(asked["max_tasks"]))))
 
     assert asked["max_tasks"] == 2
-    assert planned_so_far(story.state).tasks == 4
+    assert plan_usage(story.state).tasks == 4
 
 
 def test_fixed_stages_that_are_more_than_there_may_be_end_it_with_the_limit() -> None:
@@ -194,7 +204,7 @@ def test_whoever_is_not_alive_may_be_a_team_and_gets_a_share_which_is_decided_so
     story = Story(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=5)).start()
 
     assert shares(story, "ghost") == [Budget(tasks=4, replans=0)]
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_whoever_is_not_alive_gets_its_task_when_no_task_is_left_for_a_team_to_plan_for_it_may_be_none() -> None:
@@ -205,10 +215,10 @@ def test_whoever_is_not_alive_gets_its_task_when_no_task_is_left_for_a_team_to_p
 
 def test_shares_are_decided_so_again() -> None:
     story = desks(Limits(tasks=9, replans=1)).planned(task("a", "desk"), task("b"), task("c", "desk", needs=["b"]))
-    story.fail("a", failure(retryable=True), planned={"tasks": 1})
+    story.fail("a", failure(retryable=True), plan_usage={"tasks": 1})
     story.succeed("b")
 
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_a_state_of_a_release_that_did_not_count_folds() -> None:
@@ -222,7 +232,7 @@ def test_a_state_of_a_release_that_did_not_count_folds() -> None:
 def test_the_time_of_a_child_and_of_its_children_is_within_their_parents() -> None:
     handoff = desks(Limits(deadline=100)).planned(task("a", "desk")).handoff("a")
     for depth in range(1, 4):
-        asked = request_of(handoff, Team(name="desk", limits=Limits(deadline=10_000, task_timeout=10_000)), T0)
+        asked = child_request(handoff, Team(name="desk", limits=Limits(deadline=10_000, task_timeout=10_000)), T0)
         assert isinstance(asked, Request)
         below = Story(limits=Limits(deadline=10_000, task_timeout=10_000), cards=(DESK,), agents=("desk",))
         below.start(deadline=asked.deadline)
@@ -253,9 +263,9 @@ class Tree:
     def _team(self, name: str) -> Team:
         chance = self.chance
         drawn: list[Strategy] = [
-            Supervisor(synthesizer=None),
-            Supervisor(),
-            Adaptive(synthesizer=None, plans=4),
+            PlanAndExecute(synthesizer=None),
+            PlanAndExecute(),
+            Adaptive(synthesizer=None, max_plans=4),
             FanOut(synthesizer=None),
             Choreography(synthesizer=None),
             Pipeline(stages=tuple(Stage(agent=agent) for agent in ("worker", "low")[: chance.randint(1, 2)])),
@@ -277,7 +287,7 @@ class Tree:
 
     def _feed(self, workflow: str, given: Input) -> None:
         before = self.flows.get(workflow)
-        state = fold(decide(before, [given], Circumstances(self.now, self.cards)), before)
+        state = fold_entries(decide(before, [given], DecisionContext(self.now, self.cards)), before)
         if state is None:
             return
         self.flows[workflow] = state
@@ -319,7 +329,7 @@ class Tree:
                 deadline=handoff.deadline,
             )
             admitted = self._admission(name, handoff.to_agent, parent=parent, depth=handoff.depth + 1)
-            asked = request_of(handoff, self.teams[handoff.to_agent], self.now)
+            asked = child_request(handoff, self.teams[handoff.to_agent], self.now)
             begun = RequestReceived(admitted, asked) if isinstance(asked, Request) else RequestRefused(admitted, asked)
             return self._feed(name, begun)
         self.coming.append((handoff.workflow_id, self._answer(handoff, self.now)))
@@ -343,13 +353,13 @@ class Tree:
         return ResultReceived(f"{handoff.workflow_id}-{handoff.task_id}-{handoff.attempt}-r", result)
 
 
-def planned_by_all(tree: Tree) -> Planned:
+def planned_by_all(tree: Tree) -> PlanUsage:
     """What every workflow of the tree has planned, counted without the tree's own counting."""
     whole = defaultdict[str, int](int)
     for state in tree.flows.values():
         whole["tasks"] += sum(1 for each in state.tasks.values() if each.role is Role.WORK)
         whole["replans"] += 0 if isinstance(state.strategy, Adaptive) else state.replans
-    return Planned(**whole)
+    return PlanUsage(**whole)
 
 
 @settings(
@@ -371,5 +381,5 @@ def test_whatever_happens_in_a_tree_it_plans_no_more_than_its_topmost_team_may(s
         assert whole.replans <= most.replans, f"{whole.replans} re-plans of {most.replans}"
         top = tree.flows["wf_top"]
         if top.ended:
-            assert whole.tasks <= planned_so_far(top).tasks
+            assert whole.tasks <= plan_usage(top).tasks
             break

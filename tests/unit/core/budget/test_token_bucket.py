@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pointsman.core.budget.token_bucket import Allowance, ModelLimits, give, take
+from pointsman.core.budget.token_bucket import BucketState, ModelLimits, acquire, release
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -15,8 +15,8 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def taken(left: Allowance | float) -> Allowance:
-    assert isinstance(left, Allowance), left
+def taken(left: BucketState | float) -> BucketState:
+    assert isinstance(left, BucketState), left
     return left
 
 
@@ -24,8 +24,8 @@ def taken(left: Allowance | float) -> Allowance:
 def test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused(rate: float) -> None:
     limits, allowance, now, calls = ModelLimits(requests=rate), None, 0.0, list[float]()
     while now < 240:
-        left = take(allowance, limits, at(now), f"c{len(calls)}", 1, at(now + 1))
-        if isinstance(left, Allowance):
+        left = acquire(allowance, limits, at(now), f"c{len(calls)}", 1, at(now + 1))
+        if isinstance(left, BucketState):
             allowance = left
             calls.append(now)
         else:
@@ -38,56 +38,59 @@ def test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unuse
 
 def test_tokens_are_guessed_before_and_set_right_after() -> None:
     limits = ModelLimits(tokens=600)
-    left = taken(take(None, limits, at(0), "a", 100, at(60)))
-    assert take(left, limits, at(0), "b", 1, at(60)) == pytest.approx(0.1)
+    left = taken(acquire(None, limits, at(0), "a", 100, at(60)))
+    assert acquire(left, limits, at(0), "b", 1, at(60)) == pytest.approx(0.1)
 
-    spared = give(left, limits, at(0), "a", 60, None)
-    overdrawn = give(left, limits, at(0), "a", -500, None)
+    spared = release(left, limits, at(0), "a", 60, None)
+    overdrawn = release(left, limits, at(0), "a", -500, None)
 
-    assert taken(take(spared, limits, at(0), "b", 60, at(60)))
-    assert take(overdrawn, limits, at(0), "b", 50, at(60)) == pytest.approx(55.0)
+    assert taken(acquire(spared, limits, at(0), "b", 60, at(60)))
+    assert acquire(overdrawn, limits, at(0), "b", 50, at(60)) == pytest.approx(55.0)
 
 
 def test_what_was_overdrawn_by_minutes_is_made_up_for_in_as_many() -> None:
     limits = ModelLimits(tokens=600)
-    left = taken(take(None, limits, at(0), "a", 100, at(60)))
-    left = give(left, limits, at(0), "a", -5_000, None)
+    left = taken(acquire(None, limits, at(0), "a", 100, at(60)))
+    left = release(left, limits, at(0), "a", -5_000, None)
 
-    assert take(left, limits, at(400), "b", 50, at(460)) == pytest.approx(105.0)
-    assert taken(take(left, limits, at(505), "b", 50, at(560)))
+    assert acquire(left, limits, at(400), "b", 50, at(460)) == pytest.approx(105.0)
+    assert taken(acquire(left, limits, at(505), "b", 50, at(560)))
 
 
 def test_a_call_larger_than_the_bucket_waits_until_it_is_full_and_no_longer() -> None:
     limits = ModelLimits(tokens=600)
-    left = taken(take(None, limits, at(0), "a", 5000, at(60)))
+    left = taken(acquire(None, limits, at(0), "a", 5000, at(60)))
 
-    assert take(left, limits, at(0), "b", 5000, at(60)) == pytest.approx(500.0)
+    assert acquire(left, limits, at(0), "b", 5000, at(60)) == pytest.approx(500.0)
 
 
 def test_calls_at_a_time_are_bounded_and_one_whose_process_died_runs_out() -> None:
     limits = ModelLimits(concurrency=2)
-    left = taken(take(None, limits, at(0), "a", 1, at(60)))
-    left = taken(take(left, limits, at(0), "b", 1, at(30)))
-    assert not isinstance(take(left, limits, at(1), "c", 1, at(60)), Allowance)
+    left = taken(acquire(None, limits, at(0), "a", 1, at(60)))
+    left = taken(acquire(left, limits, at(0), "b", 1, at(30)))
+    assert not isinstance(acquire(left, limits, at(1), "c", 1, at(60)), BucketState)
 
-    assert set(taken(take(give(left, limits, at(1), "a", 0, None), limits, at(1), "c", 1, at(60))).calls) == {"b", "c"}
-    assert set(taken(take(left, limits, at(31), "c", 1, at(90))).calls) == {"a", "c"}
+    assert set(taken(acquire(release(left, limits, at(1), "a", 0, None), limits, at(1), "c", 1, at(60))).calls) == {
+        "b",
+        "c",
+    }
+    assert set(taken(acquire(left, limits, at(31), "c", 1, at(90))).calls) == {"a", "c"}
 
 
 def test_what_one_is_told_to_wait_all_wait_and_the_longer_of_two_counts() -> None:
     limits = ModelLimits(requests=600)
-    left = give(None, limits, at(0), "a", 0, 20.0)
-    left = give(left, limits, at(1), "b", 0, 5.0)
+    left = release(None, limits, at(0), "a", 0, 20.0)
+    left = release(left, limits, at(1), "b", 0, 5.0)
 
-    assert take(left, limits, at(2), "c", 1, at(60)) == pytest.approx(18.0)
-    assert taken(take(left, limits, at(20), "c", 1, at(60))).closed_until is None
+    assert acquire(left, limits, at(2), "c", 1, at(60)) == pytest.approx(18.0)
+    assert taken(acquire(left, limits, at(20), "c", 1, at(60))).closed_until is None
 
 
 def test_a_clock_an_hour_off_freezes_nobody() -> None:
     limits = ModelLimits(requests=60)
     left = None
     for number in range(10):
-        left = taken(take(left, limits, at(3600), f"fast{number}", 1, at(3660)))
+        left = taken(acquire(left, limits, at(3600), f"fast{number}", 1, at(3660)))
 
-    assert take(left, limits, at(0), "a", 1, at(60)) == pytest.approx(1.0)
-    assert give(left, limits, at(0), "x", 0, None).at == at(0)
+    assert acquire(left, limits, at(0), "a", 1, at(60)) == pytest.approx(1.0)
+    assert release(left, limits, at(0), "x", 0, None).at == at(0)

@@ -6,14 +6,14 @@ from typing import Any
 
 from support.core import Story, card, cards, failure, task
 
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Conflict
-from pointsman_schemas.team import Supervisor
+from pointsman_schemas.team import PlanAndExecute
 
 AGENTS = (*cards("worker", "other"), card("judge", role=Role.JUDGE))
 SAYS = "due: t1 says Monday; t2 says Friday"
-RULED = {"decisions": [{"what": SAYS, "decision": "Friday", "reason": "t2 read the contract"}]}
+RULED = {"decisions": [{"description": SAYS, "decision": "Friday", "reason": "t2 read the contract"}]}
 
 
 def contradicting(**given: Any) -> Story:
@@ -29,19 +29,19 @@ def test_a_contradiction_is_decided_before_the_answer_is_written() -> None:
 
     asked = story.handoff("judge")
     assert asked.role is Role.JUDGE
-    assert asked.input == {"request": "do it", "disagreements": [SAYS]}
+    assert asked.input == {"request": "do it", "conflicts": [SAYS]}
     assert [report.task_id for report in asked.context] == ["t1", "t2"]
     story.succeed("judge", RULED)
     assert story.told("synthesis")["decisions"] == RULED["decisions"]
     story.succeed("synthesis", {"answer": "on Friday"})
 
     assert story.outcome.status == "completed"
-    assert story.outcome.conflicts == (Conflict(what=SAYS, decision="Friday", reason="t2 read the contract"),)
-    assert not list(rehearse(story.commits))
+    assert story.outcome.conflicts == (Conflict(description=SAYS, decision="Friday", reason="t2 read the contract"),)
+    assert not list(replay_log(story.commits))
 
 
 def test_without_a_synthesizer_the_decision_stands_in_the_outcome() -> None:
-    story = contradicting(strategy=Supervisor(synthesizer=None))
+    story = contradicting(strategy=PlanAndExecute(synthesizer=None))
 
     story.succeed("judge", RULED)
 
@@ -55,7 +55,7 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
     written = story.told("synthesis")
     story.succeed("synthesis", {"answer": "on Monday or Friday"})
 
-    assert written["disagreements"] == [SAYS]
+    assert written["conflicts"] == [SAYS]
     assert story.outcome.status == "completed"
     assert story.outcome.conflicts == ()
 
@@ -63,7 +63,7 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
 def test_where_no_judge_lives_the_contradiction_is_told_to_who_writes_the_answer() -> None:
     story = contradicting(cards=cards("worker", "other"))
 
-    assert story.told("synthesis")["disagreements"] == [SAYS]
+    assert story.told("synthesis")["conflicts"] == [SAYS]
 
 
 def test_results_that_agree_go_to_no_judge() -> None:
@@ -78,4 +78,4 @@ def test_a_team_that_wants_no_judge_has_none_though_one_lives_and_takes_nothing_
     story = contradicting(judge=None)
 
     assert "judge" not in story.state.tasks
-    assert "disagreements" not in story.told("synthesis")
+    assert "conflicts" not in story.told("synthesis")

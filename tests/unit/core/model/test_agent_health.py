@@ -8,12 +8,21 @@ from datetime import datetime, timedelta
 import pytest
 from support.core import T0, WORKFLOW, Story, card, failure, task
 
-from pointsman.core.decide import consider
-from pointsman.core.model.agent_health import Circuit, Circuits, blames, closed, opened, probe_name, probed, released
-from pointsman.core.model.inputs import Circumstances, TimerFired
+from pointsman.core.decide import make_decision
+from pointsman.core.model.agent_health import (
+    Circuit,
+    Circuits,
+    close_circuit,
+    is_agent_fault,
+    open_circuit,
+    probe_id,
+    release_probe,
+    start_probe,
+)
+from pointsman.core.model.inputs import DecisionContext, TimerFired
 from pointsman_schemas.events import AttemptError, ErrorKind, Usage
 from pointsman_schemas.log import RetryScheduled, TaskDispatched, TaskFailed, TaskHeld
-from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Supervisor
+from pointsman_schemas.team import FanOut, Limits, Pipeline, PlanAndExecute, Stage
 
 
 def open_until(seconds: float, probe: str = "") -> Circuit:
@@ -30,36 +39,38 @@ def at(seconds: float) -> datetime:
 def test_a_circuit_is_open_twice_as_long_each_time_and_five_minutes_at_most() -> None:
     circuits, pauses = Circuits(), []
     for number in range(7):
-        circuits = opened(circuits, "worker", at(number), 10)
+        circuits = open_circuit(circuits, "worker", at(number), 10)
         pauses.append((circuits.agents["worker"].until - at(number)).total_seconds())
 
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
     assert circuits.agents["worker"].since == T0
-    assert opened(Circuits(), "worker", T0, 600).agents["worker"].until == at(600), "who wants longer pauses has them"
-    assert opened(closed(circuits, "worker"), "worker", T0, 10).agents["worker"].opened == 1
+    assert open_circuit(Circuits(), "worker", T0, 600).agents["worker"].until == at(600), (
+        "who wants longer pauses has them"
+    )
+    assert open_circuit(close_circuit(circuits, "worker"), "worker", T0, 10).agents["worker"].open_count == 1
 
 
 def test_one_probe_is_let_through_and_no_second_until_it_is_given_up() -> None:
-    circuits = opened(Circuits(), "worker", T0, 10)
+    circuits = open_circuit(Circuits(), "worker", T0, 10)
 
-    assert probed(circuits, "worker", at(9), "wf/t1/1", at(60)) is None
-    first = probed(circuits, "worker", at(10), "wf/t1/1", at(60))
+    assert start_probe(circuits, "worker", at(9), "wf/t1/1", at(60)) is None
+    first = start_probe(circuits, "worker", at(10), "wf/t1/1", at(60))
     assert first is not None
-    assert probed(first, "worker", at(11), "wf/t1/1", at(60)) == first, "the same one, decided again"
-    assert probed(first, "worker", at(11), "wf/t2/1", at(60)) is None
-    assert probed(first, "worker", at(60), "wf/t2/1", at(90)) is not None
-    free = released(first, "worker", at(12))
+    assert start_probe(first, "worker", at(11), "wf/t1/1", at(60)) == first, "the same one, decided again"
+    assert start_probe(first, "worker", at(11), "wf/t2/1", at(60)) is None
+    assert start_probe(first, "worker", at(60), "wf/t2/1", at(90)) is not None
+    free = release_probe(first, "worker", at(12))
     assert free.agents["worker"].probe == "", "nobody is on the way to it, which the gauge shows"
-    assert probed(free, "worker", at(12), "wf/t2/1", at(60)) is not None
+    assert start_probe(free, "worker", at(12), "wf/t2/1", at(60)) is not None
 
 
 def test_of_an_agent_that_is_well_nothing_is_known() -> None:
-    circuits = opened(Circuits(), "worker", T0, 10)
+    circuits = open_circuit(Circuits(), "worker", T0, 10)
 
-    assert probed(circuits, "other", T0, "wf/t1/1", at(60)) == circuits
-    assert released(circuits, "other", T0) == circuits
-    assert closed(circuits, "worker") == Circuits()
-    assert closed(opened(circuits, "other", T0, 10), "other") == circuits
+    assert start_probe(circuits, "other", T0, "wf/t1/1", at(60)) == circuits
+    assert release_probe(circuits, "other", T0) == circuits
+    assert close_circuit(circuits, "worker") == Circuits()
+    assert close_circuit(open_circuit(circuits, "other", T0, 10), "other") == circuits
 
 
 @pytest.mark.parametrize(
@@ -76,7 +87,7 @@ def test_of_an_agent_that_is_well_nothing_is_known() -> None:
     ],
 )
 def test_an_agent_is_blamed_for_what_another_time_would_go_well(error: AttemptError, blamed: bool) -> None:
-    assert blames(error) is blamed
+    assert is_agent_fault(error) is blamed
 
 
 # What it leads to
@@ -113,12 +124,12 @@ def test_a_probe_is_named_with_the_time_until_which_it_is_waited_for() -> None:
     story.planned(task("t1"), task("t2"))
     story.wait(8)
 
-    draft = consider(
-        story.state, [TimerFired(story.state.timer)], Circumstances(story.now, story.cards, story.circuits)
+    decision = make_decision(
+        story.state, [TimerFired(story.state.timer)], DecisionContext(story.now, story.cards, story.circuits)
     )
 
-    probe = draft.probes["worker"]
-    assert (probe.name, probe.until) == (probe_name(WORKFLOW, "t1", 1), at(8 + 30 + 1))
+    probe = decision.probes["worker"]
+    assert (probe.name, probe.until) == (probe_id(WORKFLOW, "t1", 1), at(8 + 30 + 1))
 
 
 def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
@@ -130,7 +141,7 @@ def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
 
 
 def test_a_probe_that_was_claimed_for_a_task_goes_to_it_when_that_is_decided_again() -> None:
-    story = Story(circuits={"worker": open_until(60, probe=probe_name(WORKFLOW, "t1", 1))})
+    story = Story(circuits={"worker": open_until(60, probe=probe_id(WORKFLOW, "t1", 1))})
     story.planned(task("t1"), task("t2"))
 
     assert story.statuses() == {"t1": "running", "t2": "held"}
@@ -141,7 +152,7 @@ def test_the_fallback_stands_in_for_an_agent_that_keeps_failing() -> None:
     story.planned(task("t1"))
 
     (sent,) = [entry for entry in story.of(TaskDispatched) if entry.task_id == "t1"]
-    assert (sent.agent, sent.instead_of, sent.fallback) == ("other", "worker", None)
+    assert (sent.agent, sent.fallback_for, sent.fallback) == ("other", "worker", None)
     assert story.handoff("t1").to_agent == "other"
 
 
@@ -228,7 +239,7 @@ def test_a_retry_of_an_agent_that_keeps_failing_is_held_without_an_attempt() -> 
 
 
 def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing_by_then() -> None:
-    story = Story(limits=Limits(calls=3), strategy=Supervisor(synthesizer=None), refiner=None)
+    story = Story(limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None)
     story.planned(task("a"), task("b", "other"))
     story.fail("a", failure(retryable=True, retry_after=5))
     assert story.statuses()["a"] == "awaiting_budget"
@@ -242,7 +253,7 @@ def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing
 def test_who_stands_in_for_an_agent_when_there_is_budget_again_is_allowed_by_a_person_first() -> None:
     cards = (card("worker", fallback="standby"), card("standby", approval="required"), card("other"))
     for wait in (None, 30):  # its time has come by then, or not
-        story = Story(limits=Limits(calls=3), strategy=Supervisor(synthesizer=None), refiner=None, cards=cards)
+        story = Story(limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None, cards=cards)
         story.planned(task("a"), task("b", "other"))
         story.fail("a", failure(retryable=True, retry_after=wait))
         story.circuits = {"worker": open_until(60)}
@@ -271,7 +282,7 @@ def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobod
 
 
 def test_at_the_deadline_what_is_held_is_a_gap_that_says_why() -> None:
-    story = Story(limits=Limits(deadline=25), strategy=Supervisor(synthesizer=None))
+    story = Story(limits=Limits(deadline=25), strategy=PlanAndExecute(synthesizer=None))
     story.circuits = {"worker": open_until(3600)}
     story.planned(task("t1"), task("t2", "other"))
     story.succeed("t2")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.core import T0, Story, failure, task
 
-from pointsman.core.evolve import apply, evolve, fold
-from pointsman.core.model.diagram import page
+from pointsman.core.evolve import apply_commit, evolve, fold_entries
+from pointsman.core.model.diagram import render_page
 from pointsman.core.model.lifecycle import PHASE_MOVES, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
 from pointsman.core.model.state import State
 from pointsman.errors import InvariantError
@@ -34,7 +34,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "state-machine.md"
 
 
 def test_the_page_in_the_docs_is_drawn_from_the_tables() -> None:
-    assert PAGE.read_text() == page(), "out of date: run `make schemas`"
+    assert PAGE.read_text() == render_page(), "out of date: run `make schemas`"
 
 
 def test_every_phase_and_status_has_its_row() -> None:
@@ -62,7 +62,7 @@ def entry_to(status: TaskStatus) -> Entry:
         case TaskStatus.RUNNING:
             return TaskDispatched(at=T0, task_id="a", attempt=2, agent="worker", deadline=T0, span_id="")
         case TaskStatus.SKIPPED:
-            return TaskSkipped(at=T0, task_id="a", cause="b", reason="b failed")
+            return TaskSkipped(at=T0, task_id="a", unmet_dependency="b", reason="b failed")
         case TaskStatus.ABANDONED:
             return TaskAbandoned(at=T0, task_id="a", reason="over")
         case _:
@@ -98,16 +98,16 @@ def test_a_log_begins_with_its_workflow_and_only_once() -> None:
     started = Story().start().log[0]
 
     with pytest.raises(InvariantError, match="timer_armed comes before workflow_started"):
-        fold([TimerArmed(at=T0, name="wake-1", due=T0)])
+        fold_entries([TimerArmed(at=T0, name="wake-1", due=T0)])
     with pytest.raises(InvariantError, match="wf_1 started twice"):
-        fold([started, started])
+        fold_entries([started, started])
 
 
 @pytest.mark.parametrize(
     "entry",
     [
         TaskDispatched(at=T0, task_id="ghost", attempt=1, agent="worker", deadline=T0, span_id=""),
-        TaskSkipped(at=T0, task_id="ghost", cause="a", reason="a failed"),
+        TaskSkipped(at=T0, task_id="ghost", unmet_dependency="a", reason="a failed"),
         TaskReopened(at=T0, task_id="ghost", event_id="replay"),
     ],
 )
@@ -136,6 +136,6 @@ def test_commits_follow_each_other_without_a_gap_and_none_is_the_first_and_empty
     ignored = ResultIgnored(at=T0, event_id="e", task_id="a", attempt=1, agent="worker", reason="late")
 
     with pytest.raises(InvariantError, match="commit 3 follows commit 1; expected 2"):
-        apply(story.state, Commit(number=3, entries=(ignored,)))
+        apply_commit(story.state, Commit(number=3, entries=(ignored,)))
     with pytest.raises(InvariantError, match="commit 1 holds no entries"):
-        apply(None, Commit(number=1, entries=()))
+        apply_commit(None, Commit(number=1, entries=()))

@@ -14,7 +14,7 @@ from pointsman.core.model.inputs import RequestReceived, RequestRefused
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, Request
 from pointsman_schemas.log import PlanAccepted, PlanRejected
-from pointsman_schemas.team import Limits, Router, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute, Router
 
 
 def asked(story: Story, task_id: str) -> Any:
@@ -52,7 +52,7 @@ def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() ->
 
 
 def test_a_planner_is_told_the_metadata_the_instructions_of_its_owner_and_how_many_tasks_it_may_plan() -> None:
-    story = Story(strategy=Supervisor(instructions="Ask the tides first."), limits=Limits(tasks=7))
+    story = Story(strategy=PlanAndExecute(instructions="Ask the tides first."), limits=Limits(tasks=7))
 
     given = asked(story.start(metadata={"customer": "C-1"}), "plan-1")
 
@@ -76,7 +76,7 @@ def test_each_role_is_played_by_who_the_team_names() -> None:
     named = {role: card(f"own-{role}", role=role) for role in (Role.PLAN, Role.SYNTHESIZE, Role.REFINE, Role.JUDGE)}
     story = Story(
         cards=(*cards("worker", "other"), *named.values()),
-        strategy=Supervisor(planner="own-plan", synthesizer="own-synthesize"),
+        strategy=PlanAndExecute(planner="own-plan", synthesizer="own-synthesize"),
         refiner="own-refine",
         judge="own-judge",
     )
@@ -87,7 +87,7 @@ def test_each_role_is_played_by_who_the_team_names() -> None:
     story.succeed(story.task("t1").refined_by, {"intent": "do it better"})
     story.succeed("t1", {"due": "Monday"})
     story.succeed("t2", {"due": "Friday"})
-    story.succeed("judge", {"decisions": [{"what": "due", "decision": "Friday", "reason": "it was looked up"}]})
+    story.succeed("judge", {"decisions": [{"description": "due", "decision": "Friday", "reason": "it was looked up"}]})
     story.succeed("synthesis", {"answer": "on Friday"})
     routed = Story(strategy=Router(classifier="own-classify")).start()
 
@@ -107,13 +107,15 @@ def test_the_menu_holds_only_the_agents_of_the_team() -> None:
 def test_the_same_request_again_changes_nothing() -> None:
     story = Story().start()
 
-    assert story.feed(RequestReceived(admission(Supervisor(), Limits()), Request(input="do it"))) == ()
+    assert story.feed(RequestReceived(admission(PlanAndExecute(), Limits()), Request(input="do it"))) == ()
 
 
 def test_a_request_that_cannot_be_read_gets_an_outcome_that_says_why() -> None:
     story = Story()
 
-    story.feed(RequestRefused(admission(Supervisor(), Limits()), AttemptError(kind="undecodable", message="not JSON")))
+    story.feed(
+        RequestRefused(admission(PlanAndExecute(), Limits()), AttemptError(kind="undecodable", message="not JSON"))
+    )
 
     assert story.outcome.status == "failed"
     assert story.outcome.reason == "the request could not be read: not JSON"
@@ -161,7 +163,7 @@ def test_a_planner_that_fails_for_good_ends_the_workflow() -> None:
     assert story.outcome.reason == "planner could not plan: refused was seen"
 
 
-GUARDED = Supervisor(fallback="other")
+GUARDED = PlanAndExecute(fallback="other")
 
 
 @pytest.mark.parametrize("answer", ["ask the other", {"tasks": [], "cannot": "nobody here cooks"}, {"tasks": "t1"}])

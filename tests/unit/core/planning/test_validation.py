@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.core import plan, task
 from support.mutations import at_most, mutated
 
-from pointsman.core.planning.validation import RAW_KEPT, check_plan, raw_text, read_plan, read_selection
+from pointsman.core.planning.validation import MAX_RAW_CHARS, check_plan, raw_text, read_plan, read_selection
 from pointsman.llm.json_extraction import find_json
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.strict_json import compact
+from pointsman_schemas.strict_json import compact_json
 from pointsman_schemas.team import Limits
 
 AGENTS = frozenset({"worker", "other"})
@@ -133,8 +133,8 @@ def test_an_answer_that_is_no_selection_is_described(output: Any) -> None:
 
 
 def test_a_refused_answer_is_kept_as_text_of_bounded_length() -> None:
-    assert raw_text("a" * RAW_KEPT) == "a" * RAW_KEPT
-    assert len(raw_text({"long": "ä" * 2 * RAW_KEPT})) == RAW_KEPT + 3
+    assert raw_text("a" * MAX_RAW_CHARS) == "a" * MAX_RAW_CHARS
+    assert len(raw_text({"long": "ä" * 2 * MAX_RAW_CHARS})) == MAX_RAW_CHARS + 3
 
 
 names = st.sampled_from(("a", "b", "worker", " worker ", "", ">", "a.b", "x" * 300, "\x00", "\r\nPUB")) | st.text(
@@ -154,7 +154,7 @@ some_tasks = st.fixed_dictionaries(
 some_plans = st.fixed_dictionaries(
     {"tasks": st.lists(some_tasks | junk, max_size=8) | junk}, optional={"goal": junk, "cannot": junk}
 )
-BODIES = (compact(plan(task("a"), task("b", "other", needs=["a"]))), b'```json\n{"tasks": []}\n```')
+BODIES = (compact_json(plan(task("a"), task("b", "other", needs=["a"]))), b'```json\n{"tasks": []}\n```')
 steady = settings(
     max_examples=400,
     deadline=None,

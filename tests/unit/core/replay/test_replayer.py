@@ -13,7 +13,7 @@ from support.core import Story, admission, card, failure, plan, task
 from support.world import AGENTS, World, some_limits, some_strategy
 
 from pointsman.core.model.inputs import RequestReceived
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.replay.replayer import replay_log
 from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
 from pointsman_schemas.log import LimitReached, PlanRejected, RetryScheduled, TaskFailed
@@ -30,7 +30,7 @@ def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
         world.turn()
     world.drain()
 
-    found = list(rehearse(story.commits))
+    found = list(replay_log(story.commits))
 
     assert found == []
 
@@ -46,11 +46,11 @@ def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> Non
     entries = (*commit.entries[:place], other, *commit.entries[place + 1 :])
     commits = [each if each is not commit else each.model_copy(update={"entries": entries}) for each in story.commits]
 
-    (difference,) = rehearse(commits)
+    (difference,) = replay_log(commits)
 
     before = sum(len(each.entries) for each in story.commits[: commit.number - 1])
     assert (difference.entry, difference.commit) == (before + place + 1, commit.number)
-    assert (difference.expected, difference.got) == (other, retry)
+    assert (difference.expected, difference.actual) == (other, retry)
 
 
 def test_what_only_one_of_them_decides_is_found_too() -> None:
@@ -60,16 +60,16 @@ def test_what_only_one_of_them_decides_is_found_too() -> None:
     (place,) = [n for n, entry in enumerate(commit.entries) if isinstance(entry, TaskFailed)]
     cut = commit.model_copy(update={"entries": commit.entries[:place]})
 
-    (difference,) = rehearse([*story.commits[:-1], cut])
+    (difference,) = replay_log([*story.commits[:-1], cut])
 
-    assert (difference.expected, difference.got) == (None, commit.entries[place])
+    assert (difference.expected, difference.actual) == (None, commit.entries[place])
 
 
 def test_a_refused_plan_is_refused_again() -> None:
     story = Story().start()
     story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
 
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
@@ -78,7 +78,7 @@ def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
     story.succeed("plan-2", plan(task("a", "other", needs=["b"]), task("b", skill="craft")))
 
     assert story.statuses() == {"a": "waiting", "b": "running"}
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
@@ -87,7 +87,7 @@ def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
     story.succeed("plan-1", plan(task("a")))
 
     assert len(story.of(PlanRejected)) == 1
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_for_it() -> None:
@@ -98,13 +98,13 @@ def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_fo
 
     assert (story.task("plan-2").status, story.task("plan-3").status) == ("failed", "running")
     assert story.commits[-1].entries[0].at == story.task("plan-3").since
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
 def test_who_reacts_and_tries_again_in_one_commit_does_both_again(retry_first: bool) -> None:
     dancers = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
-    story = Story(strategy=Choreography(begins="a"), cards=dancers, limits=Limits(deadline=20)).start()
+    story = Story(strategy=Choreography(start_event="a"), cards=dancers, limits=Limits(deadline=20)).start()
     heard = [
         story.result("two-a", error=failure(retryable=True, retry_after=3)),
         story.result("one-a", events=[{"name": "a", "data": None}]),
@@ -118,18 +118,18 @@ def test_who_reacts_and_tries_again_in_one_commit_does_both_again(retry_first: b
         "one-a-2": "running",
         "two-a-2": "running",
     }
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 @pytest.mark.parametrize("agents", ["*", ("one", "two", "three")])
 def test_reactions_that_would_have_been_too_many_would_be_again(agents: Literal["*"] | tuple[str, ...]) -> None:
     dancers = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("c",)), card("three", reacts_to=("c",)))
-    story = Story(strategy=Choreography(begins="a"), cards=dancers, agents=agents, limits=Limits(tasks=3)).start()
+    story = Story(strategy=Choreography(start_event="a"), cards=dancers, agents=agents, limits=Limits(tasks=3)).start()
 
     story.succeed("one-a", events=[{"name": "b", "data": None}, {"name": "c", "data": None}])
 
     assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 3 tasks was passed: c would make 4"]
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read() -> None:
@@ -151,16 +151,16 @@ def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read()
 
     kept = Team.model_fields.keys() - {"name", "description", "skills"}
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_a_commit_that_does_not_say_what_it_was_decided_upon_is_not_judged() -> None:
     story = Story().planned(task("a", "ghost"))
-    assert all(commit.grounds for commit in story.commits)
+    assert all(commit.decision_context for commit in story.commits)
 
-    silent = [commit.model_copy(update={"grounds": None}) for commit in story.commits]
+    silent = [commit.model_copy(update={"decision_context": None}) for commit in story.commits]
 
-    assert list(rehearse(silent)) == []
+    assert list(replay_log(silent)) == []
 
 
 def test_a_log_that_does_not_fold_is_not_judged() -> None:
@@ -168,4 +168,4 @@ def test_a_log_that_does_not_fold_is_not_judged() -> None:
     story.succeed("a")
 
     with pytest.raises(InvariantError):
-        list(rehearse([story.commits[0], *story.commits[2:]]))
+        list(replay_log([story.commits[0], *story.commits[2:]]))

@@ -20,13 +20,13 @@ def begun(*first: dict[str, Any], strategy: Adaptive | None = None, **given: Any
 
 
 def test_the_first_plan_is_asked_for_step_by_step() -> None:
-    story = Story(strategy=Adaptive(plans=5), cards=CREW).start()
+    story = Story(strategy=Adaptive(max_plans=5), cards=CREW).start()
 
-    assert (story.told("plan-1")["adaptive"], story.told("plan-1")["plans_left"]) == (True, 4)
+    assert (story.told("plan-1")["adaptive"], story.told("plan-1")["remaining_plans"]) == (True, 4)
 
 
 def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains() -> None:
-    story = begun(task("t1", "code", intent="find the bug"), strategy=Adaptive(plans=5))
+    story = begun(task("t1", "code", intent="find the bug"), strategy=Adaptive(max_plans=5))
     story.wait(10)
 
     story.succeed("t1", "there is no bug", replan_hint="it looks like configuration")
@@ -37,7 +37,7 @@ def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remai
     assert [(each["task_id"], each["output"]) for each in given["results"]] == [("t1", "there is no bug")]
     assert {item["name"] for item in given["agents"]} - set(given["agents_used"]) == {"ops", "comms"}
     assert given["replan_reason"] == "code suggests it: it looks like configuration"
-    assert (given["plans_left"], given["limits_left"]["seconds"]) == (3, 590)
+    assert (given["remaining_plans"], given["remaining_limits"]["seconds"]) == (3, 590)
 
 
 def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> None:
@@ -64,7 +64,7 @@ def test_a_planner_that_fails_takes_back_no_question_that_a_task_waits_for() -> 
     story.succeed("t2", "the limit was too low")
 
     story.fail("plan-2")
-    assert (bool(story.state.limit), story.statuses()["t1"]) == (True, "awaiting_approval")
+    assert (bool(story.state.reached_limit), story.statuses()["t1"]) == (True, "awaiting_approval")
     story.control("approve", approval="wf_1-a1")
 
     assert story.statuses()["t1"] == "running"
@@ -88,7 +88,9 @@ def test_tasks_that_have_not_started_give_way_to_the_new_plan() -> None:
 
 
 def test_without_a_better_plan_the_rest_of_the_last_one_is_done() -> None:
-    story = begun(task("t1", "code"), task("t2", "comms", needs=["t1"]), strategy=Adaptive(plans=1, synthesizer=None))
+    story = begun(
+        task("t1", "code"), task("t2", "comms", needs=["t1"]), strategy=Adaptive(max_plans=1, synthesizer=None)
+    )
 
     story.succeed("t1", "one")
     assert story.statuses() == {"t1": "succeeded", "t2": "running"}
@@ -141,7 +143,7 @@ def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_w
 
 
 def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
-    story = begun(task("t1", "code"), strategy=Adaptive(plans=2, synthesizer=None))
+    story = begun(task("t1", "code"), strategy=Adaptive(max_plans=2, synthesizer=None))
     story.succeed("t1", "one")
     story.succeed("plan-2", plan(task("t2", "ops")))
 
@@ -154,17 +156,17 @@ def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
 
 
 def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back_does_not_count() -> None:
-    story, left = Story(strategy=Adaptive(plans=3), cards=CREW).start(), []
+    story, left = Story(strategy=Adaptive(max_plans=3), cards=CREW).start(), []
 
-    left.append(story.told("plan-1")["plans_left"])
+    left.append(story.told("plan-1")["remaining_plans"])
     story.succeed("plan-1", plan(task("t1", "code")))
     story.succeed("t1", "one")
-    left.append(story.told("plan-2")["plans_left"])
+    left.append(story.told("plan-2")["remaining_plans"])
     story.succeed("plan-2", "no idea")
-    left.append(story.told("plan-3")["plans_left"])
+    left.append(story.told("plan-3")["remaining_plans"])
     story.succeed("plan-3", plan(task("t2", "ops")))
     story.succeed("t2", "two")
-    left.append(story.told("plan-4")["plans_left"])
+    left.append(story.told("plan-4")["remaining_plans"])
     story.succeed("plan-4", plan(task("t3", "comms")))
     story.succeed("t3", "three")
 

@@ -55,14 +55,15 @@ def test_two_that_react_have_a_task_each_however_long_and_alike_their_names_are(
     event = "e" * 64
     dancers = tuple(card(name, reacts_to=(event,)) for name in names)
 
-    story = Story(strategy=Choreography(begins=event), cards=dancers).start()
+    story = Story(strategy=Choreography(start_event=event), cards=dancers).start()
 
-    assert [task.agent for task in story.state.work()] == list(names)
+    assert [task.agent for task in story.state.plan_tasks()] == list(names)
 
 
 def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
     story = Story(
-        strategy=Choreography(begins="a"), cards=(card("well", reacts_to=("a", "b")), card("ill", reacts_to=("a",)))
+        strategy=Choreography(start_event="a"),
+        cards=(card("well", reacts_to=("a", "b")), card("ill", reacts_to=("a",))),
     )
     story.circuits = {"ill": Circuit(since=T0, until=T0 + timedelta(seconds=5))}
     story.start()
@@ -76,18 +77,18 @@ def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
 
 def test_a_reaction_that_waits_for_budget_is_not_lost_to_the_next_event() -> None:
     cards = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("a",)))
-    story = Story(strategy=Choreography(begins="a", synthesizer=None), cards=cards, limits=Limits(calls=1)).start()
+    story = Story(strategy=Choreography(start_event="a", synthesizer=None), cards=cards, limits=Limits(calls=1)).start()
     assert story.statuses() == {"one-a": "running", "two-a": "awaiting_budget"}
 
     story.succeed("one-a", usage=Usage(), events=[{"name": "b", "data": None}])
 
-    assert [story.task(name).allowance for name in ("two-a", "one-b")].count(Budget(calls=1)) == 1
+    assert [story.task(name).budget for name in ("two-a", "one-b")].count(Budget(calls=1)) == 1
     assert sorted(story.statuses().values()) == ["awaiting_budget", "running", "succeeded"]
 
 
 def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> None:
     cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
-    story = Story(strategy=Choreography(begins="a"), cards=cards).start()
+    story = Story(strategy=Choreography(start_event="a"), cards=cards).start()
     emit(story, "one-a", ("b", None))
     assert story.statuses()["payer-a"] == "awaiting_approval"
 
@@ -98,7 +99,7 @@ def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> 
 
 def test_too_many_reactions_take_back_no_question_about_one_that_waits() -> None:
     cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
-    story = Story(strategy=Choreography(begins="a"), cards=cards, limits=Limits(tasks=2)).start()
+    story = Story(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=2)).start()
     emit(story, "one-a", ("b", None))
     assert story.of(LimitReached)
 
@@ -115,7 +116,7 @@ def test_it_ends_when_it_is_quiet() -> None:
 
 
 def test_a_terminal_event_ends_it_at_once_with_its_data() -> None:
-    story = begun(Choreography(ends=("refunded",)))
+    story = begun(Choreography(end_events=("refunded",)))
     emit(story, "verify-requested", ("charge_verified", {}))
 
     emit(story, "policy-charge_verified", ("refund_eligible", {}), ("refunded", {"amount": 49}))
@@ -168,7 +169,7 @@ def test_an_attempt_that_failed_has_emitted_nothing() -> None:
 
 def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
     story = Story(
-        strategy=Choreography(begins="ping"), cards=(card("pong", reacts_to=("ping",)),), limits=Limits(tasks=3)
+        strategy=Choreography(start_event="ping"), cards=(card("pong", reacts_to=("ping",)),), limits=Limits(tasks=3)
     ).start()
     for name in ("pong-ping", "pong-ping-2", "pong-ping-3"):
         emit(story, name, ("ping", None))
@@ -181,7 +182,7 @@ def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
 def test_a_request_that_more_react_to_than_there_are_tasks_for_ends_with_that_limit() -> None:
     cards = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
 
-    story = Story(strategy=Choreography(begins="a"), cards=cards, limits=Limits(tasks=1)).start()
+    story = Story(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=1)).start()
 
     assert [entry.limit for entry in story.of(LimitReached)] == ["tasks"]
     assert story.outcome.status == "failed"
@@ -190,7 +191,7 @@ def test_a_request_that_more_react_to_than_there_are_tasks_for_ends_with_that_li
 
 def test_that_nobody_reacts_to_the_request_is_said_at_once_when_all_are_there() -> None:
     names = tuple(dancer.name for dancer in DANCERS)
-    story = Story(strategy=Choreography(begins="nothing"), cards=DANCERS, agents=names).start()
+    story = Story(strategy=Choreography(start_event="nothing"), cards=DANCERS, agents=names).start()
 
     assert story.outcome.reason == "no live agent of the team reacts to the event nothing"
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.core import Story, card, cards, failure
 
-from pointsman.core.completion.conflicts import disagreements
-from pointsman.core.completion.synthesis import found_disagreements
+from pointsman.core.completion.conflicts import find_conflicts
+from pointsman.core.completion.synthesis import find_result_conflicts
 from pointsman.core.model.lifecycle import TaskStatus
-from pointsman.core.model.state import changed
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.model.state import copy_with
+from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
 from pointsman_schemas.team import Check, FanOut
 
@@ -41,7 +41,7 @@ def test_the_merge_is_told_what_contradicts_itself() -> None:
 
     given: Any = story.handoff("synthesis").input
     assert given["final_instruction"].endswith("Where they disagree, say who says what.")
-    assert given["disagreements"] == ["verdict: legal says yes; risk says No; sales says yes"]
+    assert given["conflicts"] == ["verdict: legal says yes; risk says No; sales says yes"]
     story.succeed("synthesis", {"answer": "two of three say yes"})
     assert (story.outcome.status, story.outcome.answer) == ("completed", "two of three say yes")
 
@@ -59,7 +59,7 @@ def test_enough_members_are_an_answer_with_gaps() -> None:
 
 
 def test_what_a_member_says_counts_once_it_passes_the_check_and_its_judge() -> None:
-    checked = FanOut(check=Check(fields=("verdict",), judge="reviewer"), minimum=0.5)
+    checked = FanOut(check=Check(fields=("verdict",), judge="reviewer"), min_success_ratio=0.5)
     story = Story(strategy=checked, cards=(*THREE, card("reviewer", role=Role.JUDGE)), agents=("legal", "risk")).start()
     story.succeed("legal", {"because": "I say so"})
     before = story.task("legal").attempt
@@ -72,7 +72,7 @@ def test_what_a_member_says_counts_once_it_passes_the_check_and_its_judge() -> N
     assert (before, story.statuses()) == (2, {"legal": "succeeded", "risk": "failed"})
     story.succeed("synthesis", {"answer": "yes"})
     assert [(gap.agent, "invented" in gap.reason) for gap in story.outcome.gaps] == [("risk", True)]
-    assert not list(rehearse(story.commits))
+    assert not list(replay_log(story.commits))
 
 
 def test_too_few_members_are_no_answer() -> None:
@@ -95,7 +95,7 @@ def test_members_that_all_refused_are_heard_by_who_asked() -> None:
 
 @pytest.mark.parametrize(("minimum", "status"), [(1.0, "failed"), (0.6, "partial")])
 def test_the_share_is_the_teams_to_choose(minimum: float, status: str) -> None:
-    story = asked(FanOut(minimum=minimum, synthesizer=None))
+    story = asked(FanOut(min_success_ratio=minimum, synthesizer=None))
     story.fail("legal")
     story.succeed("risk")
     story.succeed("sales")
@@ -105,7 +105,7 @@ def test_the_share_is_the_teams_to_choose(minimum: float, status: str) -> None:
 
 def test_a_share_is_that_many_members_and_no_more() -> None:
     members = [f"m{number}" for number in range(25)]
-    story = Story(strategy=FanOut(minimum=0.56, synthesizer=None), cards=cards(*members)).start()
+    story = Story(strategy=FanOut(min_success_ratio=0.56, synthesizer=None), cards=cards(*members)).start()
 
     for number, name in enumerate(members):
         story.succeed(name) if number < 14 else story.fail(name)
@@ -118,7 +118,7 @@ def test_what_members_contradict_each_other_in_is_decided_by_a_judge_where_one_l
     story.succeed("legal", {"verdict": "yes"})
     story.succeed("risk", {"verdict": "no"})
 
-    story.succeed("judge", {"decisions": [{"what": "verdict", "decision": "no", "reason": "risk has looked"}]})
+    story.succeed("judge", {"decisions": [{"description": "verdict", "decision": "no", "reason": "risk has looked"}]})
 
     given: Any = story.handoff("synthesis").input
     assert [each["decision"] for each in given["decisions"]] == ["no"]
@@ -133,7 +133,7 @@ def test_members_are_told_in_the_team_s_words_what_to_do() -> None:
 def test_a_skill_that_is_asked_for_twice_has_one_member() -> None:
     story = Story(strategy=FanOut(skills=("law", "law")), cards=(card("legal", skills=("law",)),)).start()
 
-    assert [(task.id, task.agent) for task in story.state.work()] == [("law", "legal")]
+    assert [(task.id, task.agent) for task in story.state.plan_tasks()] == [("law", "legal")]
 
 
 def test_without_a_synthesizer_the_answer_is_each_members_own() -> None:
@@ -173,7 +173,7 @@ def test_nobody_that_could_ever_be_asked_is_said_at_once() -> None:
     ],
 )
 def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any], found: tuple[str, ...]) -> None:
-    assert disagreements({f"t{number}": output for number, output in enumerate(outputs, 1)}) == found
+    assert find_conflicts({f"t{number}": output for number, output in enumerate(outputs, 1)}) == found
 
 
 def test_what_did_not_succeed_contradicts_nobody() -> None:
@@ -181,7 +181,7 @@ def test_what_did_not_succeed_contradicts_nobody() -> None:
     story.succeed("legal", {"ok": True})
     story.succeed("risk", {"ok": False})
     state = story.state
-    failed = changed(state.tasks["risk"], status=TaskStatus.FAILED)
+    failed = copy_with(state.tasks["risk"], status=TaskStatus.FAILED)
 
-    assert found_disagreements(state) == ("ok: legal says yes; risk says no",)
-    assert found_disagreements(changed(state, tasks={**state.tasks, "risk": failed})) == ()
+    assert find_result_conflicts(state) == ("ok: legal says yes; risk says no",)
+    assert find_result_conflicts(copy_with(state, tasks={**state.tasks, "risk": failed})) == ()

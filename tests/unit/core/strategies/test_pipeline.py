@@ -14,7 +14,7 @@ from pointsman_schemas.team import Check, Limits, Pipeline, Stage
 STAGES = Pipeline(
     stages=(
         Stage(agent="extract", check=Check(fields=("customer",))),
-        Stage(agent="decide", check=Check(states=("approved", "denied"))),
+        Stage(agent="decide", check=Check(mentions=("approved", "denied"))),
         Stage(agent="write", check=Check(min_length=20)),
     )
 )
@@ -82,8 +82,8 @@ def test_feedback_is_of_the_check_alone() -> None:
     [
         (Check(fields=("a", "b")), "text", "the output is not a JSON object; expected one with a, b"),
         (Check(fields=("a", "b")), {"a": 0, "b": []}, "the output lacks b, or has nothing there"),
-        (Check(states=("approved", "denied")), {"approved": False}, "the output must state one of: approved, denied"),
-        (Check(states=("approved",)), "disapproved", "the output must state one of: approved"),
+        (Check(mentions=("approved", "denied")), {"approved": False}, "the output must state one of: approved, denied"),
+        (Check(mentions=("approved",)), "disapproved", "the output must state one of: approved"),
         (Check(min_length=5), {"say": ["no"]}, "the output has 2 characters; at least 5 are expected"),
         (Check(min_length=5), "1234", "the output has 4 characters; at least 5 are expected"),
     ],
@@ -101,7 +101,7 @@ def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> No
     [
         (Check(), None),
         (Check(fields=("a",)), {"a": False}),
-        (Check(states=("approved", "denied")), {"verdict": "DENIED: too late"}),
+        (Check(mentions=("approved", "denied")), {"verdict": "DENIED: too late"}),
         (Check(min_length=5), "12345"),
     ],
 )

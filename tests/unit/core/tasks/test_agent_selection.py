@@ -10,7 +10,7 @@ from support.core import Story, card, cards, failure, plan, selection, task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import PlanRejected, TaskDispatched
-from pointsman_schemas.team import Limits, Router, Supervisor
+from pointsman_schemas.team import Limits, PlanAndExecute, Router
 
 EXPERTS = cards("legal", "medical", "technical")
 
@@ -79,7 +79,7 @@ def test_an_agent_named_like_a_task_of_the_runtime_can_be_asked() -> None:
 
 
 def test_several_escalate_to_a_planner_that_knows_only_them() -> None:
-    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9), ("medical", 0.5), ("technical", 0.1)))
+    story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9), ("medical", 0.5), ("technical", 0.1)))
 
     given: Any = story.handoff("plan-1").input
     assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
@@ -88,7 +88,7 @@ def test_several_escalate_to_a_planner_that_knows_only_them() -> None:
 
 
 def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> None:
-    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9), ("medical", 0.5)))
+    story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9), ("medical", 0.5)))
 
     story.succeed("plan-1", "no idea")
 
@@ -99,7 +99,7 @@ def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> N
 
 def test_a_skill_escalates_to_a_planner_that_knows_all_who_have_it() -> None:
     able = (card("legal"), card("hasty", skills=("translation",)), card("careful", skills=("translation",)))
-    story = Story(strategy=Router(escalate=Supervisor()), cards=(*able, card("other"))).start()
+    story = Story(strategy=Router(escalate=PlanAndExecute()), cards=(*able, card("other"))).start()
 
     story.succeed(
         "classify-1", {"agents": [{"skill": "translation", "confidence": 0.8}, *selection(("legal", 0.9))["agents"]]}
@@ -111,7 +111,7 @@ def test_a_skill_escalates_to_a_planner_that_knows_all_who_have_it() -> None:
 
 def escalated(**limits: Any) -> Story:
     chosen = selection(("legal", 0.9), ("medical", 0.5))
-    story = routed(Router(escalate=Supervisor(), synthesizer=None), chosen, limits=Limits(**limits))
+    story = routed(Router(escalate=PlanAndExecute(), synthesizer=None), chosen, limits=Limits(**limits))
     story.succeed("plan-1", plan(task("a", "legal"), task("b", "medical")))
     return story
 
@@ -141,7 +141,7 @@ def test_what_was_escalated_is_planned_again_when_a_result_suggests_it() -> None
 
 
 def test_what_was_not_planned_is_not_planned_again() -> None:
-    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9)), limits=Limits(replans=1))
+    story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9)), limits=Limits(replans=1))
 
     story.fail("legal")
 
@@ -155,7 +155,7 @@ def test_what_a_classifier_says_of_an_agent_s_part_is_its_intent() -> None:
 
 
 def test_one_sure_agent_does_not_escalate() -> None:
-    story = routed(Router(escalate=Supervisor()), selection(("legal", 0.9)))
+    story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9)))
 
     assert story.statuses() == {"legal": "running"}
 
@@ -261,7 +261,7 @@ def test_agents_named_like_the_runtimes_own_tasks_have_a_task_each() -> None:
 
     story.succeed("classify-1", selection(*((name, 0.9) for name in names)))
 
-    assert [task.agent for task in story.state.work()] == list(names)
+    assert [task.agent for task in story.state.plan_tasks()] == list(names)
 
 
 @pytest.mark.parametrize(("chosen", "given"), [(("legal",), [9]), (("legal", "tax"), [4, 4])])

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.core import WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
 
-from pointsman.core.evolve import unanswered
+from pointsman.core.evolve import pending_approvals
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.model.inputs import RequestReceived
-from pointsman.core.replay.replayer import rehearse
-from pointsman_schemas.events import Approval, ApprovalWanted, Request, Verdict
+from pointsman.core.replay.replayer import replay_log
+from pointsman_schemas.events import Approval, ApprovalVerdict, Request, ToolApprovalRequest
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, PlanRejected
-from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
+from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, Stage, Team
 
 GUARDED = (card("worker"), card("guarded", approval="required"))
 WAITS = "awaiting_approval"
@@ -51,7 +51,7 @@ def stay_silent(story: Story) -> None:
 
 
 def same_again(story: Story) -> bool:
-    return not list(rehearse(story.commits))
+    return not list(replay_log(story.commits))
 
 
 def test_a_task_of_a_guarded_agent_is_handed_out_once_a_person_allows_it() -> None:
@@ -72,7 +72,7 @@ def test_a_task_of_a_guarded_agent_is_handed_out_once_a_person_allows_it() -> No
 def test_only_work_that_waits_for_a_person_asks_one(task_id: str, status: Any) -> None:
     story = Story().start() if task_id == "plan-1" else Story().planned(task("a"))
 
-    story.fail(task_id, failure("needs_approval"), status=status, approvals=(ApprovalWanted(tool="pay"),))
+    story.fail(task_id, failure("needs_approval"), status=status, approvals=(ToolApprovalRequest(tool="pay"),))
 
     assert asked(story) == []
     assert story.task(task_id).status == "failed"
@@ -140,10 +140,10 @@ def test_what_was_asked_about_a_plan_that_gave_way_is_not_asked_any_more() -> No
     story = guarded(task("look"), limits=Limits(replans=1, plan_repairs=0))
 
     story.succeed("look", replan_hint="there is a better way")
-    assert unanswered(story.log) == {FIRST}
+    assert pending_approvals(story.log) == {FIRST}
     story.succeed("plan-2", "no idea")
 
-    assert unanswered(story.log) == set(story.state.approvals) == {SECOND}
+    assert pending_approvals(story.log) == set(story.state.approvals) == {SECOND}
 
 
 def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be_had() -> None:
@@ -201,7 +201,7 @@ def test_the_time_a_person_takes_does_not_count_against_the_deadline() -> None:
 
 def test_several_wait_at_once_and_each_is_answered_by_its_id() -> None:
     story = guarded(task("pay2", "guarded"))
-    assert len({question.answer_to for question in asked(story)}) == 2
+    assert len({question.reply_to for question in asked(story)}) == 2
 
     story.control("reject", approval=SECOND, reason="no", by="Ann")
 
@@ -336,7 +336,7 @@ def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
 
 
 def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
-    story = of_team(strategy=Supervisor(fallback="other"), limits=Limits(plan_repairs=0))
+    story = of_team(strategy=PlanAndExecute(fallback="other"), limits=Limits(plan_repairs=0))
     story.succeed("plan-1", "no idea")
     assert [question.about for question in asked(story)] == ["plan"]
 
@@ -375,8 +375,8 @@ def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answe
 
     assert story.task("t1").attempt == 2
     assert story.handoff("t1").verdicts == (
-        Verdict(tool="refund", arguments={"id": 1}, verdict="approved", input={"id": 7}, by="Ann"),
-        Verdict(tool="refund", arguments={"id": 2}, verdict="rejected", reason="no", by="Bo"),
+        ApprovalVerdict(tool="refund", arguments={"id": 1}, verdict="approved", input={"id": 7}, by="Ann"),
+        ApprovalVerdict(tool="refund", arguments={"id": 2}, verdict="rejected", reason="no", by="Bo"),
     )
     story.succeed("t1")
     assert story.task("t1").status == "succeeded"

@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 from support.core import T0, Story, card, cards, plan, task
 
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import TimerArmed
-from pointsman_schemas.team import Adaptive, Choreography, FanOut, Limits, Pipeline, Router, Stage, Strategy, Supervisor
+from pointsman_schemas.team import (
+    Adaptive,
+    Choreography,
+    FanOut,
+    Limits,
+    Pipeline,
+    PlanAndExecute,
+    Router,
+    Stage,
+    Strategy,
+)
 
-CHOOSING = (Supervisor(), Adaptive(), Router(), FanOut(), Choreography())
+CHOOSING = (PlanAndExecute(), Adaptive(), Router(), FanOut(), Choreography())
 PLANNER = card("planner", role=Role.PLAN)
 
 
@@ -31,11 +41,11 @@ def test_a_request_that_comes_before_the_agents_begins_when_one_is_there(strateg
     story.fire()
 
     assert [each.attempt for each in story.state.tasks.values()] == [1]
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 def test_the_planner_is_told_of_who_came_meanwhile() -> None:
-    story = early(Supervisor())
+    story = early(PlanAndExecute())
     story.cards = cards("late")
 
     story.fire()
@@ -53,7 +63,7 @@ def test_when_nobody_comes_the_deadline_says_so(strategy: Strategy) -> None:
     assert (story.outcome.status, story.outcome.elapsed) == ("failed", 20)
     assert story.outcome.reason.startswith("no worker took it: no ")
     assert story.outcome.reason.endswith("; the deadline of 20 s was reached")
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []
 
 
 @pytest.mark.parametrize("strategy", CHOOSING)
@@ -68,15 +78,15 @@ def test_who_comes_when_it_is_too_late_begins_nothing(strategy: Strategy) -> Non
 
 
 def test_the_planner_is_named_where_it_is_not_there_either() -> None:
-    assert "no agent named planner is alive" in early(Supervisor()).of(TimerArmed)[0].reason
+    assert "no agent named planner is alive" in early(PlanAndExecute()).of(TimerArmed)[0].reason
 
 
 def test_a_planner_that_is_there_is_asked_though_it_has_nobody() -> None:
-    assert [each.agent for each in early(Supervisor(), cards=(PLANNER,)).state.tasks.values()] == ["planner"]
+    assert [each.agent for each in early(PlanAndExecute(), cards=(PLANNER,)).state.tasks.values()] == ["planner"]
 
 
 def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
-    story = early(Supervisor(), limits=Limits(deadline=60))
+    story = early(PlanAndExecute(), limits=Limits(deadline=60))
     while not story.state.ended:
         story.fire()
 
@@ -85,7 +95,7 @@ def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
 
 
 def test_what_waits_for_agents_can_be_cancelled() -> None:
-    story = early(Supervisor())
+    story = early(PlanAndExecute())
 
     story.control("cancel")
 
@@ -97,9 +107,9 @@ def test_what_waits_for_agents_can_be_cancelled() -> None:
     [
         (Pipeline(stages=(Stage(agent="one"),)), {}),
         (FanOut(), {"agents": ("one",)}),
-        (Supervisor(), {"agents": ()}),
-        (Supervisor(fallback="desk"), {"cards": (card("desk", team=True),)}),
-        (Supervisor(), {"agents": ("below",), "cards": (card("below", team=True),), "limits": Limits(nesting=0)}),
+        (PlanAndExecute(), {"agents": ()}),
+        (PlanAndExecute(fallback="desk"), {"cards": (card("desk", team=True),)}),
+        (PlanAndExecute(), {"agents": ("below",), "cards": (card("below", team=True),), "limits": Limits(nesting=0)}),
     ],
     ids=["stages", "members", "nobody ever", "a fallback", "too deep"],
 )
@@ -107,4 +117,4 @@ def test_nobody_is_waited_for_who_is_not_chosen_among_those_there(strategy: Stra
     story = early(strategy, **given)
 
     assert story.state.tasks
-    assert list(rehearse(story.commits)) == []
+    assert list(replay_log(story.commits)) == []

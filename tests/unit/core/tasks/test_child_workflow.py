@@ -10,15 +10,15 @@ import pytest
 from support.core import SUBJECTS, T0, WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.decide import decide
-from pointsman.core.evolve import fold
-from pointsman.core.model.inputs import Circumstances, RequestReceived, RequestRefused
+from pointsman.core.evolve import fold_entries
+from pointsman.core.model.inputs import DecisionContext, RequestReceived, RequestRefused
 from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
-from pointsman.core.tasks.child_workflow import request_of
-from pointsman_schemas.events import AttemptError, Budget, Control, Gap, Handoff, Outcome, Planned, Request, Result
+from pointsman.core.tasks.child_workflow import child_request
+from pointsman_schemas.events import AttemptError, Budget, Control, Gap, Handoff, Outcome, PlanUsage, Request, Result
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import Parent
-from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
+from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, Stage, Team
 
 REFUNDS = card("refunds", team=True, timeout=300)
 PARENT = Parent(
@@ -36,9 +36,9 @@ def handoff(**changes: Any) -> Handoff:
     return story.handoff("t1").model_copy(update=changes)
 
 
-def child(strategy: Supervisor | Pipeline | None = None, limits: Limits | None = None) -> Story:
+def child(strategy: PlanAndExecute | Pipeline | None = None, limits: Limits | None = None) -> Story:
     """A workflow that was started for a parent's task."""
-    story = Story(strategy=strategy or Supervisor(), limits=limits or Limits(), cards=cards("worker"))
+    story = Story(strategy=strategy or PlanAndExecute(), limits=limits or Limits(), cards=cards("worker"))
     given = replace(admission(story.strategy, story.limits), parent=PARENT, depth=1)
     story.feed(RequestReceived(given, Request(input="refund charge 7", deadline=50)))
     return story
@@ -69,7 +69,7 @@ def test_where_teams_may_not_be_nested_deeper_there_is_none_on_the_menu() -> Non
 def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_and_budget() -> None:
     given = handoff(input={"charge": 7}, budget=Budget(calls=3), deadline=T0 + timedelta(seconds=100))
 
-    request = request_of(given, Team(name="refunds"), T0)
+    request = child_request(given, Team(name="refunds"), T0)
 
     assert isinstance(request, Request)
     assert request.input == {"intent": "refund charge 7", "charge": 7}
@@ -81,7 +81,7 @@ def test_what_other_tasks_came_to_is_passed_on() -> None:
     story.planned(task("t1"), task("t2", "refunds", needs=["t1"]))
     story.succeed("t1", {"found": 1})
 
-    request = request_of(story.handoff("t2"), Team(name="refunds"), T0)
+    request = child_request(story.handoff("t2"), Team(name="refunds"), T0)
 
     assert isinstance(request, Request)
     assert isinstance(request.input, dict)
@@ -96,15 +96,15 @@ def test_what_other_tasks_came_to_is_passed_on() -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(changes: Any, kind: str, said: str) -> None:
-    refused = request_of(handoff(**changes), Team(name="refunds", limits=Limits(nesting=3)), T0)
+    refused = child_request(handoff(**changes), Team(name="refunds", limits=Limits(nesting=3)), T0)
 
     assert refused == AttemptError(kind=kind, message=said)
 
 
 def test_a_refusal_ends_the_child_and_fails_the_parents_task() -> None:
-    given = replace(admission(Supervisor(), Limits()), parent=PARENT, depth=4)
+    given = replace(admission(PlanAndExecute(), Limits()), parent=PARENT, depth=4)
     refusal = AttemptError(kind="limit", message="there are 4 teams above it")
-    state = fold(decide(None, [RequestRefused(given, refusal)], Circumstances(T0)))
+    state = fold_entries(decide(None, [RequestRefused(given, refusal)], DecisionContext(T0)))
     assert state is not None
 
     sent = [message.event for message in outbox(state, SUBJECTS)]
@@ -139,7 +139,7 @@ def test_a_partial_answer_travels_up_with_its_gaps() -> None:
 
 
 def test_a_parent_whose_team_left_gaps_is_partial_and_names_them() -> None:
-    story = Story(strategy=Supervisor(synthesizer=None), cards=(REFUNDS,), agents=("refunds",))
+    story = Story(strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS,), agents=("refunds",))
     story.planned(task("t1", "refunds"))
 
     story.succeed("t1", "half", gaps=[{"task_id": "s2", "agent": "writer", "reason": "it was ill"}])
@@ -158,7 +158,7 @@ def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
 
 
 def test_a_child_tells_how_much_it_has_planned() -> None:
-    story = child(Supervisor(synthesizer=None), Limits(replans=1))
+    story = child(PlanAndExecute(synthesizer=None), Limits(replans=1))
     story.succeed("plan-1", plan(task("a"), task("b")))
     story.succeed("a", replan_hint="another way")
     story.succeed("b")
@@ -166,11 +166,11 @@ def test_a_child_tells_how_much_it_has_planned() -> None:
 
     story.succeed("c")
 
-    assert result_of(story).planned == Planned(tasks=3, replans=1)
+    assert result_of(story).plan_usage == PlanUsage(tasks=3, replans=1)
 
 
 def test_a_child_plans_again_only_as_often_as_it_was_given() -> None:
-    story = Story(strategy=Supervisor(synthesizer=None), limits=Limits(replans=5))
+    story = Story(strategy=PlanAndExecute(synthesizer=None), limits=Limits(replans=5))
     story.start(budget=Budget(replans=0))
     story.succeed("plan-1", plan(task("a"), task("b")))
 
@@ -180,11 +180,11 @@ def test_a_child_plans_again_only_as_often_as_it_was_given() -> None:
 
 
 def test_a_team_that_planned_more_than_it_was_given_ends_the_work_with_the_limit() -> None:
-    story = Story(strategy=Supervisor(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4))
+    story = Story(strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4))
     story.agents = ("refunds", "worker")
     story.planned(task("t1", "refunds"), task("t2", "worker"))
 
-    story.succeed("t1", "done", planned=Planned(tasks=9))
+    story.succeed("t1", "done", plan_usage=PlanUsage(tasks=9))
 
     assert (story.outcome.status, story.outcome.reason) == (
         "partial",

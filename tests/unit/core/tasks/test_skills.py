@@ -11,18 +11,18 @@ from pydantic import ValidationError
 from support.core import T0, Story, card, failure, plan, task
 
 from pointsman.core.model.agent_health import Circuit, Load
-from pointsman.core.replay.replayer import rehearse
-from pointsman.core.views.trace import build
+from pointsman.core.replay.replayer import replay_log
+from pointsman.core.views.trace import build_trace
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import PlanAccepted, PlanRejected, RetryScheduled, TaskDispatched, TaskHeld
 from pointsman_schemas.plan import SelectedAgent
-from pointsman_schemas.team import FanOut, Limits, Pipeline, Router, Stage, Supervisor, Team
+from pointsman_schemas.team import FanOut, Limits, Pipeline, PlanAndExecute, Router, Stage, Team
 
 CARDS = (card("quick", skills=("translation",)), card("slow", skills=("translation", "poetry")), card("other"))
 
 
 def story(**given: Any) -> Story:
-    return Story(**{"cards": CARDS, "refiner": None, "strategy": Supervisor(synthesizer=None), **given})
+    return Story(**{"cards": CARDS, "refiner": None, "strategy": PlanAndExecute(synthesizer=None), **given})
 
 
 def asked(*ids: str, skill: str = "translation") -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def got(story: Story) -> dict[str, str]:
 
 
 def test_the_idle_agent_gets_the_work() -> None:
-    busy = story(loads={"quick": Load(ahead=9, seconds=1.0), "slow": Load(ahead=0, seconds=1.0)})
+    busy = story(loads={"quick": Load(queued=9, seconds=1.0), "slow": Load(queued=0, seconds=1.0)})
 
     busy.planned(*asked("t1"))
 
@@ -83,14 +83,14 @@ def test_replicas_of_an_agent_take_more_than_one_does() -> None:
 
 def test_an_agent_of_unknown_speed_is_taken_to_be_as_quick_as_the_quickest() -> None:
     cards = tuple(card(name, skills=("translation",), concurrency=1) for name in ("quick", "slow", "third"))
-    loads = {"quick": Load(ahead=3, seconds=1.0), "slow": Load(seconds=3.0), "third": Load(ahead=1)}
+    loads = {"quick": Load(queued=3, seconds=1.0), "slow": Load(seconds=3.0), "third": Load(queued=1)}
 
     assert got(story(cards=cards, loads=loads).planned(*asked("t1"))) == {"t1": "third"}
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_an_agent_of_unknown_speed_is_tried(ahead: int) -> None:
-    new = story(loads={"quick": Load(ahead=ahead, seconds=1.0), "slow": Load()})
+    new = story(loads={"quick": Load(queued=ahead, seconds=1.0), "slow": Load()})
 
     new.planned(*asked("t1"))
 
@@ -107,12 +107,12 @@ def test_an_agent_that_is_gone_is_not_chosen() -> None:
 
 
 def test_who_gets_a_task_is_chosen_when_it_starts_and_not_when_it_is_planned() -> None:
-    later = story(loads={"slow": Load(ahead=9)})
+    later = story(loads={"slow": Load(queued=9)})
     later.planned(task("t1", "other"), {**task("t2", needs=["t1"], skill="translation")})
     (accepted,) = later.of(PlanAccepted)
     assert (accepted.plan.tasks[1].agent, accepted.plan.tasks[1].skill) == ("quick", "translation")
 
-    later.loads = {"quick": Load(ahead=9)}
+    later.loads = {"quick": Load(queued=9)}
     later.succeed("t1")
 
     assert got(later)["t2"] == "slow"
@@ -166,7 +166,7 @@ def test_a_retry_that_waited_for_budget_goes_to_who_was_chosen_for_it_if_that_on
 def test_an_attempt_that_a_person_was_asked_about_is_gone_on_with_by_its_agent_though_another_is_idle() -> None:
     played = story().planned(*asked("t1"))
     played.fail("t1", approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
-    played.loads = {"quick": Load(ahead=99)}
+    played.loads = {"quick": Load(queued=99)}
     played.control("approve", approval=next(iter(played.state.approvals)))
 
     assert played.handoff("t1").to_agent == "quick"
@@ -178,7 +178,7 @@ def test_an_agent_that_keeps_failing_gets_none_and_then_one_as_its_probe() -> No
     ill.planned(*asked("t1", "t2"))
     assert set(got(ill).values()) == {"slow"}
 
-    well = story(circuits={"quick": Circuit(since=T0, until=T0)}, loads={"quick": Load(ahead=99)})
+    well = story(circuits={"quick": Circuit(since=T0, until=T0)}, loads={"quick": Load(queued=99)})
     well.planned(*asked("t1", "t2"))
     assert got(well) == {"t1": "quick", "t2": "slow"}
 
@@ -189,7 +189,7 @@ def test_while_all_who_have_the_skill_keep_failing_the_task_is_held() -> None:
 
     assert all_ill.statuses() == {"t1": "held"}
     all_ill.circuits = {"quick": ill}
-    all_ill.loads = {"slow": Load(ahead=50)}
+    all_ill.loads = {"slow": Load(queued=50)}
     all_ill.wait(-3).fire()
     assert all_ill.statuses() == {"t1": "running"}
 
@@ -202,7 +202,7 @@ def test_a_skill_that_nobody_has_is_a_problem_of_the_plan() -> None:
 
 
 def test_a_task_that_names_an_agent_goes_to_that_agent() -> None:
-    named = story(loads={"quick": Load(ahead=99)})
+    named = story(loads={"quick": Load(queued=99)})
     named.planned({**task("t1", "quick"), "skill": "translation"})
 
     assert got(named) == {"t1": "quick"}
@@ -211,13 +211,13 @@ def test_a_task_that_names_an_agent_goes_to_that_agent() -> None:
 
 
 def test_an_agent_that_the_team_may_not_use_is_not_chosen() -> None:
-    narrow = story(agents=("slow", "other"), loads={"slow": Load(ahead=99)}).planned(*asked("t1"))
+    narrow = story(agents=("slow", "other"), loads={"slow": Load(queued=99)}).planned(*asked("t1"))
 
     assert got(narrow) == {"t1": "slow"}
 
 
 def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() -> None:
-    played = story(loads={"quick": Load(ahead=3), "slow": Load(seconds=0.5)})
+    played = story(loads={"quick": Load(queued=3), "slow": Load(seconds=0.5)})
     played.planned(*asked("t1", "t2", "t3"))
     played.fail("t1", failure(retryable=True))
     played.loads = {}
@@ -225,18 +225,18 @@ def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() ->
         played.succeed(name)
 
     assert played.state.ended
-    assert list(rehearse(played.commits)) == []
+    assert list(replay_log(played.commits)) == []
 
 
 STAGES = Pipeline(stages=(Stage(agent="other"), Stage(skill="translation")))
 
 
 def test_who_does_a_stage_is_chosen_when_it_starts() -> None:
-    staged = story(strategy=STAGES, loads={"slow": Load(ahead=9)}).start()
+    staged = story(strategy=STAGES, loads={"slow": Load(queued=9)}).start()
     (accepted,) = staged.of(PlanAccepted)
     assert [planned.agent for planned in accepted.plan.tasks] == ["other", "quick"]
 
-    staged.loads = {"quick": Load(ahead=9)}
+    staged.loads = {"quick": Load(queued=9)}
     staged.succeed("other")
     staged.fail("translation", failure(retryable=True))
     staged.succeed("translation", "fertig")
@@ -244,7 +244,7 @@ def test_who_does_a_stage_is_chosen_when_it_starts() -> None:
     assert got(staged)["translation"] == "slow"
     assert staged.of(RetryScheduled)[0].agent == "quick"
     assert (staged.outcome.status, staged.outcome.answer) == ("completed", "fertig")
-    assert not list(rehearse(staged.commits))
+    assert not list(replay_log(staged.commits))
 
 
 def test_each_skill_of_a_fan_out_is_a_member_whoever_has_it() -> None:
@@ -255,11 +255,11 @@ def test_each_skill_of_a_fan_out_is_a_member_whoever_has_it() -> None:
     asked_all.succeed("translation")
     asked_all.succeed("poetry")
     assert asked_all.outcome.status == "completed"
-    assert not list(rehearse(asked_all.commits))
+    assert not list(replay_log(asked_all.commits))
 
 
 def selected(*chosen: dict[str, Any], **given: Any) -> Story:
-    routed = story(strategy=Router(synthesizer=None, **given), loads={"quick": Load(ahead=9)}).start()
+    routed = story(strategy=Router(synthesizer=None, **given), loads={"quick": Load(queued=9)}).start()
     routed.succeed("classify-1", {"agents": [{"confidence": 0.9, **each} for each in chosen]})
     return routed
 
@@ -270,11 +270,11 @@ def test_a_classifier_may_select_a_skill_and_the_idle_one_that_has_it_answers() 
     assert got(routed) == {"classify-1": "classifier", "translation": "slow"}
     routed.succeed("translation", "fertig")
     assert routed.outcome.answer == "fertig"
-    assert not list(rehearse(routed.commits))
+    assert not list(replay_log(routed.commits))
 
 
 def test_a_planner_after_an_escalation_knows_all_who_have_a_selected_skill() -> None:
-    routed = selected({"skill": "translation"}, {"agent": "other"}, escalate=Supervisor())
+    routed = selected({"skill": "translation"}, {"agent": "other"}, escalate=PlanAndExecute())
 
     given: Any = routed.handoff("plan-1").input
     assert [item["name"] for item in given["agents"]] == ["quick", "slow", "other"]
@@ -287,13 +287,13 @@ def test_a_stage_whose_skill_nobody_has_is_held_until_somebody_comes() -> None:
     (held,) = staged.of(TaskHeld)
     assert held.reason == "nobody is alive who has the skill translation"
     assert staged.statuses()["translation"] == "held"
-    assert build(staged.log).children[0].children[-1].name == "invoke_agent nobody"
+    assert build_trace(staged.log).children[0].children[-1].name == "invoke_agent nobody"
     staged.cards = CARDS
     staged.fire()
     assert got(staged)["translation"] == "quick"
     staged.succeed("translation", "fertig")
     assert staged.outcome.status == "completed"
-    assert not list(rehearse(staged.commits))
+    assert not list(replay_log(staged.commits))
 
 
 def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_that_says_so() -> None:
@@ -311,7 +311,7 @@ def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_t
         (gap,) = waiting.outcome.gaps
         assert (waiting.outcome.status, gap.agent) == ("partial", "")
         assert gap.reason == "the deadline of 15 s was reached; nobody was alive who has the skill translation"
-        assert not list(rehearse(waiting.commits))
+        assert not list(replay_log(waiting.commits))
 
 
 def test_while_a_person_is_asked_it_is_looked_for_who_has_a_skill_past_the_deadline_too() -> None:
@@ -328,8 +328,8 @@ def test_while_a_person_is_asked_it_is_looked_for_who_has_a_skill_past_the_deadl
 def test_a_stage_names_an_agent_or_a_skill_and_is_called_by_it() -> None:
     assert Stage(skill="duplicate charges").name == "duplicate-charges"
     assert Stage(skill="translation", name="first").name == "first"
-    assert Team(name="t", strategy=STAGES).needs() == {"other": "works"}
-    assert Team(name="t", strategy=STAGES).needs_skills() == ("translation",)
+    assert Team(name="t", strategy=STAGES).required_agents() == {"other": "works"}
+    assert Team(name="t", strategy=STAGES).required_skills() == ("translation",)
     for wrong in ({}, {"agent": "other", "skill": "translation"}):
         with pytest.raises(ValidationError, match="a stage names an agent, or a skill"):
             Stage.model_validate({"name": "x", **wrong})

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from support.history import at, completed, dispatched, failing, succeeded, tool
 
-from pointsman.core.views.timeline import Line, Story
-from pointsman_schemas.events import BEGUN
+from pointsman.core.views.timeline import Timeline, TimelineLine
+from pointsman_schemas.events import ATTEMPT_STARTED
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit, Entry
 
 LOGS = sorted((Path(__file__).parents[3] / "replay").glob("*.jsonl"))
 LATER = at(60)
 
 
-def told(*entries: Entry) -> list[Line]:
-    story = Story()
-    return [story.tell(entry) for entry in entries]
+def told(*entries: Entry) -> list[TimelineLine]:
+    story = Timeline()
+    return [story.render(entry) for entry in entries]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
@@ -27,35 +27,35 @@ def test_nothing_in_a_recorded_log_is_without_words_and_nobody_is_unknown(log: P
 
     lines = told(*(entry for commit in commits for entry in commit.entries))
 
-    assert all(line.who and (line.does or line.what) for line in lines)
-    assert "?" not in {line.who for line in lines}
+    assert all(line.actor and (line.text or line.detail) for line in lines)
+    assert "?" not in {line.actor for line in lines}
 
 
-def begun(*times: float) -> Line:
+def begun(*times: float) -> TimelineLine:
     """The last line about an attempt that was begun at these times."""
-    story = Story()
-    story.tell(dispatched("t1", "fitter", 1))
-    return [story.tell(tool(BEGUN, each, each, kind="progress")) for each in times][-1]
+    story = Timeline()
+    story.render(dispatched("t1", "fitter", 1))
+    return [story.render(tool(ATTEMPT_STARTED, each, each, kind="progress")) for each in times][-1]
 
 
 def test_an_attempt_that_is_begun_again_was_left_by_a_worker_that_died() -> None:
     line = begun(1.5, 35)
 
-    assert (line.mark, line.what) == ("·", "t1, left by its worker, taken up again after 33.5 s")
+    assert (line.mark, line.detail) == ("·", "t1, left by its worker, taken up again after 33.5 s")
 
 
 def test_that_an_attempt_has_begun_is_for_everybody_where_it_waited_long() -> None:
     at_once, late = (begun(1.5), begun(8))
 
-    assert (at_once.mark, at_once.what) == ("", "t1")
-    assert (late.mark, late.who, late.does) == ("·", "fitter", "is at work on")
-    assert late.what == "t1, taken 7.0 s after it was handed over"
+    assert (at_once.mark, at_once.detail) == ("", "t1")
+    assert (late.mark, late.actor, late.text) == ("·", "fitter", "is at work on")
+    assert late.detail == "t1, taken 7.0 s after it was handed over"
 
 
 def test_a_line_reads_as_a_sentence() -> None:
     lines = told(*failing())
 
-    assert [f"{line.who} {line.does} {line.what}".strip(" :") for line in lines[-5:]] == [
+    assert [f"{line.actor} {line.text} {line.detail}".strip(" :") for line in lines[-5:]] == [
         "fitter failed at t1, attempt 1: handler_error: out of bolts",
         "helper gets t1, attempt 2 in 1.0 s",
         "helper failed at t1, attempt 2: handler_error: out of bolts",
@@ -65,18 +65,18 @@ def test_a_line_reads_as_a_sentence() -> None:
 
 
 def test_the_orchestrations_own_tasks_are_called_by_what_they_are_for() -> None:
-    handed = [line.what for line in told(*completed()) if line.does == "is handed"]
+    handed = [line.detail for line in told(*completed()) if line.text == "is handed"]
 
     assert handed == ["plan", "t1", "t2", "synthesize"]
 
 
 def test_a_report_says_how_long_it_took_and_what_went_wrong() -> None:
-    story = Story()
+    story = Timeline()
 
-    good, bad = story.tell(tool("drill", 1, 2.5)), story.tell(tool("drill", 1, 2.5, error="blunt"))
+    good, bad = story.render(tool("drill", 1, 2.5)), story.render(tool("drill", 1, 2.5, error="blunt"))
 
-    assert (good.mark, good.tone, good.what) == ("⚒", "plain", "drill 1.5 s")
-    assert (bad.tone, bad.what) == ("bad", "drill 1.5 s: blunt")
+    assert (good.mark, good.tone, good.detail) == ("⚒", "plain", "drill 1.5 s")
+    assert (bad.tone, bad.detail) == ("bad", "drill 1.5 s: blunt")
 
 
 @pytest.mark.parametrize(
@@ -94,20 +94,20 @@ def test_a_report_says_how_long_it_took_and_what_went_wrong() -> None:
 def test_what_a_person_is_asked_is_named(asked: ApprovalRequested, what: str) -> None:
     (line,) = told(asked)
 
-    assert (line.does, line.what) == ("waits for approval of", what)
+    assert (line.text, line.detail) == ("waits for approval of", what)
 
 
 def test_silence_is_told_as_an_answer_of_nobody() -> None:
     (line,) = told(ApprovalDecided(at=at(1), event_id="e", approval="wf-1", verdict="expired", reason="time is up"))
 
-    assert f"{line.who} {line.does} {line.what}" == "nobody answered: expired wf-1: time is up"
+    assert f"{line.actor} {line.text} {line.detail}" == "nobody answered: expired wf-1: time is up"
 
 
 def test_a_task_that_another_worker_took_up_says_how_long_it_lay() -> None:
-    story = Story()
+    story = Timeline()
     for event in (dispatched("t1", "fitter", 1), tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)):
-        story.tell(event)
+        story.render(event)
 
-    line = story.tell(succeeded("t1", "fitter", 31.5, 33))
+    line = story.render(succeeded("t1", "fitter", 31.5, 33))
 
-    assert line.what == "t1 in 1.5 s, 120 tokens, left by its worker, taken up again after 30.0 s"
+    assert line.detail == "t1 in 1.5 s, 120 tokens, left by its worker, taken up again after 30.0 s"

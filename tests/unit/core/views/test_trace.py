@@ -7,17 +7,17 @@ import json
 import pytest
 from support.history import at, completed, dispatched, failing, started, succeeded, tool
 
-from pointsman.core.views.trace import TraceNode, build
-from pointsman.core.views.trace_status import as_of
-from pointsman_schemas.events import BEGUN, AttemptError
+from pointsman.core.views.trace import TraceNode, build_trace
+from pointsman.core.views.trace_status import at_time
+from pointsman_schemas.events import ATTEMPT_STARTED, AttemptError
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
-    AllowanceAwaited,
     ApprovalDecided,
     ApprovalRequested,
+    BudgetAwaited,
     Entry,
     PlanRejected,
-    RefinementAsked,
+    RefinementRequested,
     TaskAbandoned,
     TaskFailed,
     TaskHeld,
@@ -43,7 +43,7 @@ def find(node: TraceNode, name: str) -> TraceNode:
 
 
 def test_the_tree_is_request_workflow_tasks_attempts_in_order_of_their_start() -> None:
-    root = build(completed())
+    root = build_trace(completed())
 
     assert names(root) == [
         "publish request.crew",
@@ -58,14 +58,14 @@ def test_the_tree_is_request_workflow_tasks_attempts_in_order_of_their_start() -
 
 
 def test_a_task_lasts_from_dispatch_to_result_and_its_attempt_as_long_as_the_worker_says() -> None:
-    task = find(build(completed()), "invoke_agent fitter")
+    task = find(build_trace(completed()), "invoke_agent fitter")
 
     assert (task.started_at, task.ended_at, task.seconds) == (at(1), at(4), 3.0)
     assert (task.children[0].started_at, task.children[0].ended_at) == (at(1.5), at(4))
 
 
 def test_ids_are_those_the_spans_have() -> None:
-    root = build(completed())
+    root = build_trace(completed())
 
     assert (root.trace_id, root.span_id) == ("a" * 32, "c" * 16)
     assert root.children[0].span_id == "b" * 16
@@ -73,14 +73,14 @@ def test_ids_are_those_the_spans_have() -> None:
 
 
 def test_the_plan_says_what_came_of_it_and_the_workflow_has_the_outcomes_status_and_usage() -> None:
-    workflow = build(completed()).children[0]
+    workflow = build_trace(completed()).children[0]
 
     assert find(workflow, "plan planner").detail == "plan 1, 2 tasks"
     assert (workflow.status, workflow.usage.tokens, workflow.seconds) == ("completed", 360, 6.0)
 
 
 def test_every_attempt_is_a_node_with_its_own_agent_and_error() -> None:
-    task = find(build(failing()), "invoke_agent helper")
+    task = find(build_trace(failing()), "invoke_agent helper")
 
     assert [(each.name, each.agent, each.status, each.detail) for each in task.children] == [
         ("attempt 1", "fitter", "failed", "handler_error: out of bolts"),
@@ -90,20 +90,20 @@ def test_every_attempt_is_a_node_with_its_own_agent_and_error() -> None:
 
 
 def test_a_skipped_task_says_for_whom() -> None:
-    task = find(build(failing()), "invoke_agent tester")
+    task = find(build_trace(failing()), "invoke_agent tester")
 
     assert (task.status, task.detail, task.seconds) == ("skipped", "t1 failed", 0.0)
 
 
 @pytest.mark.parametrize("length", range(1, 13))
 def test_any_beginning_of_a_log_can_be_drawn_and_is_running(length: int) -> None:
-    root = build(completed()[:length])
+    root = build_trace(completed()[:length])
 
     assert root.children[0].status == ("running" if length < len(completed()) else "completed")
 
 
 def test_a_planned_task_waits_until_it_is_dispatched() -> None:
-    task = find(build(completed()[:5]), "invoke_agent fitter")
+    task = find(build_trace(completed()[:5]), "invoke_agent fitter")
 
     assert (task.status, task.started_at, task.children) == ("waiting", None, ())
 
@@ -114,7 +114,7 @@ def test_an_answer_is_shown_at_the_task_that_waited_for_it_whatever_else_waits()
 
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="approved", by="ann")
 
-    root = build([*completed()[:5], asked("1", "t1"), asked("11", "t2"), answer])
+    root = build_trace([*completed()[:5], asked("1", "t1"), asked("11", "t2"), answer])
 
     assert find(root, "invoke_agent fitter").detail == "approved by ann"
     assert find(root, "invoke_agent tester").detail == "waits for the approval 11"
@@ -126,7 +126,7 @@ def test_who_did_not_allow_a_task_is_told_beside_why_it_has_failed(by: str, said
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by=by)
     error = AttemptError(kind="rejected", message="it was not allowed")
 
-    root = build([*completed()[:5], asked, answer, TaskFailed(at=at(2), task_id="t1", error=error, attempts=0)])
+    root = build_trace([*completed()[:5], asked, answer, TaskFailed(at=at(2), task_id="t1", error=error, attempts=0)])
 
     assert find(root, "invoke_agent fitter").detail == f"{said}; rejected: it was not allowed"
 
@@ -139,7 +139,7 @@ def test_who_did_not_allow_a_plan_is_told_at_its_planner_or_at_the_workflow_wher
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by="ann")
     refused = PlanRejected(at=at(2), revision=1, problems=("the plan was not allowed",))
 
-    root = build([*completed()[:begun], asked, answer, *([refused] if begun > 1 else [])])
+    root = build_trace([*completed()[:begun], asked, answer, *([refused] if begun > 1 else [])])
 
     assert find(root, name).detail.startswith("rejected by ann")
 
@@ -152,7 +152,7 @@ def test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other() -
         tool("said something", 2.2, 2.2, kind="progress", span="s4"),
     ]
 
-    attempt = find(build(completed(), reports), "invoke_agent fitter").children[0]
+    attempt = find(build_trace(completed(), reports), "invoke_agent fitter").children[0]
 
     assert names(attempt) == [
         "attempt 1",
@@ -166,41 +166,41 @@ def test_tools_and_model_calls_hang_below_their_attempt_and_below_each_other() -
 def test_reports_of_unknown_tasks_and_attempts_change_nothing() -> None:
     strangers = [tool("x", 1, 2, task="nowhere"), tool("x", 1, 2, attempt=7)]
 
-    assert build(completed(), strangers) == build(completed())
+    assert build_trace(completed(), strangers) == build_trace(completed())
 
 
 def test_spans_that_name_each_other_as_parents_do_not_hang_the_drawing() -> None:
     circle = [tool("a", 1, 2, span="s1", parent="s2"), tool("b", 1, 2, span="s2", parent="s1")]
 
-    attempt = find(build(completed(), circle), "invoke_agent fitter").children[0]
+    attempt = find(build_trace(completed(), circle), "invoke_agent fitter").children[0]
 
     assert names(attempt) == ["attempt 1", ["execute_tool a", ["execute_tool b"]]]
 
 
 def test_a_reopened_task_waits_again() -> None:
-    root = build([*failing(), TaskReopened(at=at(6), task_id="t1", event_id="e9", by="somebody")])
+    root = build_trace([*failing(), TaskReopened(at=at(6), task_id="t1", event_id="e9", by="somebody")])
 
     assert find(root, "invoke_agent helper").status == "waiting"
 
 
 def test_the_tree_is_json_and_back() -> None:
-    root = build(failing(), [tool("find_bolts", 1.5, 2)])
+    root = build_trace(failing(), [tool("find_bolts", 1.5, 2)])
 
     assert TraceNode.model_validate(json.loads(root.model_dump_json())) == root
 
 
 def test_a_log_that_does_not_begin_with_its_beginning_is_refused() -> None:
     with pytest.raises(ValueError, match="workflow_started"):
-        build(completed()[1:])
+        build_trace(completed()[1:])
 
-    assert build([started()]).children[0].children == ()
+    assert build_trace([started()]).children[0].children == ()
 
 
 def test_a_task_is_handed_over_until_its_worker_says_that_it_has_begun() -> None:
     log = [*completed()[:5], dispatched("t1", "fitter", 1)]
-    begun = tool(BEGUN, 8, 8, kind="progress")
+    begun = tool(ATTEMPT_STARTED, 8, 8, kind="progress")
 
-    queued, working = (find(build(log, reports), "invoke_agent fitter") for reports in ([], [begun]))
+    queued, working = (find(build_trace(log, reports), "invoke_agent fitter") for reports in ([], [begun]))
 
     assert (queued.status, queued.started_at, queued.children[0].status) == ("handed over", at(1), "handed over")
     assert queued.children[0].started_at is None
@@ -210,9 +210,11 @@ def test_a_task_is_handed_over_until_its_worker_says_that_it_has_begun() -> None
 
 
 def test_an_attempt_that_is_begun_again_says_how_long_it_lay_before_there_is_a_result() -> None:
-    signs = [tool(BEGUN, 1.5, 1.5, kind="progress"), tool(BEGUN, 35, 35, kind="progress")]
+    signs = [tool(ATTEMPT_STARTED, 1.5, 1.5, kind="progress"), tool(ATTEMPT_STARTED, 35, 35, kind="progress")]
 
-    attempt = find(build([*completed()[:5], dispatched("t1", "fitter", 1)], signs), "invoke_agent fitter").children[0]
+    attempt = find(
+        build_trace([*completed()[:5], dispatched("t1", "fitter", 1)], signs), "invoke_agent fitter"
+    ).children[0]
 
     assert attempt.detail == "left by its worker, taken up again after 33.5 s"
     assert attempt.started_at == at(1.5)
@@ -221,7 +223,7 @@ def test_an_attempt_that_is_begun_again_says_how_long_it_lay_before_there_is_a_r
 def test_a_task_is_handed_over_again_while_its_next_attempt_waits() -> None:
     log = [entry for entry in failing() if not isinstance(entry, WorkflowEnded) and entry.at < at(4)]
 
-    task = find(build(log, [tool("drill", 1.6, 1.8)]), "invoke_agent helper")
+    task = find(build_trace(log, [tool("drill", 1.6, 1.8)]), "invoke_agent helper")
 
     assert [each.status for each in (task, *task.children)] == ["handed over", "failed", "handed over"]
 
@@ -244,7 +246,7 @@ def test_a_retry_waits_for_its_time_and_for_an_agent(
 ) -> None:
     log = [*BACKING_OFF[:-1], BACKING_OFF[-1].model_copy(update={"team": team})]
 
-    task = find(as_of(build(log), at(now), alive), "invoke_agent helper")
+    task = find(at_time(build_trace(log), at(now), alive), "invoke_agent helper")
 
     status = "running" if team and status == "handed over" else status
     assert [each.status for each in (task, *task.children)] == [status, "failed", status]
@@ -253,9 +255,9 @@ def test_a_retry_waits_for_its_time_and_for_an_agent(
 
 
 def test_a_retry_whose_worker_says_that_it_has_begun_waits_for_nothing() -> None:
-    begun = tool(BEGUN, 2.9, 2.9, attempt=2, kind="progress")  # the clocks of two machines differ
+    begun = tool(ATTEMPT_STARTED, 2.9, 2.9, attempt=2, kind="progress")  # the clocks of two machines differ
 
-    task = find(as_of(build(BACKING_OFF, [begun]), at(2.5), ("helper",)), "invoke_agent helper")
+    task = find(at_time(build_trace(BACKING_OFF, [begun]), at(2.5), ("helper",)), "invoke_agent helper")
 
     assert [each.status for each in (task, *task.children)] == ["running", "failed", "running"]
 
@@ -263,10 +265,10 @@ def test_a_retry_whose_worker_says_that_it_has_begun_waits_for_nothing() -> None
 @pytest.mark.parametrize(
     ("entry", "status", "detail"),
     [
-        (RefinementAsked(at=at(2), task_id="t1", by="refine-1"), "being refined", "fit"),
+        (RefinementRequested(at=at(2), task_id="t1", refiner_task="refine-1"), "being refined", "fit"),
         (TaskHeld(at=at(2), task_id="t1", until=at(9), reason="it keeps failing"), "held", "it keeps failing"),
         (
-            AllowanceAwaited(at=at(2), task_id="t1", agent="fitter", limit="tokens"),
+            BudgetAwaited(at=at(2), task_id="t1", agent="fitter", limit="tokens"),
             "waiting",
             "all tokens there are, are set aside for others",
         ),
@@ -279,7 +281,7 @@ def test_a_task_that_has_failed_is_not_running_while_its_next_attempt_waits(
     log = [*BACKING_OFF[:-1], entry]
 
     waits, after = (
-        find(as_of(build(log), at(2.5), ("fitter",)), "invoke_agent fitter")
+        find(at_time(build_trace(log), at(2.5), ("fitter",)), "invoke_agent fitter")
         for log in (log, [*log, dispatched("t1", "fitter", 2.2, 2)])
     )
 
@@ -293,7 +295,7 @@ def test_a_task_that_was_held_and_then_asks_a_person_says_what_it_waits_for_now(
     answer = ApprovalDecided(at=at(4), event_id="e", approval="1", verdict="approved", by="ann")
 
     waits, goes_on = (
-        find(build([*completed()[:5], held, *more]), "invoke_agent fitter") for more in ([asked], [asked, answer])
+        find(build_trace([*completed()[:5], held, *more]), "invoke_agent fitter") for more in ([asked], [asked, answer])
     )
 
     assert (waits.status, waits.detail) == ("waiting for approval", "waits for the approval 1")
@@ -304,7 +306,7 @@ def test_a_workflow_waits_for_approval_until_every_question_is_answered() -> Non
     asked = ApprovalRequested(at=at(1), approval="1", about="task", task_id="t1", expires_at=at(60))
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="approved", by="ann")
 
-    waits, goes_on = (build([*completed()[:5], *more]).children[0] for more in ([asked], [asked, answer]))
+    waits, goes_on = (build_trace([*completed()[:5], *more]).children[0] for more in ([asked], [asked, answer]))
 
     assert (waits.status, goes_on.status) == ("waiting for approval", "running")
 
@@ -313,7 +315,7 @@ def test_of_an_attempt_that_ends_without_a_result_only_what_was_reported_counts_
     log = [*completed()[:5], dispatched("t1", "fitter", 1), TaskAbandoned(at=at(9), task_id="t1", reason="too late")]
 
     never, lost = (
-        find(build(log, reports), "invoke_agent fitter").children[0] for reports in ([], [tool("drill", 3, 4)])
+        find(build_trace(log, reports), "invoke_agent fitter").children[0] for reports in ([], [tool("drill", 3, 4)])
     )
 
     assert (never.status, never.started_at, never.ended_at) == ("abandoned", None, at(9))
@@ -323,7 +325,7 @@ def test_of_an_attempt_that_ends_without_a_result_only_what_was_reported_counts_
 def test_a_team_has_its_task_from_the_handoff_on() -> None:
     handed = dispatched("t1", "fitter", 1).model_copy(update={"team": True})
 
-    task = find(build([*completed()[:5], handed], []), "invoke_agent fitter")
+    task = find(build_trace([*completed()[:5], handed], []), "invoke_agent fitter")
 
     assert (task.status, task.children[0].started_at) == ("running", at(1))
 
@@ -331,8 +333,8 @@ def test_a_team_has_its_task_from_the_handoff_on() -> None:
 def test_an_attempt_that_another_worker_took_up_says_how_long_it_lay() -> None:
     log = [*completed()[:5], dispatched("t1", "fitter", 1), succeeded("t1", "fitter", 31.5, 33)]
 
-    lost = find(build(log, [tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
-    queued = find(build(log, [tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
+    lost = find(build_trace(log, [tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
+    queued = find(build_trace(log, [tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
 
     assert lost.detail == "left by its worker, taken up again after 30.0 s"
     assert queued.detail == "taken 30.5 s after it was handed over"

@@ -15,11 +15,11 @@ from pointsman.core.model.inputs import RequestReceived, RequestRefused
 from pointsman.engine.log.requests import read_inbox, read_request, unreadable_result, workflow_of
 from pointsman.ports.bus import Stored
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
-from pointsman_schemas.errors import ContractError, UndecodableEvent, UnknownEventType
+from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, Request, Result, Timer, Usage
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 steady = settings(
     max_examples=200,
@@ -29,7 +29,7 @@ steady = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-TEAM = Team(name="team", agents="*", strategy=Supervisor(), limits=Limits())
+TEAM = Team(name="team", agents="*", strategy=PlanAndExecute(), limits=Limits())
 SUBJECTS = Subjects()
 
 REQUEST = Request(input={"text": "hi", "rows": [1, 2.5, None]}, deadline=5, metadata={"a": {"b": []}}, reply_to="a.b")
@@ -132,7 +132,7 @@ def test_any_inbox_message_is_read_or_is_a_contract_error(
 def test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused(other: dict[str, Any]) -> None:
     message = stored(INBOX[0], headers_of("result"), dump(RESULT.model_copy(update=other)))
 
-    with pytest.raises(UndecodableEvent, match="publish on the handoff's return_to"):
+    with pytest.raises(UndecodableEventError, match="publish on the handoff's return_to"):
         read_inbox(message, SUBJECTS.parse_inbox(INBOX[0]))
 
 
@@ -140,7 +140,9 @@ def test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused(oth
 def test_an_event_of_another_type_or_version_than_its_subject_s_is_refused_and_named(place: int) -> None:
     message = stored(INBOX[place], headers_of("outcome"), BODIES[place + 1])
 
-    with pytest.raises(UnknownEventType, match=r"'io\.pointsman\.outcome\.v1'; expected 'io\.pointsman\.(re|co|ti)"):
+    with pytest.raises(
+        UnknownEventTypeError, match=r"'io\.pointsman\.outcome\.v1'; expected 'io\.pointsman\.(re|co|ti)"
+    ):
         read_inbox(message, SUBJECTS.parse_inbox(INBOX[place]))
 
 

@@ -27,9 +27,9 @@ from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, calling, saying
 from pointsman_schemas.events import Approval, Control
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.team import Supervisor, Team
+from pointsman_schemas.team import PlanAndExecute, Team
 
-TEAM = Team(name="bank", strategy=Supervisor(synthesizer=None))
+TEAM = Team(name="bank", strategy=PlanAndExecute(synthesizer=None))
 PAY = {"id": "pay", "agent": "payer", "intent": "pay the bill"}
 
 
@@ -107,7 +107,7 @@ async def test_any_system_answers_by_one_message_without_headers() -> None:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
 
-        await client.bus.publish(question.answer_to, dump(Control(action="approve", approval=question.id)), {})
+        await client.bus.publish(question.reply_to, dump(Control(action="approve", approval=question.id)), {})
 
         assert (await workflow.outcome(10)).status == "completed"
 

@@ -15,7 +15,7 @@ from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.cli.commands.archive import replay
 from pointsman.cli.render.output import Code
 from pointsman.client.client import Client
-from pointsman.core.replay.replayer import rehearse
+from pointsman.core.replay.replayer import replay_log
 from pointsman.core.views.trace import TraceNode
 from pointsman.engine.operations.archive import (
     AlreadyThere,
@@ -96,7 +96,7 @@ async def test_the_workflows_below_it_are_taken_along_and_drawn_as_they_were(fam
     assert {name for name in drawn(await client.trace(family.workflow_id)) if name.startswith("invoke_agent")} == {
         "invoke_agent refunds", "invoke_agent books", "invoke_agent a", "invoke_agent b",
     }  # fmt: skip
-    assert [list(rehearse(commits_of(each))) for each in tree(copy)] == [[], [], []]
+    assert [list(replay_log(commits_of(each))) for each in tree(copy)] == [[], [], []]
 
 
 async def test_when_one_below_it_is_there_already_nothing_is_stored(family: Archive) -> None:
@@ -193,8 +193,8 @@ async def test_its_dead_letters_are_shown_and_not_replayed(archive: Archive) -> 
 
 
 async def test_it_is_decided_again_as_it_was(archive: Archive) -> None:
-    assert all(commit.grounds for commit in commits_of(archive))
-    assert list(rehearse(commits_of(archive))) == []
+    assert all(commit.decision_context for commit in commits_of(archive))
+    assert list(replay_log(commits_of(archive))) == []
 
 
 async def test_what_is_not_there_cannot_be_exported() -> None:

@@ -17,7 +17,7 @@ from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
 from pointsman.errors import NotFound
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
-from pointsman_schemas.ids import derived_id, workflow_id_for
+from pointsman_schemas.ids import derive_id, workflow_id_for
 from pointsman_schemas.log import TaskReopened
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
@@ -52,7 +52,7 @@ async def bury(bus: MemoryBus, name: str = "d1", **changes: Any) -> None:
     }
     letter = DeadLetter(**fields)
     envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=START)
-    await bus.publish(SUBJECTS.dead(letter.origin, letter.workflow_id, name), dump(letter), encode(envelope))
+    await bus.publish(SUBJECTS.dead_letter(letter.origin, letter.workflow_id, name), dump(letter), encode(envelope))
 
 
 async def bury_request(bus: MemoryBus, body: bytes = REQUEST, headers: Mapping[str, str] | None = None) -> None:
@@ -141,7 +141,7 @@ async def test_a_bare_request_is_identified_by_its_message_id(bus: MemoryBus, le
     done = await letters.replay(await letters.get("d1"))
 
     [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
-    message_id = "replay-" + derived_id("replay", "d1")
+    message_id = "replay-" + derive_id("replay", "d1")
     assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), message_id)
     assert not [name for name in sent.headers if name.lower().startswith("ce-")]
 
@@ -187,7 +187,7 @@ async def test_replaying_a_request_twice_is_one_workflow(bus: MemoryBus, letters
 
 async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: MemoryBus, letters: DeadLetters) -> None:
     await store(bus, *failing())
-    await store(bus, TaskReopened(at=at(6), event_id=derived_id("replay", "d1"), task_id="t1"), number=2)
+    await store(bus, TaskReopened(at=at(6), event_id=derive_id("replay", "d1"), task_id="t1"), number=2)
     await bury(bus)
     letter = await letters.get("d1")
 

@@ -22,10 +22,10 @@ from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.testing import running_team
 from pointsman_schemas.events import AttemptError, Result
 from pointsman_schemas.log import AttemptFailed, Entry, TaskDispatched, TaskSucceeded
-from pointsman_schemas.team import Limits, Pipeline, Stage, Supervisor, Team
+from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, Stage, Team
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
-TEAM = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=30))
+TEAM = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=30))
 PLANNER = planner_of({"id": "t1", "skill": "translation", "intent": "translate it"})
 
 
@@ -98,14 +98,14 @@ async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_c
 
     assert looked == [True, False, False]
     assert CountingBus.asked == 2
-    assert loads.known == {"a": Load(ahead=8), "b": Load(ahead=7)}
+    assert loads.known == {"a": Load(queued=8), "b": Load(queued=7)}
     loads.saw(None, [failed("a")] * 9)
-    assert loads.known["a"].ahead == 0
+    assert loads.known["a"].queued == 0
     clock.seconds = 0.9
     assert not await loads.look(["a"])
     clock.seconds = 1
     assert await loads.look(["a"])
-    assert loads.known["a"] == Load(ahead=7)
+    assert loads.known["a"] == Load(queued=7)
 
 
 async def test_how_long_a_task_takes_is_a_moving_average_of_successes_and_is_forgotten() -> None:
@@ -150,8 +150,8 @@ async def test_an_agent_whose_work_is_judged_is_free_when_the_judge_is_asked(sai
     loads.decided(entries)
     loads.saw(before, entries)
 
-    assert asked == Load(ahead=6, seconds=2.0)
-    assert loads.known["write"].ahead == ahead, "what is sent back is on its way again"
+    assert asked == Load(queued=6, seconds=2.0)
+    assert loads.known["write"].queued == ahead, "what is sent back is on its way again"
 
 
 async def test_a_broker_that_does_not_say_holds_up_nobody() -> None:

@@ -21,7 +21,7 @@ from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
 from pointsman.core.decision import Probe
-from pointsman.core.model.agent_health import Circuit, Circuits, closed
+from pointsman.core.model.agent_health import Circuit, Circuits, close_circuit
 from pointsman.core.tasks import agent_selection
 from pointsman.engine.operations.circuits import circuits_of
 from pointsman.engine.supervisor.circuit_breaker import SharedCircuits
@@ -112,7 +112,7 @@ async def opened(client: Client) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_selection, "HOLD", timedelta(seconds=0.1))
+    monkeypatch.setattr(agent_selection, "HOLD_DURATION", timedelta(seconds=0.1))
 
 
 class Unanswering(MemoryBus):
@@ -168,7 +168,7 @@ async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
 
         async def again() -> bool:
             circuits = await client.circuits()
-            return circuits["worker"].opened == 2
+            return circuits["worker"].open_count == 2
 
         await until(again)
         circuit = (await client.circuits())["worker"]
@@ -224,7 +224,7 @@ async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() ->
         sent = [entry for entry in await client.entries(workflow.id) if isinstance(entry, TaskDispatched)]
 
     assert outcome.status == "completed"
-    assert [(entry.agent, entry.instead_of) for entry in sent] == [("spare", "worker")]
+    assert [(entry.agent, entry.fallback_for) for entry in sent] == [("spare", "worker")]
     assert patient.calls == 0
 
 
@@ -395,7 +395,7 @@ async def test_a_probe_that_shows_nothing_makes_room_for_another(abandoned: bool
         shared.saw(before, "wf_1", entries)
         await until(lambda: not shared.open["worker"].probe)
 
-        assert (older.agents["worker"].probe, shared.open["worker"].opened) == ("wf_1/t1/1", 1)
+        assert (older.agents["worker"].probe, shared.open["worker"].open_count) == ("wf_1/t1/1", 1)
 
 
 async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> None:
@@ -523,9 +523,11 @@ async def test_a_circuit_that_somebody_has_closed_before_it_is_heard_to_be_open_
         shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
     opening = shared._changes.get_nowait()
     await other._change(lambda known: other._opened(known, "worker"))
-    await other._change(lambda known: closed(known, "worker"))
+    await other._change(lambda known: close_circuit(known, "worker"))
     await shared.load()
-    await shared._change(lambda known: closed(opening(known), "worker"))  # of which nobody hears that it was open
+    await shared._change(
+        lambda known: close_circuit(opening(known), "worker")
+    )  # of which nobody hears that it was open
 
     for number in range(2, 4):
         shared._ended("worker", f"wf_{number}/t1", "", blamed=True)

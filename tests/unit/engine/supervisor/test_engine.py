@@ -34,7 +34,7 @@ from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.outbox_publisher import Sender
 from pointsman.engine.supervisor.ownership import Sharing
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import BusUnavailable, NotFound, OversizeEvent
+from pointsman.errors import BusUnavailable, NotFound, OversizeEventError
 from pointsman.ports.bus import Stored
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
@@ -197,7 +197,7 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
 
     async def refuse(*_: object, **__: object) -> None:
         tries.append(1)
-        raise OversizeEvent("the operator's limit for this stream is 1 kB")
+        raise OversizeEventError("the operator's limit for this stream is 1 kB")
 
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.bury", refuse)
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._LETTER_AGAIN", 0.01)
@@ -218,10 +218,10 @@ async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None
             await client.bus.registry.announce(card)
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(10)
-        first, *_ = broker.stream("log").select(client.subjects.log_anywhere(workflow.id))
+        first, *_ = broker.stream("log").select(client.subjects.workflow_log(workflow.id))
 
     assert outcome.status == "completed"
-    assert commit_of(first).grounds is None
+    assert commit_of(first).decision_context is None
 
 
 @pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])

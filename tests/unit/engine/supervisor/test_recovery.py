@@ -72,7 +72,7 @@ def at_work(broker: MemoryBroker, gate: Gate) -> Worker:
 
 
 async def handed_over(client: Client, workflows: Sequence[str]) -> bool:
-    there = await client.bus.subjects("handoffs", client.subjects.handoffs_of("a"))
+    there = await client.bus.subjects("handoffs", client.subjects.agent_handoffs("a"))
     return len(there) == len(workflows)
 
 
@@ -148,7 +148,7 @@ async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again()
     async with running(Worker(desk.bus, [counts], SETTINGS)):
         handoff = await desk.hand("a", "once")
         await desk.result(handoff)
-        sent = await desk.bus.last("handoffs", desk.subjects.handoffs_of("a"))
+        sent = await desk.bus.last("handoffs", desk.subjects.agent_handoffs("a"))
         assert sent is not None
         await desk.bus.purge("handoffs", sent.subject)
         await desk.bus.publish(sent.subject, sent.body, {**sent.headers, RESENT: "true"}, expect=0)
@@ -186,7 +186,7 @@ async def test_what_is_abandoned_while_it_is_sent_again_leaves_the_queue(monkeyp
 
     assert heads == []
     assert bus.broker.stream("handoffs").end == 1
-    assert await bus.subjects("handoffs", SUBJECTS.handoffs_of("worker")) == []
+    assert await bus.subjects("handoffs", SUBJECTS.agent_handoffs("worker")) == []
 
 
 async def test_a_supervisor_that_finds_a_loss_mends_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,17 +158,17 @@ async def test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_eve
         await until(lambda: client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
     async with supervised(broker, clock, QUICK, repeats):
         assert await complete(client, clock, "later") == "completed"
-    begun = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    begun = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.team_logs("patient"))]
 
     await trimmed(broker, clock, 40)
-    kept = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
-    later = await client.bus.subjects("log", SUBJECTS.logs_of("quick"))
+    kept = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.team_logs("patient"))]
+    later = await client.bus.subjects("log", SUBJECTS.team_logs("quick"))
     async with supervised(broker, clock, PATIENT, repeats):
         outcome = await in_time(clock, workflow.outcome(20))
         await clock.advance(2 * DAY)
-    whole = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    whole = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.team_logs("patient"))]
     await trimmed(broker, clock, 25)
-    since = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.logs_of("patient"))]
+    since = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.team_logs("patient"))]
     await trimmed(broker, clock, 6, by="patient")
 
     assert kept == begun
@@ -262,7 +262,7 @@ async def test_what_was_noted_long_after_a_workflow_ended_does_not_keep_it() -> 
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, QUICK, repeats) as client:
         assert await complete(client, clock, "hello") == "completed"
-    newest = await client.bus.last("log", SUBJECTS.logs_of("quick"))
+    newest = await client.bus.last("log", SUBJECTS.team_logs("quick"))
     assert newest is not None
     await clock.advance(DAY)
     await client.bus.publish(newest.subject, newest.body, newest.headers)
@@ -281,7 +281,7 @@ async def test_a_supervisor_trims_by_itself_and_only_the_first_of_a_team() -> No
     async with supervised(broker, clock, QUICK, repeats) as client:
         assert await complete(client, clock, "hello") == "completed"
         await in_time(clock, until(lambda: nothing_in(client, "work")), step=DAY / 4)
-        assert await client.bus.subjects("log", SUBJECTS.logs_of("quick"))
+        assert await client.bus.subjects("log", SUBJECTS.team_logs("quick"))
 
     asked: list[float] = []
 

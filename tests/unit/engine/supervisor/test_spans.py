@@ -8,7 +8,7 @@ from support.spans import exporting
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.core.evolve import apply
+from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.engine.supervisor.spans import Spans
 from pointsman_schemas.events import AttemptError
@@ -28,7 +28,7 @@ from pointsman_schemas.subjects import Subjects
 SPAN = "0123456789abcdef"
 BEGUN = dispatched("t1", "fitter", 1).model_copy(update={"span_id": SPAN})
 HELD = TaskHeld(at=at(1), task_id="t1", until=at(3), reason="its circuit is open")
-STOOD_IN = dispatched("t1", "helper", 3).model_copy(update={"instead_of": "fitter", "span_id": SPAN})
+STOOD_IN = dispatched("t1", "helper", 3).model_copy(update={"fallback_for": "fitter", "span_id": SPAN})
 IGNORED = ResultIgnored(at=at(4), event_id="e", task_id="t1", attempt=1, agent="fitter", reason="helper has it")
 FAILED = TaskFailed(at=at(2), task_id="t1", error=AttemptError(kind="handler_error", message="no bolts"), attempts=1)
 REOPENED = TaskReopened(at=at(3), task_id="t1", event_id="e", by="ann")
@@ -61,7 +61,7 @@ async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told
     with exporting() as exporter:
         for number, entries in enumerate(commits, 1):
             await store(bus, *entries, number=number)
-            state = apply(state, Commit(number=number, entries=tuple(entries)))
+            state = apply_commit(state, Commit(number=number, entries=tuple(entries)))
         assert isinstance(state, State)
         await spans.ended(state, [end])
 
@@ -73,7 +73,7 @@ async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told
 
 async def test_an_answer_that_came_and_was_refused_is_one_end() -> None:
     log = [started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), BEGUN]
-    state = apply(None, Commit(number=1, entries=tuple(log)))
+    state = apply_commit(None, Commit(number=1, entries=tuple(log)))
 
     with exporting() as exporter:
         await Spans(MemoryBus(), Subjects(), SystemClock(), "crew").ended(

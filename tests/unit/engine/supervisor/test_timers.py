@@ -36,12 +36,12 @@ from pointsman_schemas.events import Outcome, Timer
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Supervisor, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 T = TypeVar("T")
 
 SUBJECTS = Subjects()
-SOON = Team(name="crew", strategy=Supervisor(synthesizer=None), limits=Limits(deadline=1.5, backoff=0.05))
+SOON = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=1.5, backoff=0.05))
 LATER = SOON.model_copy(update={"limits": Limits(deadline=3)})  # by more than a timer may be early
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 
@@ -153,7 +153,7 @@ async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_ag
 
 
 async def test_a_supervisor_is_ready_when_what_its_predecessor_died_over_has_been_dealt_with() -> None:
-    clock, stop, names = VirtualClock(), asyncio.Event(), SUBJECTS.inbox_of("crew")
+    clock, stop, names = VirtualClock(), asyncio.Event(), SUBJECTS.team_inbox("crew")
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())
     predecessor = await client.bus.consumer("inbox-crew", "work", names, ack_wait=2, ranked=True)
@@ -320,14 +320,14 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
     retry, target = next((name, plan.target) for name, plan in waiting.items() if ".try." in name)
     earlier = retry.replace(".try.", ".try-")  # where the release before would have had it wait
     await bus.schedule(earlier, datetime.now(UTC) + timedelta(hours=1), target, b"", {})
-    consumer = await bus.consumer("agent-worker", "work", SUBJECTS.handoffs_of("worker"), ack_wait=30)
+    consumer = await bus.consumer("agent-worker", "work", SUBJECTS.agent_handoffs("worker"), ack_wait=30)
 
     added = story.control("cancel")
     await sender(bus).send_new(story.state, added)
 
     assert len(waiting) == 2  # the wake-up and the second attempt
     assert [name for name in bus.broker._schedules if ".try" in name] == []
-    assert await bus.last("work", SUBJECTS.handoffs_of("worker")) is None
+    assert await bus.last("work", SUBJECTS.agent_handoffs("worker")) is None
     depth = await bus.depth("agent-worker", "work")
     assert depth is not None
     assert depth.pending == 0
@@ -344,7 +344,7 @@ async def test_a_retry_that_had_fired_when_its_workflow_was_cancelled_leaves_the
     story.control("cancel")
     await sender(bus).send_all(story.state)  # by whoever recovers it
 
-    assert await bus.last("work", SUBJECTS.handoffs_of("worker")) is None
+    assert await bus.last("work", SUBJECTS.agent_handoffs("worker")) is None
 
 
 def test_results_that_come_together_with_the_plan_count() -> None:

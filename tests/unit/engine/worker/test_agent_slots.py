@@ -206,7 +206,7 @@ async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own
 
     async def counted(amount: int) -> bool:
         [card], [service] = await bus.registry.cards(), bus.broker.services
-        return card.left_running == service.left_running() == amount
+        return card.orphaned_handlers == service.orphaned_handlers() == amount
 
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else swallowing)
     async with running(worker(bus, subject, own_loop=own_loop)):

@@ -19,7 +19,7 @@ from pointsman.clock import SystemClock
 from pointsman.engine.worker.step_journal import BusJournal
 from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
 from pointsman.testing.models import Script, ScriptedModel, calling, saying
-from pointsman_schemas.events import Handoff, Usage, Verdict
+from pointsman_schemas.events import ApprovalVerdict, Handoff, Usage
 
 
 class Bank:
@@ -65,7 +65,7 @@ class Bank:
 
 
 def handed(desk: Desk, *allowed: int, attempt: int = 1, continues: Sequence[int] = ()) -> Handoff:
-    said = [Verdict(tool="pay", arguments={"amount": amount}, verdict="approved") for amount in allowed]
+    said = [ApprovalVerdict(tool="pay", arguments={"amount": amount}, verdict="approved") for amount in allowed]
     return desk.handoff("clerk", attempt=attempt, verdicts=tuple(said), continues=tuple(continues))
 
 
@@ -242,7 +242,7 @@ async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_
         """Pays the rest, and closes the account."""
         return [await context.call(bank.pay, amount=5), "closed"]
 
-    yes = Verdict(tool="close", verdict="approved")
+    yes = ApprovalVerdict(tool="close", verdict="approved")
     first = desk.handoff("clerk", verdicts=(yes,))
     second = desk.handoff("clerk", verdicts=(yes, *handed(desk, 5).verdicts), attempt=2, continues=(1,))
 
@@ -262,7 +262,7 @@ async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_erro
         ran.append("flood")
         return "x" * 20_000
 
-    handoff = desk.handoff("clerk", verdicts=(Verdict(tool="flood", verdict="approved"),))
+    handoff = desk.handoff("clerk", verdicts=(ApprovalVerdict(tool="flood", verdict="approved"),))
 
     for _ in range(2):
         with pytest.raises(TaskError, match="flood has run, and is not run again: what it gave is too large to be kep"):

@@ -60,7 +60,7 @@ async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
     await done.answer(1, giving(calling(("look", {"what": "tea"}))))
     await done.keep_result(1, 0, "there", False)
 
-    filter = desk.subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+    filter = desk.subjects.attempt_steps(handoff.workflow_id, handoff.task_id, handoff.attempt)
     stored = [decode(each.headers, each.body)[0] async for each in desk.bus.read("work", filter)]
 
     said = [(each.type, each.time, each.correlation_id, each.causation_id) for each in stored if each is not None]
@@ -154,7 +154,7 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
 async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_begun_by_its_first_worker_alone() -> None:
     desk = Desk(MemoryBus())
     asking = desk.handoff("shop")
-    allowed = asking.model_copy(update={"attempt": 2, "continues": (1,)})
+    allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
     await steps_of(desk, asking).answer(1, giving(calling(("pay", {}))))
 
     first, twin = (steps_of(desk, allowed, fresh=False) for _ in range(2))
@@ -174,7 +174,7 @@ async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_be
 async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools_used_as_that_one_s() -> None:
     desk = Desk(MemoryBus())
     asking = desk.handoff("shop")
-    allowed = asking.model_copy(update={"attempt": 2, "continues": (1,)})
+    allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
     told = {"usage": Usage(calls=1), "confidence": 0.4, "replan_hint": "it is gone"}
     await steps_of(desk, asking).keep_result(1, 0, "there", False, **told)
     context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))

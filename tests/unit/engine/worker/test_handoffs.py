@@ -39,7 +39,7 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
         return runs
 
     handoff = await desk.hand("once")
-    other = await desk.bus.consumer("agent-once", "work", desk.subjects.handoffs_of("once"), ack_wait=0.3)
+    other = await desk.bus.consumer("agent-once", "work", desk.subjects.agent_handoffs("once"), ack_wait=0.3)
     (taken,) = await other.take(1)
     async with running(worker(desk.bus, once)):
         again = await desk.hand("once", task="T2")
@@ -125,7 +125,7 @@ async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew(
 async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
     desk = Desk(MemoryBus())
     handoff = await desk.hand("echo", "x")
-    crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.handoffs_of("echo"), ack_wait=0.3)
+    crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.agent_handoffs("echo"), ack_wait=0.3)
     for _ in range(SETTINGS.deliveries):
         (taken,) = await crashing.take(1)
         await taken.nak()
@@ -154,7 +154,7 @@ async def test_an_expired_handoff_is_answered_and_not_started() -> None:
 async def test_an_expired_handoff_that_workers_took_and_never_answered_does_not_say_that_it_only_waited() -> None:
     desk = Desk(MemoryBus())
     handoff = await desk.hand("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
-    crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.handoffs_of("echo"), ack_wait=30)
+    crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.agent_handoffs("echo"), ack_wait=30)
     for _ in range(2):
         (taken,) = await crashing.take(1)
         await taken.nak()

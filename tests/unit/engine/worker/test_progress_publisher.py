@@ -68,7 +68,7 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
         await asyncio.sleep(0)  # a report is taken up in the loop's next turn
         await reporter.flush()
 
-    stored = [each async for each in bus.read("log", subjects.events_of("wf_1"))]
+    stored = [each async for each in bus.read("log", subjects.workflow_events("wf_1"))]
     assert len(stored) == AT_A_TIME + 1
     assert [line["count"] for line in lines if line["event"] == "reports_dropped"] == [100, 100]
 

@@ -12,7 +12,7 @@ from support.workers import Desk, running
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.core.budget.token_bucket import _BURST, Allowance, ModelLimits
+from pointsman.core.budget.token_bucket import _BURST_SHARE, BucketState, ModelLimits
 from pointsman.engine.worker.engine import Worker
 from pointsman.engine.worker.rate_limiter import BusMeters
 from pointsman.errors import ModelError, PeerError, UnknownOutcome
@@ -32,10 +32,10 @@ def meters(bus: Bus, clock: Clock | None = None, **limits: float) -> BusMeters:
     return BusMeters(bus, Subjects(), {"scripted": ModelLimits.model_validate(limits)}, clock or SystemClock())
 
 
-async def left(bus: Bus) -> Allowance:
+async def left(bus: Bus) -> BucketState:
     stored = await bus.last("limits", ">")
     assert stored is not None
-    return Allowance.model_validate_json(stored.body)
+    return BucketState.model_validate_json(stored.body)
 
 
 async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None:
@@ -266,7 +266,7 @@ async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> 
 
     there = await left(broker.connect())
     assert there.calls == {}
-    assert there.tokens == pytest.approx(ModelLimits(tokens=100).tokens * _BURST, rel=0.01)  # type: ignore[operator]
+    assert there.tokens == pytest.approx(ModelLimits(tokens=100).tokens * _BURST_SHARE, rel=0.01)  # type: ignore[operator]
 
 
 async def test_what_cannot_be_given_back_is_said_in_one_line() -> None:

@@ -19,12 +19,12 @@ from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.telemetry import semconv, traces
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import BEGUN, Progress, Usage
+from pointsman_schemas.events import ATTEMPT_STARTED, Progress, Usage
 from pointsman_schemas.strict_json import parse
 
 
 async def reports(desk: Desk, workflow: str = "wf_1") -> list[Progress]:
-    found = [stored async for stored in desk.bus.read("log", desk.subjects.events_of(workflow))]
+    found = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events(workflow))]
     return [parse(Progress, stored.body) for stored in found]
 
 
@@ -78,7 +78,7 @@ async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once
         results = [await desk.result(quick), await desk.result(slow)]
 
     assert [each.status for each in results] == ["succeeded"] * 2
-    assert [(each.kind, each.name, each.task_id) for each in early] == [("progress", BEGUN, "T2")]
+    assert [(each.kind, each.name, each.task_id) for each in early] == [("progress", ATTEMPT_STARTED, "T2")]
     assert early[0].started_at == results[1].started_at
     assert await reports(desk) == early
 
@@ -101,7 +101,7 @@ async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_say
     async with running(worker(desk.bus, busy)):
         await desk.result(await desk.hand("busy"))
 
-    said = [stored async for stored in desk.bus.read("log", desk.subjects.events_of("wf_1"))]
+    said = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events("wf_1"))]
     times = [report.started_at for report in await reports(desk)]
     times += [envelope.time for stored in said if (envelope := decode(stored.headers, stored.body)[0]) is not None]
     assert len(times) == 6
@@ -129,7 +129,7 @@ async def test_the_counters_tell_what_was_done() -> None:
 async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made() -> None:
     desk = Desk(MemoryBus())
     handoff = await desk.hand("echo", "tea")
-    handoffs = desk.subjects.handoffs_of("echo")
+    handoffs = desk.subjects.agent_handoffs("echo")
     lost = await desk.bus.consumer("agent-echo", "handoffs", handoffs, ack_wait=10, max_in_flight=1)
     (delivery,) = await lost.take(1)
     await delivery.nak()

@@ -20,7 +20,7 @@ from pointsman.errors import Conflict, ModelError, NeedsApproval, Refused, TaskE
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import ApprovalWanted, Handoff, Usage
+from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
 
 
 async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
@@ -99,7 +99,7 @@ async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_erro
 
     @agent(name="asking", description="d")
     async def asking() -> None:
-        raise NeedsApproval([ApprovalWanted(tool="refund", arguments={})])
+        raise NeedsApproval([ToolApprovalRequest(tool="refund", arguments={})])
 
     with capture_logs() as lines:
         async with running(worker(bus, asking)):

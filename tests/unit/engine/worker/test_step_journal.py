@@ -68,7 +68,7 @@ class Shop:
 
 
 async def steps(desk: Desk, handoff: Handoff) -> list[Step]:
-    filter = desk.subjects.steps_of(handoff.workflow_id, handoff.task_id, handoff.attempt)
+    filter = desk.subjects.attempt_steps(handoff.workflow_id, handoff.task_id, handoff.attempt)
     return [parse(Step, stored.body) async for stored in desk.bus.read("work", filter)]
 
 
@@ -216,7 +216,7 @@ async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say
     if late:
         await clock.advance((handoff.deadline - clock.now()).total_seconds() + 1)
     else:
-        again = await desk.bus.consumer("agent-shop", "work", desk.subjects.handoffs_of("shop"), ack_wait=0.3)
+        again = await desk.bus.consumer("agent-shop", "work", desk.subjects.agent_handoffs("shop"), ack_wait=0.3)
         for _ in range(SETTINGS.deliveries - 1):
             (taken,) = await again.take(1)
             await taken.nak()

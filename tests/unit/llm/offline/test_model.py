@@ -11,10 +11,10 @@ from support.house import HOUSE, KITCHEN, ask, report
 from pointsman.llm.offline.model import OFFLINE_NOTE
 from pointsman_schemas.events import AttemptError, Gap, TaskReport
 from pointsman_schemas.plan import Selection
-from pointsman_schemas.role_io import ClassifierInput, MenuItem, Synthesis, SynthesizerInput
+from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, Synthesis, SynthesizerInput
 
 
-async def select(request: str, agents: tuple[MenuItem, ...] = HOUSE) -> Selection:
+async def select(request: str, agents: tuple[AvailableAgent, ...] = HOUSE) -> Selection:
     reply = await ask(ClassifierInput(request=request, agents=agents), Selection, "selection")
     return Selection.model_validate(reply.data)
 
@@ -24,8 +24,8 @@ async def answer(data: SynthesizerInput, results: Sequence[TaskReport] = ()) -> 
 
 
 async def test_agents_that_are_alike_are_selected_once_and_no_less_surely_for_being_two() -> None:
-    def cooks(*names: str) -> tuple[MenuItem, ...]:
-        return tuple(MenuItem(name=name, description="Cooks meals", skills=("cooking",)) for name in names)
+    def cooks(*names: str) -> tuple[AvailableAgent, ...]:
+        return tuple(AvailableAgent(name=name, description="Cooks meals", skills=("cooking",)) for name in names)
 
     (one,) = (await select("Cook soup", cooks("here"))).agents
     (two,) = (await select("Cook soup", cooks("here", "there"))).agents
@@ -54,7 +54,7 @@ async def test_an_unclear_request_gets_a_question_instead_of_a_guess() -> None:
 
 
 async def test_a_request_between_two_agents_is_less_sure_of_each() -> None:
-    twins = (KITCHEN, MenuItem(name="canteen", description="Cooks soup"))
+    twins = (KITCHEN, AvailableAgent(name="canteen", description="Cooks soup"))
     reply = await ask(ClassifierInput(request="Cook soup", agents=twins), Selection, "selection")
 
     confidences = [found.confidence for found in Selection.model_validate(reply.data).agents]

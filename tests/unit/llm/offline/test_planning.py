@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from support.house import HOUSE, ask, report
 
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.role_io import MenuItem, PlannerInput
+from pointsman_schemas.role_io import AvailableAgent, PlannerInput
 
 
 async def plan(request: str | dict[str, JsonValue], **more: object) -> Plan:
@@ -46,8 +46,8 @@ async def test_what_nobody_serves_is_said_with_the_reason(request_: str) -> None
 
 
 async def test_agents_that_are_alike_are_meant_by_their_skill() -> None:
-    alike = [MenuItem(name=name, description="Cooks meals", skills=("cooking",)) for name in ("here", "there")]
-    other = MenuItem(name="else", description="Cooks meals", skills=("cooking", "baking"))
+    alike = [AvailableAgent(name=name, description="Cooks meals", skills=("cooking",)) for name in ("here", "there")]
+    other = AvailableAgent(name="else", description="Cooks meals", skills=("cooking", "baking"))
 
     of_two = await plan("Cook soup", agents=tuple(alike))
     of_three = await plan("Cook soup", agents=(*alike, other))
@@ -77,7 +77,7 @@ async def test_courtesies_and_ids_are_no_part_of_the_request() -> None:
 
 
 async def test_the_same_words_for_other_agents_give_another_plan() -> None:
-    other = MenuItem(name="band", description="Cooks up soup songs, and plays roses")
+    other = AvailableAgent(name="band", description="Cooks up soup songs, and plays roses")
     made = await plan("Cook soup", agents=(other,))
 
     assert [task.agent for task in made.tasks] == ["band"]
@@ -125,7 +125,7 @@ async def test_then_makes_the_next_task_wait() -> None:
 
 
 async def test_planning_again_skips_what_succeeded_and_tries_another_agent_for_what_failed() -> None:
-    spare = MenuItem(name="canteen", description="Meals when the kitchen is closed: soup, dinner")
+    spare = AvailableAgent(name="canteen", description="Meals when the kitchen is closed: soup, dinner")
     results = [report("t1", "garden", "plant flowers"), report("t2", "kitchen", "cook soup", status="failed")]
     made = await plan("plant flowers and cook soup", agents=(*HOUSE, spare), results=results, replan_reason="t2 failed")
 

@@ -173,7 +173,7 @@ async def test_it_is_what_the_sdk_would_have_sent(monkeypatch: pytest.MonkeyPatc
 
 def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
     """Without what is drawn or measured; whoever has a drawn parent has its name instead."""
-    one, *around = found[name]
+    one, *context = found[name]
     names = {other.span_id: other.name for other, *_ in found.values()}
     plain = type(one).FromString(one.SerializeToString())
     times = plain.start_time_unix_nano, plain.end_time_unix_nano
@@ -190,7 +190,7 @@ def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
         for pair in event.attributes:
             if pair.key == "exception.stacktrace":
                 pair.value.string_value = pair.value.string_value.splitlines()[-1]
-    said = [str(each) for each in around]
+    said = [str(each) for each in context]
     return str(plain), sorted(map(str, plain.attributes)), parent, said
 
 
